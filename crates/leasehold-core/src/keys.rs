@@ -1,0 +1,85 @@
+//! Every path in the store is built here and nowhere else.
+//!
+//! | key | holds | written by | goes when |
+//! | --- | --- | --- | --- |
+//! | `probe/{name}/…` | throw-away objects | `leasehold doctor`, the first connection | at the end of the probe |
+//!
+//! No key is a path prefix of another: folders cannot hold both, and some S3-compatibles refuse it.
+
+use crate::error::{Error, Result};
+use crate::limits::{KEY_BYTES_MAX, SEGMENT_BYTES_MAX};
+
+/// The first part of keys that stores keep for themselves (locks and temporary files of a folder).
+pub const RESERVED: &str = ".leasehold";
+
+/// A throw-away key of the probe called `name`.
+#[must_use]
+pub fn probe(name: &str, object: &str) -> String {
+    format!("probe/{name}/{object}")
+}
+
+/// Refuses a key that could leave a folder, or that some store could not hold.
+pub fn check_key(key: &str) -> Result<()> {
+    let fault = if key.len() > KEY_BYTES_MAX {
+        Some("is longer than 768 bytes")
+    } else if key.starts_with(RESERVED) {
+        Some("begins with `.leasehold`, which is kept for the store itself")
+    } else {
+        key.split('/').find_map(segment_fault)
+    };
+    match fault {
+        Some(fault) => Err(Error::invalid(format!("key `{}` {fault}", key.escape_debug()))),
+        None => Ok(()),
+    }
+}
+
+fn segment_fault(segment: &str) -> Option<&'static str> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.=+@~".contains(&byte);
+    match segment {
+        "" => Some("has an empty part"),
+        "." | ".." => Some("has a part that is `.` or `..`"),
+        _ if segment.len() > SEGMENT_BYTES_MAX => Some("has a part longer than 255 bytes"),
+        _ if !segment.bytes().all(plain) => {
+            Some("has a character other than letters, digits and `-_.=+@~`")
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn keys_that_could_leave_the_root_are_refused() {
+        for key in
+            ["", "/", "/etc/passwd", "a//b", "a/", "..", "a/../b", "./a", "a/.", "a\0b", "a\\b", "a b", "ä"]
+        {
+            assert!(check_key(key).is_err(), "{key:?} was accepted");
+        }
+        assert!(check_key(".leasehold/locks/00").is_err());
+        assert!(check_key(&"x".repeat(256)).is_err());
+        assert!(check_key(&["x"; 400].join("/")).is_err());
+        let error = check_key("a/../b").unwrap_err();
+        assert_eq!(error.to_string(), "key `a/../b` has a part that is `.` or `..`");
+    }
+
+    #[test]
+    fn our_own_keys_are_accepted() {
+        for key in [&probe("x", "y"), "queue.json", "tasks/0f/a-b.json", "ready/0/20260101-0000/a.0000000001"] {
+            check_key(key).unwrap();
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn an_accepted_key_stays_below_the_root(key in "[a-z./\\\\\0-]{0,12}") {
+            if check_key(&key).is_ok() {
+                let path = std::path::Path::new(&key);
+                let all_normal = path.components().all(|c| matches!(c, std::path::Component::Normal(_)));
+                prop_assert!(path.is_relative() && all_normal);
+            }
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! Every bound, with its reason (promise P10).
+
+use std::time::Duration;
+
+/// Longest key. S3 allows 1,024 bytes; the rest is room for the prefix in the store's address.
+pub const KEY_BYTES_MAX: usize = 768;
+
+/// Longest part of a key between two slashes: file systems allow 255 bytes for a name.
+pub const SEGMENT_BYTES_MAX: usize = 255;
+
+/// Largest page of a list. S3, Google and most compatibles give at most 1,000 keys for one request.
+pub const PAGE_KEYS_MAX: usize = 1_000;
+
+/// Longest wait for one answer before it counts as lost. Well above the slowest healthy answer of a bucket
+/// (hundreds of milliseconds), well below a lease of 60 s, so that a renewal can be tried more than once.
+pub const ANSWER_WAIT: Duration = Duration::from_secs(10);
+
+/// Longest time for one operation with all its retries, after which the caller is told.
+pub const OPERATION_WAIT: Duration = Duration::from_secs(30);
+
+/// First pause before a retry; doubled each time, with full jitter.
+pub const RETRY_PAUSE_MIN: Duration = Duration::from_millis(50);
+
+/// Longest pause before a retry: short enough that several fit into an operation.
+pub const RETRY_PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// Most rounds of one read-decide-write before it gives up. Sixteen writers on one object need about
+/// sixteen rounds each in the worst fair case; an unfair server needs several times that.
+pub const UPDATE_ROUNDS_MAX: u32 = 1_000;
+
+/// Longest pause between two rounds of a read-decide-write that lost: about the time of a few requests.
+pub const CONTENTION_PAUSE_MAX: Duration = Duration::from_millis(250);

@@ -1,0 +1,284 @@
+//! Requests as the rest of Leasehold makes them: counted, bounded in time, retried where that is safe, and
+//! with every lost answer settled.
+//!
+//! # Lost answers
+//!
+//! A put on condition can go unanswered and still have happened, or happen later. It is never blindly
+//! repeated. One rule settles every refusal and every lost answer: **read the object back**, and then
+//!
+//! ```text
+//!   what stands there            it means                                   so
+//!   ───────────────────────────  ─────────────────────────────────────────  ─────────────────────────
+//!   our own bytes                an earlier try of ours was carried out     Written
+//!   something that still fits    nothing happened (yet)                     send the very same put again
+//!   the condition
+//!   anything else                someone else was faster, and our put can   Lost, with what was read
+//!                                never be carried out any more
+//! ```
+//!
+//! Repeating the very same bytes under the very same condition is safe: at most one of the tries can be
+//! carried out, and whichever it is, the others are refused and the read shows our bytes. "Our own bytes" are
+//! known by the fresh write id in every record, or, for a record that others have rewritten since, by our
+//! event in its history: that is what [`Ours`] is for.
+
+use bytes::Bytes;
+use leasehold_core::limits::{ANSWER_WAIT, OPERATION_WAIT, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
+use leasehold_core::{Error, Now, Result, WriteId, keys};
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::host::{Host, HostExt, Instant};
+use crate::ledger::{Ledger, Line, Outcome, Purpose, Verb};
+use crate::seam::{Cause, Failure, Get, List, Object, Page, PutAnswer, Store, Version, When};
+
+/// A store with a ledger, patience and the rule for lost answers. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Client {
+    store: Arc<dyn Store>,
+    host: Arc<dyn Host>,
+    ledger: Arc<Ledger>,
+}
+
+/// How a put on condition ended. There is no third way: what cannot be settled is an [`Error`] whose
+/// outcome is unknown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Put {
+    /// It is there; this is its version.
+    Written(Version),
+    /// It is not there and never will be; this is what was found instead.
+    Lost(Option<Object>),
+}
+
+/// How a writer recognises its own write in what it reads back.
+pub type Ours<'a> = &'a (dyn Fn(&[u8]) -> bool + Send + Sync);
+
+impl Client {
+    /// A client of this store on this host.
+    pub fn new(store: Arc<dyn Store>, host: Arc<dyn Host>) -> Self {
+        Self { store, host, ledger: Arc::default() }
+    }
+
+    /// Every request of this client and its clones.
+    #[must_use]
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// The host this client runs on.
+    #[must_use]
+    pub fn host(&self) -> &Arc<dyn Host> {
+        &self.host
+    }
+
+    /// The store as a person would name it.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        self.store.describe()
+    }
+
+    /// The present in the store's time, from answers that came anyway; nothing before the first one.
+    #[must_use]
+    pub fn now(&self) -> Option<Now> {
+        self.store.clock().now()
+    }
+
+    /// A fresh name for a write.
+    #[must_use]
+    pub fn write_id(&self) -> WriteId {
+        WriteId::from_random(self.host.random_bits())
+    }
+
+    /// Reads an object.
+    pub async fn get(&self, purpose: Purpose, key: &str) -> Result<Option<Object>> {
+        Ok(self.get_unless(purpose, key, None).await?.found())
+    }
+
+    /// Reads an object unless it is still the version that we know.
+    pub async fn get_unless(&self, purpose: Purpose, key: &str, known: Option<&Version>) -> Result<Get> {
+        keys::check_key(key)?;
+        let mut patience = Patience::new(&*self.host);
+        loop {
+            match self.get_once(purpose, key, known).await {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => patience.after(failure).await?,
+            }
+        }
+    }
+
+    /// Lists one page.
+    pub async fn list(&self, purpose: Purpose, list: &List) -> Result<Page> {
+        let mut patience = Patience::new(&*self.host);
+        loop {
+            match self.list_once(purpose, list).await {
+                Ok(page) => return Ok(page),
+                Err(failure) => patience.after(failure).await?,
+            }
+        }
+    }
+
+    /// Removes an object that is never written again. Sent once and never repeated: a repetition that came
+    /// late could hit what others have put there since. Whoever needs it gone sees to it at the next sweep.
+    pub async fn delete(&self, purpose: Purpose, key: &str) -> Result<()> {
+        keys::check_key(key)?;
+        let answer = self.in_time(self.store.delete(key)).await;
+        self.count(Verb::Delete, purpose, outcome(&answer, |()| Outcome::Ok), 0, 0);
+        answer.map_err(|failure| failure.error)
+    }
+
+    /// Writes an object whose content follows from elsewhere: no condition, repeated until it is there.
+    pub async fn put_always(&self, purpose: Purpose, key: &str, body: Bytes) -> Result<Version> {
+        keys::check_key(key)?;
+        let mut patience = Patience::new(&*self.host);
+        loop {
+            match self.put_once(purpose, key, &body, &When::Always).await {
+                Ok(PutAnswer::Written(version)) => return Ok(version),
+                Ok(PutAnswer::Refused) => patience.after(refused(key)).await?,
+                Err(failure) => patience.after(failure).await?,
+            }
+        }
+    }
+
+    /// Writes an object on condition; its bytes are unlike any other's (they hold a fresh write id).
+    pub async fn put(&self, purpose: Purpose, key: &str, body: Bytes, when: &When) -> Result<Put> {
+        let sent = body.clone();
+        self.put_knowing(purpose, key, body, when, &move |found| found == sent).await
+    }
+
+    /// Writes an object on condition; `ours` recognises the write even after others have built on it.
+    pub async fn put_knowing(
+        &self,
+        purpose: Purpose,
+        key: &str,
+        body: Bytes,
+        when: &When,
+        ours: Ours<'_>,
+    ) -> Result<Put> {
+        keys::check_key(key)?;
+        let mut patience = Patience::new(&*self.host);
+        let mut in_doubt = false;
+        loop {
+            let answer = self.put_once(purpose, key, &body, when).await;
+            let failure = match answer {
+                Ok(PutAnswer::Written(version)) => return Ok(Put::Written(version)),
+                Ok(PutAnswer::Refused) => refused(key),
+                Err(failure) => failure,
+            };
+            // Even "slow down" may come from something that stands before the store and gave up on it.
+            in_doubt |= matches!(failure.cause, Cause::Unanswered | Cause::Throttled);
+            let error = match failure.cause {
+                Cause::Final(_) => return Err(doubtful(failure.error, in_doubt)),
+                Cause::Throttled | Cause::Unreached => failure.error,
+                Cause::Unanswered => {
+                    let found = self.get(purpose, key).await.map_err(|error| doubtful(error, in_doubt))?;
+                    match found {
+                        Some(object) if ours(&object.body) => return Ok(Put::Written(object.version)),
+                        found if when.holds(found.as_ref()) => failure.error,
+                        found => return Ok(Put::Lost(found)),
+                    }
+                }
+            };
+            if !patience.pause().await {
+                return Err(doubtful(error, in_doubt));
+            }
+        }
+    }
+
+    async fn get_once(&self, purpose: Purpose, key: &str, known: Option<&Version>) -> Answered<Get> {
+        let answer = self.in_time(self.store.get(key, known)).await;
+        let ended = outcome(&answer, |get| match get {
+            Get::Found(_) => Outcome::Ok,
+            Get::Missing => Outcome::NotFound,
+            Get::Unchanged => Outcome::NotModified,
+        });
+        let received = if let Ok(Get::Found(object)) = &answer { object.body.len() } else { 0 };
+        self.count(Verb::Get, purpose, ended, 0, received);
+        answer
+    }
+
+    async fn list_once(&self, purpose: Purpose, list: &List) -> Answered<Page> {
+        let answer = self.in_time(self.store.list(list)).await;
+        self.count(Verb::List, purpose, outcome(&answer, |_| Outcome::Ok), 0, 0);
+        answer
+    }
+
+    async fn put_once(&self, purpose: Purpose, key: &str, body: &Bytes, when: &When) -> Answered<PutAnswer> {
+        let answer = self.in_time(self.store.put(key, body.clone(), when)).await;
+        let ended = outcome(&answer, |put| match put {
+            PutAnswer::Written(_) => Outcome::Ok,
+            PutAnswer::Refused => Outcome::Lost,
+        });
+        self.count(Verb::Put, purpose, ended, body.len(), 0);
+        answer
+    }
+
+    fn count(&self, verb: Verb, purpose: Purpose, outcome: Outcome, bytes_sent: usize, bytes_received: usize) {
+        self.ledger.count(Line { verb, purpose, outcome }, bytes_sent, bytes_received);
+    }
+
+    /// Waits for one answer, but not for ever; whoever gives up here treats the answer as lost.
+    async fn in_time<T>(&self, answer: impl Future<Output = Answered<T>> + Unpin) -> Answered<T> {
+        let late = self.host.sleep(ANSWER_WAIT);
+        match futures::future::select(answer, late).await {
+            futures::future::Either::Left((answer, _)) => answer,
+            futures::future::Either::Right(_) => Err(Failure::passing(
+                Cause::Unanswered,
+                format!("{} did not answer within {} s", self.store.describe(), ANSWER_WAIT.as_secs()),
+            )),
+        }
+    }
+}
+
+type Answered<T> = std::result::Result<T, Failure>;
+
+/// A refusal is settled in the same way as a lost answer.
+fn refused(key: &str) -> Failure {
+    Failure::passing(
+        Cause::Unanswered,
+        format!("the store refuses to write `{key}` although its condition holds"),
+    )
+}
+
+fn doubtful(error: Error, in_doubt: bool) -> Error {
+    if in_doubt { error.with_unknown_outcome() } else { error }
+}
+
+fn outcome<T>(answer: &Answered<T>, good: impl FnOnce(&T) -> Outcome) -> Outcome {
+    match answer {
+        Ok(answer) => good(answer),
+        Err(failure) => match failure.cause {
+            Cause::Throttled => Outcome::Throttled,
+            Cause::Unanswered => Outcome::Ambiguous,
+            Cause::Unreached | Cause::Final(_) => Outcome::Failed,
+        },
+    }
+}
+
+/// Pauses between tries: doubling, with full jitter, until the operation has taken too long.
+struct Patience<'a> {
+    host: &'a dyn Host,
+    started: Instant,
+    pause: Duration,
+}
+
+impl<'a> Patience<'a> {
+    fn new(host: &'a dyn Host) -> Self {
+        Self { host, started: host.instant(), pause: RETRY_PAUSE_MIN }
+    }
+
+    /// Waits before the next try of a request that may be repeated; fails when there should be none.
+    async fn after(&mut self, failure: Failure) -> Result<()> {
+        let passes = !matches!(failure.cause, Cause::Final(_));
+        if passes && self.pause().await { Ok(()) } else { Err(failure.error) }
+    }
+
+    /// Waits before the next try; false when there should be none.
+    async fn pause(&mut self) -> bool {
+        if self.host.instant().since(self.started) >= OPERATION_WAIT {
+            return false;
+        }
+        self.host.sleep(self.host.random_below(self.pause)).await;
+        self.pause = (self.pause * 2).min(RETRY_PAUSE_MAX);
+        true
+    }
+}

@@ -1,0 +1,164 @@
+//! A store in a plain folder: the embedded default. Several processes of one host may share it, or several
+//! hosts through a mount that honours file locks.
+//!
+//! Every object is one ordinary file whose path is its key and whose bytes are the object's, so that a person
+//! can read, copy and back up a queue with the usual tools. What the store needs for itself lies in
+//! `.leasehold/`: locks, temporary files, the clock.
+//!
+//! # How a write is done
+//!
+//! ```text
+//!   lock the key's stripe ─ read ─ does the condition hold? ─ no ─▶ refused
+//!                                          │ yes
+//!        write a temporary file ─ fsync ─ rename ─ unlock ─ fsync the directory ─▶ written
+//! ```
+//!
+//! * The version of an object is the hash of its bytes. It needs no place of its own, survives copying, and
+//!   behaves as the etags of buckets do.
+//! * The lock is the kernel's (`flock`) and dies with its process: no crash leaves a stuck one.
+//! * The rename is atomic, so a reader or a crash sees the old object or the new one, never a torn one.
+//! * The directory is synced after the lock is gone, and writers into one directory share that sync. Others may
+//!   see the object a moment before it is durable, but whatever they write on top of it becomes durable after
+//!   it; the writer itself answers only when it is.
+//! * An empty object without a condition (an index entry) is created in place: it has no bytes to sync.
+//! * A removal is not synced: all that a power cut can do is bring back a key that nobody writes again, and
+//!   everyone who removes things copes with that.
+
+mod clock;
+mod files;
+mod locks;
+mod sync;
+mod temps;
+mod walk;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use leasehold_core::{Error, Kind, Result};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use crate::clock::Clock;
+use crate::host::Host;
+use crate::seam::{Answer, Cause, Failure, Get, List, Page, PutAnswer, Store, Version, When};
+use files::Files;
+
+/// When a write counts as done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// When it is on the disk.
+    #[default]
+    Fsync,
+    /// When the operating system has it: survives the crash of any process, but not a power cut.
+    Os,
+}
+
+impl FromStr for Durability {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "fsync" => Ok(Self::Fsync),
+            "os" => Ok(Self::Os),
+            _ => Err(Error::invalid(format!("durability `{text}` is not known; there are fsync, os"))),
+        }
+    }
+}
+
+/// Whose time a folder keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FolderTime {
+    /// That of this host: its boot clock and one offset per boot, kept in the folder.
+    Host,
+    /// That of the server behind a mount, by the stamps it gives to files.
+    Mount,
+}
+
+/// How to open a folder.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct FolderOptions {
+    /// When a write counts as done.
+    pub durability: Durability,
+    /// Whose time to keep; by default the kind of file system decides.
+    pub time: Option<FolderTime>,
+}
+
+/// Objects as files in a folder.
+pub struct FolderStore {
+    files: Arc<Files>,
+}
+
+impl FolderStore {
+    /// Opens a folder, and makes it if need be. Removes what crashed writers left behind.
+    pub fn open(root: impl Into<PathBuf>, options: FolderOptions, host: &Arc<dyn Host>) -> Result<Self> {
+        Ok(Self { files: Arc::new(Files::open(root.into(), options, host)?) })
+    }
+
+    /// Runs file system calls where they may block.
+    fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Files) -> std::io::Result<T> + Send + 'static,
+    ) -> Answer<'_, T> {
+        let files = self.files.clone();
+        #[expect(clippy::disallowed_methods, reason = "file systems have no asynchronous calls")]
+        let running = tokio::task::spawn_blocking(move || work(&files).map_err(|error| failure(&files.root, error)));
+        running
+            .map(|joined| joined.unwrap_or_else(|died| Err(Failure::last(Kind::Internal, "the folder's thread died").because(died))))
+            .boxed()
+    }
+}
+
+impl fmt::Debug for FolderStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FolderStore").field("root", &self.files.root).finish_non_exhaustive()
+    }
+}
+
+impl Store for FolderStore {
+    fn get<'a>(&'a self, key: &'a str, unless: Option<&'a Version>) -> Answer<'a, Get> {
+        let (key, unless) = (key.to_owned(), unless.cloned());
+        self.blocking(move |files| files.get(&key, unless.as_ref()))
+    }
+
+    fn put<'a>(&'a self, key: &'a str, body: Bytes, when: &'a When) -> Answer<'a, PutAnswer> {
+        let (key, when) = (key.to_owned(), when.clone());
+        self.blocking(move |files| files.put(&key, &body, &when))
+    }
+
+    fn delete<'a>(&'a self, key: &'a str) -> Answer<'a, ()> {
+        let key = key.to_owned();
+        self.blocking(move |files| files.delete(&key))
+    }
+
+    fn list<'a>(&'a self, list: &'a List) -> Answer<'a, Page> {
+        let list = list.clone();
+        self.blocking(move |files| walk::page(&files.root, &list))
+    }
+
+    fn clock(&self) -> &Clock {
+        self.files.clock()
+    }
+
+    fn describe(&self) -> String {
+        format!("folder {}", self.files.root.display())
+    }
+}
+
+/// A call that failed may still have happened in part: only a read-back can tell.
+fn failure(root: &Path, error: std::io::Error) -> Failure {
+    use std::io::ErrorKind::{InvalidInput, NotADirectory, PermissionDenied, ReadOnlyFilesystem, StorageFull};
+    let place = root.display();
+    let (cause, message) = match error.kind() {
+        PermissionDenied | ReadOnlyFilesystem => (Cause::Final(Kind::Denied), cannot_write(root)),
+        StorageFull => (Cause::Unanswered, format!("the disk of {place} is full")),
+        NotADirectory | InvalidInput => (Cause::Final(Kind::Invalid), error.to_string()),
+        _ => (Cause::Unanswered, format!("folder {place} failed")),
+    };
+    let kind = if let Cause::Final(kind) = cause { kind } else { Kind::Unavailable };
+    Failure { cause, error: Error::new(kind, message).because(error) }
+}
+
+fn cannot_write(root: &Path) -> String {
+    format!("folder {} cannot be written by this user; change its permissions or choose another", root.display())
+}

@@ -1,0 +1,176 @@
+//! Objects as files: the four requests as system calls.
+
+use leasehold_core::{Error, Result, keys};
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::clock::FolderClock;
+use super::locks::Locks;
+use super::sync::Directories;
+use super::temps::Temps;
+use super::{Durability, FolderOptions};
+use crate::clock::Clock;
+use crate::host::Host;
+use crate::seam::{Get, Object, PutAnswer, Version, When};
+
+/// A directory can vanish between its making and its use, when someone removes it because it is empty.
+/// Nobody loses that race so many times in a row.
+const VANISHED_MAX: u32 = 100;
+
+pub(super) struct Files {
+    pub(super) root: PathBuf,
+    durability: Durability,
+    clock: FolderClock,
+    directories: Directories,
+    locks: Locks,
+    temps: Temps,
+}
+
+impl Files {
+    pub(super) fn open(root: PathBuf, options: FolderOptions, host: &Arc<dyn Host>) -> Result<Self> {
+        let opened = || -> io::Result<Self> {
+            fs::create_dir_all(&root)?;
+            let root = root.canonicalize()?;
+            let own = root.join(keys::RESERVED);
+            fs::create_dir_all(&own)?;
+            Ok(Self {
+                durability: options.durability,
+                clock: FolderClock::open(&own, options.time, host)?,
+                directories: Directories::default(),
+                locks: Locks::open(&own)?,
+                temps: Temps::open(&own, &**host)?,
+                root,
+            })
+        };
+        opened().map_err(|error| cannot_open(&root, error))
+    }
+
+    pub(super) fn clock(&self) -> &Clock {
+        self.clock.clock()
+    }
+
+    pub(super) fn get(&self, key: &str, unless: Option<&Version>) -> io::Result<Get> {
+        Ok(match read(&self.root.join(key))? {
+            None => Get::Missing,
+            Some(object) if Some(&object.version) == unless => Get::Unchanged,
+            Some(object) => Get::Found(object),
+        })
+    }
+
+    pub(super) fn put(&self, key: &str, body: &[u8], when: &When) -> io::Result<PutAnswer> {
+        let path = self.root.join(key);
+        if body.is_empty() && *when == When::Always && self.touch(&path)? {
+            return Ok(PutAnswer::Written(version(body)));
+        }
+        let lock = self.locks.hold(key)?;
+        if *when != When::Always && !when.holds(read(&path)?.as_ref()) {
+            return Ok(PutAnswer::Refused);
+        }
+        let temp = self.temps.create(|file| self.fill(file, body))?;
+        self.in_directory(&path, || temp.rename(&path))?;
+        drop(lock);
+        self.sync_parent(&path)?;
+        Ok(PutAnswer::Written(version(body)))
+    }
+
+    pub(super) fn delete(&self, key: &str) -> io::Result<()> {
+        let path = self.root.join(key);
+        let lock = self.locks.hold(key)?;
+        match fs::remove_file(&path) {
+            Ok(()) => {}
+            Err(error) if is_missing(&error) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        drop(lock);
+        self.remove_empty_parents(&path);
+        Ok(())
+    }
+
+    /// Creates an empty object in place; false if there is one with bytes, which only a rename may replace.
+    fn touch(&self, path: &Path) -> io::Result<bool> {
+        let file = self.in_directory(path, || File::options().create(true).append(true).open(path))?;
+        if file.metadata()?.len() > 0 {
+            return Ok(false);
+        }
+        self.clock.stamp(&file)?;
+        self.sync_parent(path)?;
+        Ok(true)
+    }
+
+    fn fill(&self, file: &mut File, body: &[u8]) -> io::Result<()> {
+        let sent = self.clock.instant();
+        file.write_all(body)?;
+        self.clock.stamp(file)?;
+        if self.durability == Durability::Fsync {
+            file.sync_all()?;
+        }
+        self.clock.learn(file, sent)
+    }
+
+    /// Does something that needs the directory of `path`, making the directory if it is not there.
+    fn in_directory<T>(&self, path: &Path, mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+        let directory = parent(path);
+        let durable = self.durability == Durability::Fsync;
+        for _ in 0..VANISHED_MAX {
+            self.directories.ensure(&self.root, directory, durable)?;
+            match act() {
+                Err(error) if error.kind() == ErrorKind::NotFound => self.directories.forget(directory),
+                Err(error) if matches!(error.kind(), ErrorKind::IsADirectory | ErrorKind::DirectoryNotEmpty) => {
+                    // An emptied directory may still lie where an object is to be; one with objects may not.
+                    fs::remove_dir(path).map_err(|_| key_conflict(path))?;
+                }
+                done => return done,
+            }
+        }
+        Err(io::Error::other(format!("directory {} keeps vanishing", directory.display())))
+    }
+
+    fn sync_parent(&self, path: &Path) -> io::Result<()> {
+        match self.durability {
+            Durability::Fsync => self.directories.sync(parent(path)),
+            Durability::Os => Ok(()),
+        }
+    }
+
+    /// Minutes come and go: a directory that has become empty goes too. A writer that meets the gap makes
+    /// it again.
+    fn remove_empty_parents(&self, path: &Path) {
+        let mut directory = parent(path);
+        while directory != self.root && fs::remove_dir(directory).is_ok() {
+            self.directories.forget(directory);
+            directory = parent(directory);
+        }
+    }
+}
+
+fn read(path: &Path) -> io::Result<Option<Object>> {
+    match fs::read(path) {
+        Ok(body) => Ok(Some(Object { version: version(&body), body: body.into() })),
+        Err(error) if is_missing(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The version of an object is the hash of its bytes; 128 bits of it are plenty.
+fn version(body: &[u8]) -> Version {
+    Version::new(&blake3::hash(body).to_hex()[..32])
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::IsADirectory | ErrorKind::NotADirectory)
+}
+
+fn parent(path: &Path) -> &Path {
+    path.parent().expect("an object lies below the root")
+}
+
+fn key_conflict(path: &Path) -> io::Error {
+    let message = format!("{} is a directory of other objects: no key may be the beginning of another", path.display());
+    io::Error::new(ErrorKind::InvalidInput, message)
+}
+
+fn cannot_open(root: &Path, error: io::Error) -> Error {
+    super::failure(root, error).error
+}

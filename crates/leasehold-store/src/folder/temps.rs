@@ -1,0 +1,90 @@
+//! Temporary files, and how those of crashed writers are told from those of living ones.
+//!
+//! Each process writes into a directory of its own, `tmp/{name}/`, and holds a lock on `tmp/{name}.lock` for
+//! as long as it lives. Whoever opens the folder and gets such a lock knows that its owner is dead, and removes
+//! both.
+
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::host::{Host, HostExt};
+
+pub(super) struct Temps {
+    directory: PathBuf,
+    lock: PathBuf,
+    _held: File,
+    count: AtomicU64,
+}
+
+/// A temporary file; gone when this is dropped, unless it was renamed.
+pub(super) struct Temp {
+    path: PathBuf,
+}
+
+impl Temps {
+    pub(super) fn open(own: &Path, host: &dyn Host) -> io::Result<Self> {
+        let all = own.join("tmp");
+        fs::create_dir_all(&all)?;
+        remove_abandoned(&all)?;
+        loop {
+            let directory = all.join(format!("{:032x}", host.random_bits()));
+            let lock = directory.with_extension("lock");
+            let held = File::create(&lock)?;
+            held.lock()?;
+            // Between creating and locking, someone may have taken the file for abandoned and removed it.
+            if fs::metadata(&lock).is_ok_and(|there| held.metadata().is_ok_and(|ours| there.ino() == ours.ino())) {
+                fs::create_dir(&directory)?;
+                return Ok(Self { directory, lock, _held: held, count: AtomicU64::new(0) });
+            }
+        }
+    }
+
+    pub(super) fn create(&self, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<Temp> {
+        let temp = Temp { path: self.directory.join(self.count.fetch_add(1, Relaxed).to_string()) };
+        let mut file = File::create_new(&temp.path)?;
+        fill(&mut file)?;
+        Ok(temp)
+    }
+}
+
+impl Drop for Temps {
+    fn drop(&mut self) {
+        // Best effort: whatever stays is removed at the next start.
+        let _ = fs::remove_dir_all(&self.directory);
+        let _ = fs::remove_file(&self.lock);
+    }
+}
+
+impl Temp {
+    pub(super) fn rename(&self, to: &Path) -> io::Result<()> {
+        fs::rename(&self.path, to)
+    }
+}
+
+impl Drop for Temp {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn remove_abandoned(all: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(all)? {
+        let lock = entry?.path();
+        if lock.extension().is_none_or(|extension| extension != "lock") {
+            continue;
+        }
+        let Ok(file) = File::options().append(true).open(&lock) else { continue };
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Error(error)) => return Err(error),
+            Ok(()) => {
+                let _ = fs::remove_dir_all(lock.with_extension(""));
+                let _ = fs::remove_file(&lock);
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,328 @@
+//! The ledger: every request, by verb, purpose and outcome, with its bytes, and what it costs.
+//!
+//! A bucket bills by request, so requests are counted where they are sent, on every store alike. Counting is
+//! three relaxed additions. Prices are in [`price`](crate::price).
+
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// What was asked of the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verb {
+    /// A write, on condition or not.
+    Put,
+    /// A read, also one answered "not modified".
+    Get,
+    /// One page of a list.
+    List,
+    /// A removal.
+    Delete,
+    /// A question about an object without its bytes.
+    Head,
+}
+
+/// What it was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Purpose {
+    /// Putting a task in.
+    Submit,
+    /// Looking for work.
+    Discover,
+    /// Making a task ours.
+    Claim,
+    /// Recording how a task ended.
+    Settle,
+    /// Keeping a claim.
+    Renew,
+    /// Shards, names and other leases.
+    Lease,
+    /// Recovering, removing what is stale.
+    Sweep,
+    /// Keeping an outpost in step.
+    Sync,
+    /// Artifacts and their pieces.
+    Fetch,
+    /// People and tools: inspection, probes, migrations.
+    Admin,
+}
+
+/// How it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// Done.
+    Ok,
+    /// The condition did not hold.
+    Lost,
+    /// There is no such object.
+    NotFound,
+    /// It is still the version we know.
+    NotModified,
+    /// The store asked us to slow down.
+    Throttled,
+    /// It surely did not happen.
+    Failed,
+    /// No answer came: it may have happened.
+    Ambiguous,
+}
+
+const VERBS: [Verb; 5] = [Verb::Put, Verb::Get, Verb::List, Verb::Delete, Verb::Head];
+const PURPOSES: [Purpose; 10] = [
+    Purpose::Submit,
+    Purpose::Discover,
+    Purpose::Claim,
+    Purpose::Settle,
+    Purpose::Renew,
+    Purpose::Lease,
+    Purpose::Sweep,
+    Purpose::Sync,
+    Purpose::Fetch,
+    Purpose::Admin,
+];
+const OUTCOMES: [Outcome; 7] = [
+    Outcome::Ok,
+    Outcome::Lost,
+    Outcome::NotFound,
+    Outcome::NotModified,
+    Outcome::Throttled,
+    Outcome::Failed,
+    Outcome::Ambiguous,
+];
+const ROWS: usize = VERBS.len() * PURPOSES.len() * OUTCOMES.len();
+
+impl Verb {
+    /// The word for it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Put => "put",
+            Self::Get => "get",
+            Self::List => "list",
+            Self::Delete => "delete",
+            Self::Head => "head",
+        }
+    }
+}
+
+impl Purpose {
+    /// The word for it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Submit => "submit",
+            Self::Discover => "discover",
+            Self::Claim => "claim",
+            Self::Settle => "settle",
+            Self::Renew => "renew",
+            Self::Lease => "lease",
+            Self::Sweep => "sweep",
+            Self::Sync => "sync",
+            Self::Fetch => "fetch",
+            Self::Admin => "admin",
+        }
+    }
+}
+
+impl Outcome {
+    /// The word for it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Lost => "lost",
+            Self::NotFound => "not-found",
+            Self::NotModified => "not-modified",
+            Self::Throttled => "throttled",
+            Self::Failed => "failed",
+            Self::Ambiguous => "ambiguous",
+        }
+    }
+}
+
+/// Counts requests; shared by everything that talks to one store.
+pub struct Ledger {
+    rows: Box<[Row; ROWS]>,
+}
+
+#[derive(Default)]
+struct Row {
+    requests: AtomicU64,
+    bytes_sent: AtomicU64,
+    bytes_received: AtomicU64,
+}
+
+impl Default for Ledger {
+    fn default() -> Self {
+        Self { rows: Box::new(std::array::from_fn(|_| Row::default())) }
+    }
+}
+
+impl fmt::Debug for Ledger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ledger").field("requests", &self.snapshot().requests()).finish()
+    }
+}
+
+impl Ledger {
+    /// Counts one request.
+    pub fn count(&self, line: Line, bytes_sent: usize, bytes_received: usize) {
+        let row = &self.rows[line.index()];
+        row.requests.fetch_add(1, Relaxed);
+        row.bytes_sent.fetch_add(bytes_sent as u64, Relaxed);
+        row.bytes_received.fetch_add(bytes_received as u64, Relaxed);
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let counted = |line: Line| {
+            let row = &self.rows[line.index()];
+            let count = Count {
+                requests: row.requests.load(Relaxed),
+                bytes_sent: row.bytes_sent.load(Relaxed),
+                bytes_received: row.bytes_received.load(Relaxed),
+            };
+            (count.requests > 0).then_some((line, count))
+        };
+        Snapshot { lines: Line::all().filter_map(counted).collect() }
+    }
+}
+
+/// One line of the ledger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Line {
+    /// What was asked.
+    pub verb: Verb,
+    /// What for.
+    pub purpose: Purpose,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+impl Line {
+    fn all() -> impl Iterator<Item = Line> {
+        VERBS.into_iter().flat_map(|verb| {
+            PURPOSES.into_iter().flat_map(move |purpose| {
+                OUTCOMES.into_iter().map(move |outcome| Line { verb, purpose, outcome })
+            })
+        })
+    }
+
+    fn index(self) -> usize {
+        let (verb, purpose, outcome) = (self.verb as usize, self.purpose as usize, self.outcome as usize);
+        (verb * PURPOSES.len() + purpose) * OUTCOMES.len() + outcome
+    }
+}
+
+/// What one line has counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Count {
+    /// Requests.
+    pub requests: u64,
+    /// Bytes of bodies sent.
+    pub bytes_sent: u64,
+    /// Bytes of bodies received.
+    pub bytes_received: u64,
+}
+
+/// The ledger at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    lines: BTreeMap<Line, Count>,
+}
+
+impl Snapshot {
+    /// The lines that counted anything, in order of verb, purpose, outcome.
+    pub fn lines(&self) -> impl Iterator<Item = (Line, Count)> + '_ {
+        self.lines.iter().map(|(line, count)| (*line, *count))
+    }
+
+    /// All requests.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.count(|_| true)
+    }
+
+    /// Requests with this verb.
+    #[must_use]
+    pub fn verb(&self, verb: Verb) -> u64 {
+        self.count(|line| line.verb == verb)
+    }
+
+    /// Requests on the lines that fit.
+    pub fn count(&self, fits: impl Fn(&Line) -> bool) -> u64 {
+        self.lines.iter().filter(|(line, _)| fits(line)).map(|(_, count)| count.requests).sum()
+    }
+
+    /// What was counted since `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Snapshot) -> Snapshot {
+        let since = |(line, count): (&Line, &Count)| {
+            let before = earlier.lines.get(line).copied().unwrap_or_default();
+            let count = Count {
+                requests: count.requests.saturating_sub(before.requests),
+                bytes_sent: count.bytes_sent.saturating_sub(before.bytes_sent),
+                bytes_received: count.bytes_received.saturating_sub(before.bytes_received),
+            };
+            (count.requests > 0).then_some((*line, count))
+        };
+        Snapshot { lines: self.lines.iter().filter_map(since).collect() }
+    }
+}
+
+impl Serialize for Snapshot {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Flat {
+            #[serde(flatten)]
+            line: Line,
+            #[serde(flatten)]
+            count: Count,
+        }
+        serializer.collect_seq(self.lines().map(|(line, count)| Flat { line, count }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLAIM_LOST: Line = Line { verb: Verb::Put, purpose: Purpose::Claim, outcome: Outcome::Lost };
+
+    #[test]
+    fn every_line_has_its_own_place() {
+        let places: std::collections::BTreeSet<_> = Line::all().map(Line::index).collect();
+        assert_eq!(places.len(), ROWS);
+        assert_eq!(places.last(), Some(&(ROWS - 1)));
+    }
+
+    #[test]
+    fn counts_add_up_and_can_be_taken_apart() {
+        let ledger = Ledger::default();
+        ledger.count(CLAIM_LOST, 100, 0);
+        let before = ledger.snapshot();
+        ledger.count(CLAIM_LOST, 50, 7);
+        ledger.count(Line { verb: Verb::Get, ..CLAIM_LOST }, 0, 9);
+        let all = ledger.snapshot();
+        assert_eq!((all.requests(), all.verb(Verb::Put), all.verb(Verb::Get)), (3, 2, 1));
+        let since = all.since(&before);
+        assert_eq!(since.requests(), 2);
+        let (line, count) = since.lines().next().unwrap();
+        assert_eq!(line, CLAIM_LOST);
+        assert_eq!(count, Count { requests: 1, bytes_sent: 50, bytes_received: 7 });
+    }
+
+    #[test]
+    fn machines_read_one_object_per_line() {
+        let ledger = Ledger::default();
+        ledger.count(CLAIM_LOST, 1, 2);
+        assert_eq!(
+            serde_json::to_string(&ledger.snapshot()).unwrap(),
+            r#"[{"verb":"put","purpose":"claim","outcome":"lost","requests":1,"bytes_sent":1,"bytes_received":2}]"#
+        );
+    }
+}

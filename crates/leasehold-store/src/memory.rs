@@ -1,0 +1,123 @@
+//! A store in memory: for tests, for the simulator, and for trying things out. It dies with its process.
+
+use bytes::Bytes;
+use leasehold_core::{Kind, StoreTime};
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::clock::Clock;
+use crate::host::Host;
+use crate::page::Pager;
+use crate::seam::{Answer, Entry, Failure, Get, List, Object, Page, PutAnswer, Store, Version, When};
+
+/// Objects in memory, with an exact clock.
+#[derive(Debug)]
+pub struct MemoryStore {
+    clock: Clock,
+    read_time: TimeSource,
+    objects: Mutex<Objects>,
+}
+
+#[derive(Clone)]
+struct TimeSource(Arc<dyn Fn() -> StoreTime + Send + Sync>);
+
+impl std::fmt::Debug for TimeSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TimeSource")
+    }
+}
+
+#[derive(Debug, Default)]
+struct Objects {
+    by_key: BTreeMap<String, Stored>,
+    writes: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Stored {
+    object: Object,
+    modified: StoreTime,
+}
+
+impl MemoryStore {
+    /// An empty store that starts at the host's wall time and goes on by its boot clock.
+    pub fn new(host: &Arc<dyn Host>) -> Self {
+        let (start, host) = (host.instant(), host.clone());
+        Self::with_time(move || {
+            let passed_ns = host.instant().boot_ns - start.boot_ns;
+            StoreTime::from_millis((start.wall_ns + passed_ns).div_euclid(1_000_000))
+        })
+    }
+
+    /// An empty store whose time is read from `time`.
+    pub fn with_time(time: impl Fn() -> StoreTime + Send + Sync + 'static) -> Self {
+        let time = Arc::new(time);
+        let read_time = TimeSource(time.clone());
+        Self { clock: Clock::exact(move || time()), read_time, objects: Mutex::default() }
+    }
+
+    fn write(&self, key: &str, body: Bytes, when: &When) -> PutAnswer {
+        let mut objects = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
+        if !when.holds(objects.by_key.get(key).map(|stored| &stored.object)) {
+            return PutAnswer::Refused;
+        }
+        objects.writes += 1;
+        let version = Version::new(format!("m{}", objects.writes));
+        let object = Object { body, version: version.clone() };
+        objects.by_key.insert(key.to_owned(), Stored { object, modified: (self.read_time.0)() });
+        PutAnswer::Written(version)
+    }
+
+    fn read(&self, key: &str, unless: Option<&Version>) -> Get {
+        let objects = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
+        match objects.by_key.get(key) {
+            None => Get::Missing,
+            Some(stored) if Some(&stored.object.version) == unless => Get::Unchanged,
+            Some(stored) => Get::Found(stored.object.clone()),
+        }
+    }
+
+    fn page(&self, list: &List) -> Result<Page, Failure> {
+        let mut pager = Pager::new(list).map_err(|error| Failure { cause: crate::seam::Cause::Final(Kind::Invalid), error })?;
+        let objects = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
+        let from = (Bound::Included(list.prefix.clone()), Bound::Unbounded);
+        for (key, stored) in objects.by_key.range::<String, _>(from) {
+            let size = stored.object.body.len() as u64;
+            if !key.starts_with(&list.prefix) || pager.is_full() {
+                break;
+            }
+            pager.offer(key, || Entry { key: key.clone(), modified: stored.modified, size });
+        }
+        Ok(pager.finish())
+    }
+}
+
+impl Store for MemoryStore {
+    fn get<'a>(&'a self, key: &'a str, unless: Option<&'a Version>) -> Answer<'a, Get> {
+        Box::pin(async move { Ok(self.read(key, unless)) })
+    }
+
+    fn put<'a>(&'a self, key: &'a str, body: Bytes, when: &'a When) -> Answer<'a, PutAnswer> {
+        Box::pin(async move { Ok(self.write(key, body, when)) })
+    }
+
+    fn delete<'a>(&'a self, key: &'a str) -> Answer<'a, ()> {
+        Box::pin(async move {
+            self.objects.lock().unwrap_or_else(PoisonError::into_inner).by_key.remove(key);
+            Ok(())
+        })
+    }
+
+    fn list<'a>(&'a self, list: &'a List) -> Answer<'a, Page> {
+        Box::pin(async move { self.page(list) })
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    fn describe(&self) -> String {
+        "memory".into()
+    }
+}

@@ -1,0 +1,269 @@
+//! Buckets: S3 and compatible, Google, Azure, through the one crate `object_store`.
+//!
+//! Its own retries are off. It would repeat puts on condition after 5xx, 408 and 429 by itself, so that a put
+//! that was carried out comes back as "precondition failed": a race won that looks lost. Every call here is one
+//! request, and what its answer means is decided from the status that was seen on the wire
+//! ([`http`]), not from the error it was turned into.
+
+mod address;
+mod aws_files;
+mod http;
+
+pub use address::{BucketAddress, Provider};
+
+use ::http::StatusCode;
+use bytes::Bytes;
+use leasehold_core::{Error, Kind, Result, StoreTime};
+use object_store::list::{PaginatedListOptions, PaginatedListStore};
+use object_store::path::Path;
+use object_store::{GetOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion};
+use std::error::Error as StdError;
+use std::future::Future;
+use std::sync::Arc;
+
+use crate::clock::Clock;
+use crate::host::Host;
+use crate::seam::{
+    Answer, Cause, Cursor, Entry, Failure, Get, List, Object, Page, PutAnswer, Store, Version, When,
+};
+use http::Exchange;
+
+/// What we use of `object_store`'s three clients.
+trait Remote: ObjectStore + PaginatedListStore {}
+impl<T: ObjectStore + PaginatedListStore> Remote for T {}
+
+/// Objects in a bucket.
+#[derive(Debug)]
+pub struct BucketStore {
+    remote: Arc<dyn Remote>,
+    clock: Arc<Clock>,
+    address: BucketAddress,
+}
+
+impl BucketStore {
+    /// A client of the bucket at this address. Sends nothing yet.
+    pub fn open(address: BucketAddress, host: &Arc<dyn Host>) -> Result<Self> {
+        let clock = Arc::new(Clock::dated(host.clone()));
+        let remote = address.connect(&clock, host)?;
+        Ok(Self { remote, clock, address })
+    }
+
+    fn path(&self, key: &str) -> Result<Path, Failure> {
+        Path::parse(format!("{}{key}", self.address.prefix))
+            .map_err(|error| Failure::last(Kind::Invalid, format!("key `{key}` cannot be used")).because(error))
+    }
+
+    async fn send<T>(&self, call: impl Future<Output = object_store::Result<T>>) -> Result<T, Refused> {
+        let (result, exchange) = http::observed(call).await;
+        result.map_err(|error| Refused { exchange, error })
+    }
+
+    fn object(&self, body: Bytes, meta: &object_store::ObjectMeta) -> Result<Object, Failure> {
+        let version = self.version(meta.e_tag.as_deref(), meta.version.as_deref())?;
+        Ok(Object { body, version })
+    }
+
+    /// S3 and Azure know versions by etag. Google writes on condition of the generation and reads on condition
+    /// of the etag, so both are kept.
+    fn version(&self, e_tag: Option<&str>, generation: Option<&str>) -> Result<Version, Failure> {
+        let Some(e_tag) = e_tag else {
+            let message = format!("{} sends no etag, and writes on condition need one", self.describe());
+            return Err(Failure::last(Kind::Invalid, message));
+        };
+        Ok(match (self.address.provider, generation) {
+            (Provider::Google, Some(generation)) => Version::new(format!("{e_tag}{SEPARATOR}{generation}")),
+            _ => Version::new(e_tag),
+        })
+    }
+
+    fn page(&self, answer: object_store::list::PaginatedListResult) -> Page {
+        let prefix = self.address.prefix.as_str();
+        let own = |path: &Path| path.as_ref().strip_prefix(prefix).map(str::to_owned);
+        let entry = |meta: &object_store::ObjectMeta| {
+            let modified = StoreTime::from_millis(meta.last_modified.timestamp_millis());
+            Some(Entry { key: own(&meta.location)?, modified, size: meta.size })
+        };
+        let result = answer.result;
+        Page {
+            entries: result.objects.iter().filter_map(entry).collect(),
+            prefixes: result.common_prefixes.iter().filter_map(own).map(|prefix| prefix + "/").collect(),
+            next: answer.page_token.map(Cursor),
+        }
+    }
+}
+
+const SEPARATOR: char = ' ';
+
+impl Store for BucketStore {
+    fn get<'a>(&'a self, key: &'a str, unless: Option<&'a Version>) -> Answer<'a, Get> {
+        Box::pin(async move {
+            let path = self.path(key)?;
+            let if_none_match =
+                unless.and_then(|version| version.as_str().split(SEPARATOR).next()).map(str::to_owned);
+            let options = GetOptions { if_none_match, ..GetOptions::default() };
+            let call = async {
+                let answer = self.remote.get_opts(&path, options).await?;
+                let meta = answer.meta.clone();
+                Ok((answer.bytes().await?, meta))
+            };
+            match self.send(call).await {
+                Ok((body, meta)) => self.object(body, &meta).map(Get::Found),
+                Err(refused) if refused.is(StatusCode::NOT_MODIFIED) => Ok(Get::Unchanged),
+                Err(refused) if refused.is(StatusCode::NOT_FOUND) && !refused.says("NoSuchBucket") => {
+                    Ok(Get::Missing)
+                }
+                Err(refused) => Err(self.address.explain(refused)),
+            }
+        })
+    }
+
+    fn put<'a>(&'a self, key: &'a str, body: Bytes, when: &'a When) -> Answer<'a, PutAnswer> {
+        Box::pin(async move {
+            let path = self.path(key)?;
+            let mode = match when {
+                When::Always => PutMode::Overwrite,
+                When::Absent => PutMode::Create,
+                When::Unchanged(version) => PutMode::Update(update_version(version)),
+            };
+            let options = PutOptions { mode, ..PutOptions::default() };
+            match self.send(self.remote.put_opts(&path, PutPayload::from(body), options)).await {
+                Ok(put) => {
+                    self.version(put.e_tag.as_deref(), put.version.as_deref()).map(PutAnswer::Written)
+                }
+                Err(refused) if *when != When::Always && refused.is_about_the_condition() => {
+                    Ok(PutAnswer::Refused)
+                }
+                Err(refused) => Err(self.address.explain(refused)),
+            }
+        })
+    }
+
+    fn delete<'a>(&'a self, key: &'a str) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let path = self.path(key)?;
+            match self.send(self.remote.delete(&path)).await {
+                Err(refused) if !refused.is(StatusCode::NOT_FOUND) || refused.says("NoSuchBucket") => {
+                    Err(self.address.explain(refused))
+                }
+                _ => Ok(()),
+            }
+        })
+    }
+
+    fn list<'a>(&'a self, list: &'a List) -> Answer<'a, Page> {
+        Box::pin(async move {
+            let prefix = format!("{}{}", self.address.prefix, list.prefix);
+            let options = PaginatedListOptions {
+                offset: list.after.as_ref().map(|after| format!("{}{after}", self.address.prefix)),
+                delimiter: list.delimited.then_some("/".into()),
+                max_keys: Some(list.limit),
+                page_token: list.cursor.clone().map(|cursor| cursor.0),
+                ..PaginatedListOptions::default()
+            };
+            let call = self.remote.list_paginated((!prefix.is_empty()).then_some(&prefix), options);
+            let answer = self.send(call).await.map_err(|refused| self.address.explain(refused))?;
+            Ok(self.page(answer))
+        })
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    fn describe(&self) -> String {
+        self.address.describe()
+    }
+}
+
+fn update_version(version: &Version) -> UpdateVersion {
+    let mut parts = version.as_str().split(SEPARATOR).map(str::to_owned);
+    UpdateVersion { e_tag: parts.next(), version: parts.next() }
+}
+
+/// A call without a usable result, and what was seen on the wire.
+#[derive(Debug)]
+struct Refused {
+    exchange: Exchange,
+    error: object_store::Error,
+}
+
+impl Refused {
+    fn is(&self, status: StatusCode) -> bool {
+        self.exchange == Exchange::Answered(status)
+    }
+
+    /// 412 and 409 speak of the condition. So does 404 under if-match, and 304 under if-none-match on some
+    /// compatibles; a missing bucket does not.
+    fn is_about_the_condition(&self) -> bool {
+        let Exchange::Answered(status) = self.exchange else { return false };
+        let missing = status == StatusCode::NOT_FOUND && !self.says("NoSuchBucket");
+        missing
+            || [StatusCode::PRECONDITION_FAILED, StatusCode::CONFLICT, StatusCode::NOT_MODIFIED]
+                .contains(&status)
+    }
+
+    /// Whether the store's own words contain this code.
+    fn says(&self, code: &str) -> bool {
+        let mut next: Option<&(dyn StdError + 'static)> = Some(&self.error);
+        while let Some(error) = next {
+            if error.to_string().contains(code) {
+                return true;
+            }
+            next = error.source();
+        }
+        false
+    }
+
+    fn cause(&self) -> Cause {
+        match self.exchange {
+            Exchange::Unsent => Cause::Final(Kind::Denied),
+            Exchange::Unreached => Cause::Unreached,
+            Exchange::Unanswered => Cause::Unanswered,
+            Exchange::Answered(status) => match status.as_u16() {
+                429 | 503 => Cause::Throttled,
+                401 | 403 => Cause::Final(Kind::Denied),
+                501 => Cause::Final(Kind::Invalid),
+                // A good status, but the body did not arrive whole.
+                200..300 | 408 | 500.. => Cause::Unanswered,
+                _ => Cause::Final(Kind::Invalid),
+            },
+        }
+    }
+}
+
+impl BucketAddress {
+    /// The failure in one sentence that says what is wrong and what to do.
+    fn explain(&self, refused: Refused) -> Failure {
+        let cause = refused.cause();
+        let store = self.describe();
+        let bucket = &self.bucket;
+        let message = match cause {
+            _ if refused.says("NoSuchBucket") || refused.says("ContainerNotFound") => {
+                format!("bucket `{bucket}` does not exist at {}; create it, or correct the name", self.place())
+            }
+            Cause::Unreached => format!(
+                "{} cannot be reached; check the address and the network",
+                self.place()
+            ),
+            Cause::Unanswered => format!("{store} did not give a usable answer"),
+            Cause::Throttled => format!("{store} asks to slow down"),
+            Cause::Final(Kind::Denied) if refused.exchange == Exchange::Unsent => {
+                format!("no credentials for {store}; {}", self.provider.credentials_hint())
+            }
+            Cause::Final(Kind::Denied) if refused.says("RequestTimeTooSkewed") => {
+                format!("{store} refuses requests because this machine's clock is wrong; set it")
+            }
+            Cause::Final(Kind::Denied) => format!(
+                "{store} refuses these credentials; check them, and that they may read, write, list and delete"
+            ),
+            Cause::Final(_) => format!("{store} refuses the request; check the region, the endpoint and the bucket's settings"),
+        };
+        let kind = match cause {
+            _ if refused.says("NoSuchBucket") || refused.says("ContainerNotFound") => Kind::Invalid,
+            Cause::Final(kind) => kind,
+            _ => Kind::Unavailable,
+        };
+        let cause = if kind == Kind::Unavailable { cause } else { Cause::Final(kind) };
+        Failure { cause, error: Error::new(kind, message).because(refused.error) }
+    }
+}

@@ -1,0 +1,220 @@
+//! Where a bucket is, and a client for it.
+
+use leasehold_core::{Error, Result};
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::azure::MicrosoftAzureBuilder;
+use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::{ClientOptions, RetryConfig};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::http::{DatedConnector, Endpoint};
+use super::{Remote, aws_files};
+use crate::clock::Clock;
+use crate::host::Host;
+
+/// Whose protocol a bucket speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Provider {
+    /// S3 and compatible.
+    Aws,
+    /// Google Cloud Storage.
+    Google,
+    /// Azure Blob Storage.
+    Azure,
+}
+
+impl Provider {
+    pub(super) fn credentials_hint(self) -> &'static str {
+        match self {
+            Provider::Aws => "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
+            Provider::Google => "set GOOGLE_APPLICATION_CREDENTIALS to the path of a service account key",
+            Provider::Azure => "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+        }
+    }
+}
+
+/// Where a bucket is. Credentials are not part of it: they come from the usual variables and files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BucketAddress {
+    /// Whose protocol it speaks.
+    pub provider: Provider,
+    /// Its name.
+    pub bucket: String,
+    /// What stands before every key: empty, or ends in a slash.
+    pub prefix: String,
+    /// The server, if it is not the provider's own.
+    pub endpoint: Option<String>,
+    /// The region, if not from the usual variables and files.
+    pub region: Option<String>,
+}
+
+impl BucketAddress {
+    /// Reads `s3://bucket/prefix`, `gs://…` or `az://…`; nothing if it is none of these.
+    pub fn parse(uri: &str) -> Option<Result<Self>> {
+        let (scheme, rest) = uri.split_once("://")?;
+        let provider = match scheme {
+            "s3" => Provider::Aws,
+            "gs" => Provider::Google,
+            "az" => Provider::Azure,
+            _ => return None,
+        };
+        Some(Self::from_parts(provider, uri, rest))
+    }
+
+    fn from_parts(provider: Provider, uri: &str, rest: &str) -> Result<Self> {
+        let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        let prefix = prefix.trim_matches('/');
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        if bucket.is_empty() || !bucket.bytes().all(plain) {
+            return Err(Error::invalid(format!("`{uri}` names no bucket; write it like s3://bucket/prefix")));
+        }
+        if !prefix.is_empty() {
+            leasehold_core::keys::check_key(prefix)?;
+        }
+        let prefix = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
+        Ok(Self { provider, bucket: bucket.into(), prefix, endpoint: None, region: None })
+    }
+
+    /// The bucket as a person would name it.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let scheme = match self.provider {
+            Provider::Aws => "s3",
+            Provider::Google => "gs",
+            Provider::Azure => "az",
+        };
+        format!("{scheme}://{}/{}", self.bucket, self.prefix).trim_end_matches('/').to_owned()
+    }
+
+    pub(super) fn place(&self) -> String {
+        match (&self.endpoint, self.provider) {
+            (Some(endpoint), _) => endpoint.clone(),
+            (None, Provider::Aws) => "Amazon S3".into(),
+            (None, Provider::Google) => "Google Cloud Storage".into(),
+            (None, Provider::Azure) => "Azure Blob Storage".into(),
+        }
+    }
+
+    pub(super) fn connect(&self, clock: &Arc<Clock>, host: &Arc<dyn Host>) -> Result<Arc<dyn Remote>> {
+        let connector = |parts| DatedConnector {
+            clock: clock.clone(),
+            host: host.clone(),
+            endpoint: Endpoint { exactly: self.endpoint.as_deref().and_then(host_of), parts },
+        };
+        let built = match self.provider {
+            Provider::Aws => self.s3()?.with_http_connector(connector(&[".s3.", ".s3-", ".s3express-"])).build().map(|s3| Arc::new(s3) as _),
+            Provider::Google => self.google().with_http_connector(connector(&[".storage.googleapis.com"])).build().map(|gs| Arc::new(gs) as _),
+            Provider::Azure => self.azure().with_http_connector(connector(&[".blob."])).build().map(|az| Arc::new(az) as _),
+        };
+        built.map_err(|error| Error::invalid(format!("{} is not set up rightly: {error}", self.describe())).because(error))
+    }
+
+    fn s3(&self) -> Result<AmazonS3Builder> {
+        let mut s3 = aws_files::complete(AmazonS3Builder::from_env())?;
+        if let Some(endpoint) = &self.endpoint {
+            s3 = s3.with_endpoint(endpoint);
+        }
+        if let Some(region) = &self.region {
+            s3 = s3.with_region(region);
+        }
+        let is_local = s3.get_config_value(&AmazonS3ConfigKey::Endpoint).is_some_and(|url| is_loopback(&url));
+        let options = client_options(is_local || s3.get_config_value(&AmazonS3ConfigKey::Client(object_store::ClientConfigKey::AllowHttp)).is_some_and(|on| on == "true"));
+        Ok(s3
+            .with_bucket_name(&self.bucket)
+            .with_client_options(options)
+            .with_retry(no_retries())
+            // One removal, one request: the ledger counts what was asked.
+            .with_disable_bulk_delete(true))
+    }
+
+    fn google(&self) -> GoogleCloudStorageBuilder {
+        GoogleCloudStorageBuilder::from_env()
+            .with_bucket_name(&self.bucket)
+            .with_client_options(client_options(false))
+            .with_retry(no_retries())
+    }
+
+    fn azure(&self) -> MicrosoftAzureBuilder {
+        let mut azure = MicrosoftAzureBuilder::from_env().with_container_name(&self.bucket);
+        if let Some(endpoint) = &self.endpoint {
+            azure = azure.with_endpoint(endpoint.clone());
+        }
+        let is_local = self.endpoint.as_deref().is_some_and(is_loopback);
+        azure.with_client_options(client_options(is_local)).with_retry(no_retries())
+    }
+}
+
+/// Retrying is ours, with the rule for lost answers.
+fn no_retries() -> RetryConfig {
+    RetryConfig { max_retries: 0, ..RetryConfig::default() }
+}
+
+fn client_options(allow_http: bool) -> ClientOptions {
+    ClientOptions::new()
+        .with_allow_http(allow_http)
+        .with_connect_timeout(Duration::from_secs(5))
+        // The client above gives up earlier and reads back; this only frees the connection.
+        .with_timeout(2 * leasehold_core::limits::ANSWER_WAIT)
+}
+
+fn host_of(endpoint: &str) -> Option<String> {
+    endpoint.parse::<http::Uri>().ok()?.host().map(str::to_owned)
+}
+
+/// Plain http is no risk on the way to oneself.
+fn is_loopback(endpoint: &str) -> bool {
+    host_of(endpoint).is_some_and(|host| {
+        let bare = host.trim_start_matches('[').trim_end_matches(']');
+        bare == "localhost" || bare.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_and_named() {
+        for (uri, bucket, prefix, described) in [
+            ("s3://tasks", "tasks", "", "s3://tasks"),
+            ("s3://tasks/", "tasks", "", "s3://tasks"),
+            ("gs://tasks/a/b/", "tasks", "a/b/", "gs://tasks/a/b"),
+            ("az://tasks/a", "tasks", "a/", "az://tasks/a"),
+        ] {
+            let address = BucketAddress::parse(uri).unwrap().unwrap();
+            assert_eq!((address.bucket.as_str(), address.prefix.as_str()), (bucket, prefix));
+            assert_eq!(address.describe(), described);
+        }
+        assert!(BucketAddress::parse("file:///x").is_none());
+        assert!(BucketAddress::parse("./x").is_none());
+        for wrong in ["s3://", "s3:///x", "s3://a b", "s3://a/../b"] {
+            assert!(BucketAddress::parse(wrong).unwrap().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn plain_http_is_for_loopback_only() {
+        for url in ["http://127.0.0.1:8333", "http://localhost:1", "http://[::1]:9", "http://127.9.9.9"] {
+            assert!(is_loopback(url), "{url}");
+        }
+        for url in ["http://example.com", "http://10.0.0.1:9000", "nonsense"] {
+            assert!(!is_loopback(url), "{url}");
+        }
+    }
+
+    #[test]
+    fn google_and_azure_clients_are_built_from_their_usual_settings() {
+        let host: Arc<dyn Host> = Arc::new(crate::host::SystemHost);
+        let clock = Arc::new(Clock::dated(host.clone()));
+        let google = BucketAddress::parse("gs://tasks/q").unwrap().unwrap();
+        // Without a key file the client looks for one only when it sends something.
+        google.connect(&clock, &host).unwrap();
+        let azure = BucketAddress {
+            endpoint: Some("http://127.0.0.1:10000/devstoreaccount1".into()),
+            ..BucketAddress::parse("az://tasks/q").unwrap().unwrap()
+        };
+        let error = azure.connect(&clock, &host).unwrap_err();
+        assert!(error.to_string().starts_with("az://tasks/q is not set up rightly"), "{error}");
+    }
+}

@@ -1,0 +1,94 @@
+//! A store from an address: `s3://bucket/prefix`, `gs://…`, `az://…`, `file:///path`, a plain path, `memory://`.
+
+use leasehold_core::{Error, Result};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::folder::{FolderOptions, FolderStore};
+use crate::host::Host;
+use crate::memory::MemoryStore;
+use crate::object::{BucketAddress, BucketStore};
+use crate::seam::Store;
+
+/// What an address leaves open.
+#[derive(Debug, Clone, Default)]
+pub struct OpenOptions {
+    /// How to open a folder.
+    pub folder: FolderOptions,
+    /// The server of a bucket, if it is not the provider's own.
+    pub endpoint: Option<String>,
+    /// The region of a bucket, if not from the usual variables and files.
+    pub region: Option<String>,
+}
+
+/// Opens the store at `address`. A folder is made if need be; to a bucket nothing is sent yet.
+pub fn open(address: &str, options: &OpenOptions, host: &Arc<dyn Host>) -> Result<Arc<dyn Store>> {
+    if let Some(bucket) = BucketAddress::parse(address) {
+        let bucket = BucketAddress {
+            endpoint: options.endpoint.clone().or_else(usual_endpoint),
+            region: options.region.clone(),
+            ..bucket?
+        };
+        return Ok(Arc::new(BucketStore::open(bucket, host)?));
+    }
+    if address == "memory://" {
+        return Ok(Arc::new(MemoryStore::new(host)));
+    }
+    let path = match address.split_once("://") {
+        None => address,
+        Some(("file", path)) if path.starts_with('/') => path,
+        Some(("file", _)) => {
+            return Err(Error::invalid(format!("`{address}` is not a path; write file:///path, or the path alone")));
+        }
+        Some((scheme, _)) => {
+            return Err(Error::invalid(format!(
+                "`{scheme}://` is not a kind of store; there are s3://, gs://, az://, file://, memory:// and plain paths"
+            )));
+        }
+    };
+    if path.is_empty() {
+        return Err(Error::invalid("the store's address is empty"));
+    }
+    Ok(Arc::new(FolderStore::open(PathBuf::from(path), options.folder, host)?))
+}
+
+/// The variables that all AWS tools know.
+fn usual_endpoint() -> Option<String> {
+    ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"].iter().find_map(|name| std::env::var(name).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::SystemHost;
+
+    fn opened(address: &str) -> Result<String> {
+        let host: Arc<dyn Host> = Arc::new(SystemHost);
+        open(address, &OpenOptions::default(), &host).map(|store| store.describe())
+    }
+
+    #[test]
+    fn every_kind_of_address_opens_its_store() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().canonicalize().unwrap();
+        let plain = path.to_str().unwrap();
+        assert_eq!(opened(plain).unwrap(), format!("folder {plain}"));
+        assert_eq!(opened(&format!("file://{plain}")).unwrap(), format!("folder {plain}"));
+        assert_eq!(opened("memory://").unwrap(), "memory");
+        assert_eq!(opened("s3://bucket/some/prefix").unwrap(), "s3://bucket/some/prefix");
+    }
+
+    #[test]
+    fn wrong_addresses_say_what_there_is() {
+        for (address, message) in [
+            ("", "the store's address is empty"),
+            ("file://tmp", "`file://tmp` is not a path; write file:///path, or the path alone"),
+            (
+                "redis://x",
+                "`redis://` is not a kind of store; there are s3://, gs://, az://, file://, memory:// and plain paths",
+            ),
+        ] {
+            assert_eq!(opened(address).unwrap_err().to_string(), message);
+        }
+    }
+}

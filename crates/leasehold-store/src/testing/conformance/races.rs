@@ -1,0 +1,77 @@
+//! Many writers at once: no update lost, no two winners.
+
+use bytes::Bytes;
+use futures::FutureExt;
+use tokio::task::JoinSet;
+
+use super::{Check, Checked, Suite, failed, same};
+use crate::client::{Client, Put};
+use crate::ledger::Purpose::Admin;
+use crate::seam::When;
+use crate::update::{Decision, update};
+
+pub(super) const CHECKS: &[Check] = &[
+    ("no increment is lost", |suite| increments(suite).boxed()),
+    ("one creator wins", |suite| creators(suite).boxed()),
+];
+
+/// Counts up the number in an object; every write holds a fresh write id beside it.
+pub async fn increment(client: &Client, key: &str) -> leasehold_core::Result<u64> {
+    let updated = update(client, Admin, key, |found| {
+        let count = found.map_or(0, |object| number(&object.body)) + 1;
+        Ok(Decision::write(format!("{count} {}", client.write_id()), count))
+    });
+    Ok(updated.await?.result)
+}
+
+/// The number in an object that [`increment`] has written.
+#[must_use]
+pub fn number(body: &[u8]) -> u64 {
+    let text = String::from_utf8_lossy(body);
+    text.split(' ').next().and_then(|count| count.parse().ok()).unwrap_or(0)
+}
+
+/// Tries to create `count` keys, and says how many of them this creator got.
+pub async fn create_all(client: &Client, root: &str, count: usize) -> leasehold_core::Result<usize> {
+    let mut won = 0;
+    for number in 0..count {
+        let body = Bytes::from(client.write_id().to_string());
+        let put = client.put(Admin, &format!("{root}{number:04}"), body, &When::Absent).await?;
+        won += usize::from(matches!(put, Put::Written(_)));
+    }
+    Ok(won)
+}
+
+async fn increments(suite: &Suite) -> Checked {
+    let key = suite.key("counter");
+    let mut updaters = JoinSet::new();
+    for _ in 0..suite.extent.updaters {
+        let (client, key, times) = (suite.client.clone(), key.clone(), suite.extent.increments);
+        updaters.spawn(async move {
+            for _ in 0..times {
+                increment(&client, &key).await?;
+            }
+            Ok::<_, leasehold_core::Error>(())
+        });
+    }
+    while let Some(done) = updaters.join_next().await {
+        done.map_err(failed)?.map_err(failed)?;
+    }
+    let counter = suite.client.get(Admin, &key).await.map_err(failed)?;
+    let expected = (suite.extent.updaters * suite.extent.increments) as u64;
+    same("the counter", &counter.map(|object| number(&object.body)), &Some(expected))
+}
+
+async fn creators(suite: &Suite) -> Checked {
+    let root = suite.key("contested/");
+    let mut creators = JoinSet::new();
+    for _ in 0..suite.extent.creators {
+        let (client, root, count) = (suite.client.clone(), root.clone(), suite.extent.contested);
+        creators.spawn(async move { create_all(&client, &root, count).await });
+    }
+    let mut won = 0;
+    while let Some(done) = creators.join_next().await {
+        won += done.map_err(failed)?.map_err(failed)?;
+    }
+    same("the number of winners", &won, &suite.extent.contested)
+}

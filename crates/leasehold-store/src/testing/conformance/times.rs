@@ -1,0 +1,31 @@
+//! Time: answers are dated, and stamps in lists are in the same time.
+
+use bytes::Bytes;
+use futures::FutureExt;
+use std::time::Duration;
+
+use super::{Check, Checked, Suite, failed};
+use crate::ledger::Purpose::Admin;
+use crate::seam::List;
+
+pub(super) const CHECKS: &[Check] = &[("stamps are in the store's time", |suite| stamps(suite).boxed())];
+
+/// Stamps may have whole seconds, and hosts of one store may differ.
+const STAMP_SLACK: Duration = Duration::from_millis(1_500);
+
+async fn stamps(suite: &Suite) -> Checked {
+    let key = suite.key("stamps/x");
+    let put = suite.client.put_always(Admin, &key, Bytes::from_static(b"x")).await;
+    put.map_err(failed)?;
+    let before = suite.client.now().ok_or("no answer was dated")?;
+    let page = suite.client.list(Admin, &List::all(suite.key("stamps/"))).await.map_err(failed)?;
+    let after = suite.client.now().ok_or("no answer was dated")?;
+    let stamp = page.entries.first().ok_or("the object is not listed")?.modified;
+    let earliest = before.earliest.minus(STAMP_SLACK);
+    let latest = after.latest.plus(STAMP_SLACK);
+    if earliest <= stamp && stamp <= latest {
+        Ok(())
+    } else {
+        Err(format!("the stamp {stamp} is not between {earliest} and {latest}"))
+    }
+}

@@ -1,0 +1,52 @@
+//! A process that uses a store as tests tell it to, so that several can run at once and be killed.
+//!
+//! `increment ADDRESS KEY TIMES` · `create ADDRESS ROOT COUNT` · `overwrite ADDRESS ROOT KEYS` (until killed).
+#![expect(clippy::print_stdout, reason = "the test that started it reads what it prints")]
+
+use bytes::Bytes;
+use leasehold_core::{Error, Result};
+use leasehold_store::testing::conformance::races::{create_all, increment};
+use leasehold_store::testing::whole_body;
+use leasehold_store::{Client, Host, HostExt, OpenOptions, Purpose, SystemHost, open};
+use std::io::Write;
+use std::sync::Arc;
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let [action, address, key, number] = arguments[..] else {
+        return Err(Error::invalid("ACTION ADDRESS KEY NUMBER"));
+    };
+    let number: usize = number.parse().map_err(|_| Error::invalid("NUMBER is a number"))?;
+    let host: Arc<dyn Host> = Arc::new(SystemHost);
+    let client = Client::new(open(address, &OpenOptions::default(), &host)?, host);
+    match action {
+        "increment" => {
+            for _ in 0..number {
+                increment(&client, key).await?;
+            }
+            println!("{number}");
+        }
+        "create" => println!("{}", create_all(&client, key, number).await?),
+        "overwrite" => overwrite(&client, key, number).await?,
+        _ => return Err(Error::invalid("increment, create or overwrite")),
+    }
+    Ok(())
+}
+
+/// Replaces random keys with bodies that prove to be whole, and tells of each that was acknowledged.
+async fn overwrite(client: &Client, root: &str, keys: usize) -> Result<()> {
+    let mut out = std::io::stdout();
+    loop {
+        let random = client.host().random_bits();
+        let key = format!("{root}{:03}", random % keys as u128);
+        let size = usize::try_from(random >> 64).unwrap_or(0) % 100_000;
+        let body = whole_body(&client.write_id(), size);
+        client.put_always(Purpose::Admin, &key, Bytes::from(body)).await?;
+        // The test may be gone, or may have stopped reading: then it is time to go, too.
+        if writeln!(out, "{key}").and_then(|()| out.flush()).is_err() {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! A host whose clocks stand still until a test moves them.
+
+use futures::future::BoxFuture;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::host::{Host, Instant};
+
+/// A host for tests: sleeping moves its clocks, chance is a fixed sequence. Clones are the same host.
+#[derive(Debug, Clone)]
+pub struct FakeHost {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    instant: Instant,
+    chance: u64,
+}
+
+impl FakeHost {
+    /// A host that was started a thousand seconds ago, in 2023.
+    #[must_use]
+    pub fn new() -> Self {
+        let instant = Instant { boot_ns: 1_000_000_000_000, wall_ns: 1_700_000_000_000_000_000 };
+        Self { state: Arc::new(Mutex::new(State { instant, chance: 1 })) }
+    }
+
+    /// Lets time pass.
+    pub fn advance(&self, duration: Duration) {
+        let nanos = i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX);
+        self.advance_boot_only(nanos);
+        self.state().instant.wall_ns += nanos;
+    }
+
+    /// Moves the boot clock alone, as when it runs fast or slow.
+    pub fn advance_boot_only(&self, nanos: i64) {
+        self.state().instant.boot_ns += nanos;
+    }
+
+    /// Sets the wall clock forward or back by so many seconds.
+    pub fn jump_wall(&self, seconds: i64) {
+        self.state().instant.wall_ns += seconds * 1_000_000_000;
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for FakeHost {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Host for FakeHost {
+    fn instant(&self) -> Instant {
+        self.state().instant
+    }
+
+    /// Passes the time as soon as someone really waits for it.
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        let host = self.clone();
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            host.advance(duration);
+        })
+    }
+
+    fn random(&self) -> u64 {
+        // SplitMix64: every value once, in an order that looks like none.
+        let mut state = self.state();
+        state.chance = state.chance.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (state.chance ^ (state.chance >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+}

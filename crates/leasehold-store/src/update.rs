@@ -1,0 +1,88 @@
+//! The one loop in which anything is read, decided upon and written back on condition.
+//!
+//! ```text
+//!   read ──▶ decide ──▶ put on condition ──▶ written: done
+//!              ▲                │
+//!              └── what stands ─┘ lost: decide again, from what was read
+//!                  there now
+//! ```
+
+use bytes::Bytes;
+use leasehold_core::limits::{CONTENTION_PAUSE_MAX, UPDATE_ROUNDS_MAX};
+use leasehold_core::{Error, Kind, Result};
+use std::time::Duration;
+
+use crate::client::{Client, Put};
+use crate::host::HostExt;
+use crate::ledger::Purpose;
+use crate::seam::{Object, Version, When};
+
+/// What to do about the object as it stands.
+pub enum Decision<R> {
+    /// Write these bytes in its place; `result` is what the caller gets once they are there.
+    Write {
+        /// The new object, with a fresh write id in it.
+        body: Bytes,
+        /// Recognises this write in a later state of the object.
+        ours: Box<dyn Fn(&[u8]) -> bool + Send + Sync>,
+        /// The caller's result.
+        result: R,
+    },
+    /// Leave it as it is.
+    Leave(R),
+}
+
+impl<R> Decision<R> {
+    /// Write these bytes, which nobody builds upon: they are ours as long as they are the same.
+    pub fn write(body: impl Into<Bytes>, result: R) -> Self {
+        let body = body.into();
+        let sent = body.clone();
+        Decision::Write { body, ours: Box::new(move |found| found == sent), result }
+    }
+}
+
+/// How an update ended.
+#[derive(Debug)]
+pub struct Updated<R> {
+    /// What the decision promised.
+    pub result: R,
+    /// The version that was written, if anything was.
+    pub written: Option<Version>,
+}
+
+/// Reads `key` and updates it; see [`update_from`].
+pub async fn update<R>(
+    client: &Client,
+    purpose: Purpose,
+    key: &str,
+    decide: impl FnMut(Option<&Object>) -> Result<Decision<R>>,
+) -> Result<Updated<R>> {
+    let found = client.get(purpose, key).await?;
+    update_from(client, purpose, key, found, decide).await
+}
+
+/// Decides upon `found` and writes on condition that it is unchanged; on a lost race decides again.
+pub async fn update_from<R>(
+    client: &Client,
+    purpose: Purpose,
+    key: &str,
+    mut found: Option<Object>,
+    mut decide: impl FnMut(Option<&Object>) -> Result<Decision<R>>,
+) -> Result<Updated<R>> {
+    for round in 0..UPDATE_ROUNDS_MAX {
+        let (body, ours, result) = match decide(found.as_ref())? {
+            Decision::Leave(result) => return Ok(Updated { result, written: None }),
+            Decision::Write { body, ours, result } => (body, ours, result),
+        };
+        let when = found.map_or(When::Absent, |object| When::Unchanged(object.version));
+        match client.put_knowing(purpose, key, body, &when, &*ours).await? {
+            Put::Written(version) => return Ok(Updated { result, written: Some(version) }),
+            Put::Lost(current) => found = current,
+        }
+        // Compare-and-set is not fair: a loser that comes straight back tends to lose again.
+        let bound = CONTENTION_PAUSE_MAX.min(Duration::from_millis(1 << round.min(8)));
+        client.host().sleep(client.host().random_below(bound)).await;
+    }
+    let message = format!("`{key}` was changed by others {UPDATE_ROUNDS_MAX} times in a row");
+    Err(Error::new(Kind::Unavailable, message))
+}

@@ -1,0 +1,252 @@
+//! The folder: conformance, several processes, writers killed at any instant, its clock.
+
+use leasehold_store::testing::conformance::{Extent, Suite, races};
+use leasehold_store::testing::{FakeHost, is_whole};
+use leasehold_store::{
+    Client, Durability, FolderOptions, FolderStore, FolderTime, Get, Host, List, Purpose, Store, SystemHost,
+};
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+fn host() -> Arc<dyn Host> {
+    Arc::new(SystemHost)
+}
+
+fn open(root: &Path, options: FolderOptions) -> Arc<dyn Store> {
+    Arc::new(FolderStore::open(root, options, &host()).unwrap())
+}
+
+fn client(root: &Path) -> Client {
+    Client::new(open(root, FolderOptions::default()), host())
+}
+
+fn exerciser(action: &str, root: &Path, key: &str, number: usize) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_store-exerciser"))
+        .args([action, root.to_str().unwrap(), key, &number.to_string()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+fn printed(child: Child) -> usize {
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    String::from_utf8(output.stdout).unwrap().trim().parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_durable_folder_conforms() {
+    let folder = tempfile::tempdir().unwrap();
+    Suite::new(open(folder.path(), FolderOptions::default()), Extent::default()).run().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_without_syncs_conforms() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = FolderOptions { durability: Durability::Os, ..FolderOptions::default() };
+    Suite::new(open(folder.path(), options), Extent::default()).run().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_on_the_time_of_a_mount_conforms() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = FolderOptions { time: Some(FolderTime::Mount), ..FolderOptions::default() };
+    let extent = Extent { increments: 100, ..Extent::default() };
+    let suite = Suite::new(open(folder.path(), options), extent);
+    suite.run().await.unwrap();
+    let width = suite.client().now().unwrap().width().unwrap();
+    assert!(width < Duration::from_secs(3), "{width:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sixteen_processes_lose_no_increment_and_share_no_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let updaters: Vec<_> = (0..16).map(|_| exerciser("increment", folder.path(), "counter", 2_000)).collect();
+    let done: usize = updaters.into_iter().map(printed).sum();
+    assert_eq!(done, 32_000);
+    let creators: Vec<_> = (0..16).map(|_| exerciser("create", folder.path(), "contested/", 300)).collect();
+    let won: usize = creators.into_iter().map(printed).sum();
+    assert_eq!(won, 300, "exactly one winner for each key");
+    let counter = client(folder.path()).get(Purpose::Admin, "counter").await.unwrap().unwrap();
+    assert_eq!(races::number(&counter.body), 32_000);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn writers_killed_at_any_instant_leave_whole_objects_and_nothing_else() {
+    const KEYS: usize = 20;
+    const KILLS: u64 = 200;
+    let folder = tempfile::tempdir().unwrap();
+    let mut acknowledged = BTreeSet::new();
+    for round in 0..KILLS {
+        let mut writer = exerciser("overwrite", folder.path(), "o/", KEYS);
+        let mut lines = BufReader::new(writer.stdout.take().unwrap()).lines();
+        // Not at once, so that the kill hits writes and not the start; then at an instant of its own.
+        acknowledged.insert(lines.next().unwrap().unwrap());
+        tokio::time::sleep(Duration::from_micros((round * 7_919) % 9_000)).await;
+        writer.kill().unwrap();
+        writer.wait().unwrap();
+        acknowledged.extend(lines.map_while(Result::ok));
+        for number in 0..KEYS {
+            let path = folder.path().join(format!("o/{number:03}"));
+            if let Ok(body) = std::fs::read(path) {
+                assert!(is_whole(&body), "object {number} is torn after kill {round}");
+            }
+        }
+    }
+    let temporary = || files(&folder.path().join(".leasehold/tmp"));
+    assert!(!temporary().is_empty(), "no kill hit a write: the test shows nothing");
+    // The next start removes what they left, and every lock is free.
+    let client = client(folder.path());
+    let ours = temporary();
+    assert_eq!(ours.len(), 1, "only our own lock file: {ours:?}");
+    for number in 0..KEYS {
+        let key = format!("o/{number:03}");
+        client.put_always(Purpose::Admin, &key, "free".into()).await.unwrap();
+    }
+    let listed = client.list(Purpose::Admin, &List::all("o/")).await.unwrap();
+    assert!(listed.entries.iter().all(|entry| entry.size == 4));
+    assert!(acknowledged.iter().all(|key| listed.entries.iter().any(|entry| entry.key == *key)));
+}
+
+fn files(directory: &Path) -> Vec<std::path::PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { found.extend(files(&path)) } else { found.push(path) }
+    }
+    found
+}
+
+#[tokio::test]
+async fn a_living_writers_temporary_files_are_not_touched() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut writer = exerciser("overwrite", folder.path(), "o/", 5);
+    let mut lines = BufReader::new(writer.stdout.take().unwrap()).lines();
+    for _ in 0..50 {
+        lines.next().unwrap().unwrap();
+        drop(client(folder.path()));
+    }
+    assert!(writer.try_wait().unwrap().is_none(), "the writer died because its files were taken away");
+    writer.kill().unwrap();
+    writer.wait().unwrap();
+}
+
+#[tokio::test]
+async fn no_key_leaves_the_root() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("root");
+    let client = client(&root);
+    for key in ["../out", "a/../../out", "/tmp/out", "a//b", "", ".leasehold/tmp/x", "a\0b", &"x".repeat(300)] {
+        let put = client.put_always(Purpose::Admin, key, "x".into()).await;
+        assert_eq!(put.unwrap_err().kind(), leasehold_core::Kind::Invalid, "{key:?}");
+        assert!(client.get(Purpose::Admin, key).await.is_err());
+        assert!(client.delete(Purpose::Admin, key).await.is_err());
+    }
+    assert!(client.ledger().snapshot().lines().next().is_none(), "nothing was even asked");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[tokio::test]
+async fn a_key_that_begins_another_is_refused_and_harms_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let client = client(folder.path());
+    client.put_always(Purpose::Admin, "a/b", "x".into()).await.unwrap();
+    for (key, body) in [("a", "y"), ("a", ""), ("a/b/c", "y"), ("a/b/c", "")] {
+        let error = client.put_always(Purpose::Admin, key, body.into()).await.unwrap_err();
+        assert_eq!(error.kind(), leasehold_core::Kind::Invalid, "{key}: {error}");
+    }
+    assert_eq!(client.get(Purpose::Admin, "a/b").await.unwrap().unwrap().body, "x");
+    // Once the deeper one is gone, its place is free.
+    client.delete(Purpose::Admin, "a/b").await.unwrap();
+    client.put_always(Purpose::Admin, "a", "y".into()).await.unwrap();
+}
+
+#[tokio::test]
+async fn emptied_directories_go_and_come_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let client = client(folder.path());
+    for _ in 0..3 {
+        client.put_always(Purpose::Admin, "ready/0/20260101-0000/x", "".into()).await.unwrap();
+        client.delete(Purpose::Admin, "ready/0/20260101-0000/x").await.unwrap();
+        assert!(!folder.path().join("ready").exists());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn writers_and_removers_in_one_directory_do_not_disturb_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut tasks = tokio::task::JoinSet::new();
+    for number in 0..16 {
+        let client = client(folder.path());
+        tasks.spawn(async move {
+            let key = format!("ready/0/minute/{number}");
+            for _ in 0..200 {
+                client.put_always(Purpose::Admin, &key, "".into()).await.unwrap();
+                assert!(client.get(Purpose::Admin, &key).await.unwrap().is_some());
+                client.delete(Purpose::Admin, &key).await.unwrap();
+            }
+        });
+    }
+    tasks.join_all().await;
+    assert!(!folder.path().join("ready").exists());
+}
+
+/// Opens a folder as a host with these clocks would, and tells the folder's time in milliseconds.
+fn time_seen_by(root: &Path, host: &Arc<FakeHost>) -> i64 {
+    let host: Arc<dyn Host> = host.clone();
+    let store = FolderStore::open(root, FolderOptions::default(), &host).unwrap();
+    store.clock().now().unwrap().earliest.as_millis()
+}
+
+#[tokio::test]
+async fn processes_of_one_boot_agree_however_the_wall_clock_jumps() {
+    let folder = tempfile::tempdir().unwrap();
+    let host = Arc::new(FakeHost::new());
+    let first = time_seen_by(folder.path(), &host);
+    host.jump_wall(365 * 86_400);
+    assert_eq!(time_seen_by(folder.path(), &host), first);
+    host.advance(Duration::from_secs(5));
+    host.jump_wall(-2 * 365 * 86_400);
+    assert_eq!(time_seen_by(folder.path(), &host), first + 5_000);
+}
+
+#[tokio::test]
+async fn time_does_not_go_back_when_a_machine_boots_in_1970() {
+    let folder = tempfile::tempdir().unwrap();
+    let host = Arc::new(FakeHost::new());
+    let before = {
+        let as_host: Arc<dyn Host> = host.clone();
+        let store = FolderStore::open(folder.path(), FolderOptions::default(), &as_host).unwrap();
+        store.put("x", "x".into(), &leasehold_store::When::Always).await.unwrap();
+        store.clock().now().unwrap().latest.as_millis()
+    };
+    // Another boot: its offset is not there yet, and the wall clock has lost its memory.
+    let clock = folder.path().join(".leasehold/clock");
+    let boot = std::fs::read_dir(&clock).unwrap().map(|entry| entry.unwrap().path());
+    let boot = boot.filter(|path| path.to_str().unwrap().contains("boot-")).collect::<Vec<_>>();
+    assert_eq!(boot.len(), 1);
+    std::fs::rename(&boot[0], clock.join("boot-of-yesterday")).unwrap();
+    host.jump_wall(-1_700_000_000);
+    assert!(time_seen_by(folder.path(), &host) >= before);
+    assert!(!clock.join("boot-of-yesterday").exists(), "old boots are forgotten");
+}
+
+#[tokio::test]
+async fn stamps_follow_the_folders_time_and_not_the_wall_clock() {
+    let folder = tempfile::tempdir().unwrap();
+    let host = Arc::new(FakeHost::new());
+    let as_host: Arc<dyn Host> = host.clone();
+    let store = FolderStore::open(folder.path(), FolderOptions::default(), &as_host).unwrap();
+    for (key, body) in [("a/entry", ""), ("a/object", "x")] {
+        store.put(key, body.into(), &leasehold_store::When::Always).await.unwrap();
+    }
+    let now = store.clock().now().unwrap().latest;
+    for entry in store.list(&List::all("a/")).await.unwrap().entries {
+        assert_eq!(entry.modified, now, "{}", entry.key);
+    }
+    assert!(matches!(store.get("a/entry", None).await.unwrap(), Get::Found(_)));
+}

@@ -1,0 +1,182 @@
+//! Lost answers, exhaustively and without a network: every way in which a put can go wrong, in every position.
+
+use bytes::Bytes;
+use leasehold_store::seam::Answer;
+use leasehold_store::testing::FakeHost;
+use leasehold_store::{
+    Cause, Client, Clock, Failure, Get, List, MemoryStore, Page, Purpose, Put, PutAnswer, Store, Version, When,
+};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+/// What becomes of one put.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Fate {
+    Answered,
+    AppliedUnanswered,
+    NeverAppliedUnanswered,
+    Throttled,
+    ThrottledButApplied,
+    Unreached,
+    RefusedThoughItHolds,
+    /// Someone else writes just before it.
+    Overtaken,
+    /// Applied, answer lost, and someone else builds upon it.
+    AppliedThenOvertaken,
+}
+
+const FATES: [Fate; 9] = [
+    Fate::Answered,
+    Fate::AppliedUnanswered,
+    Fate::NeverAppliedUnanswered,
+    Fate::Throttled,
+    Fate::ThrottledButApplied,
+    Fate::Unreached,
+    Fate::RefusedThoughItHolds,
+    Fate::Overtaken,
+    Fate::AppliedThenOvertaken,
+];
+
+/// A store that treats successive puts as it was told.
+#[derive(Debug)]
+struct Fateful {
+    inner: MemoryStore,
+    fates: Mutex<VecDeque<Fate>>,
+    writes: Mutex<Vec<Bytes>>,
+}
+
+impl Fateful {
+    async fn apply(&self, key: &str, body: &Bytes, when: &When) -> PutAnswer {
+        let answer = self.inner.put(key, body.clone(), when).await.unwrap();
+        if matches!(answer, PutAnswer::Written(_)) {
+            self.writes.lock().unwrap().push(body.clone());
+        }
+        answer
+    }
+
+    async fn intrude(&self, key: &str) {
+        let found = self.inner.get(key, None).await.unwrap().found();
+        let below = found.map(|object| object.body).unwrap_or_default();
+        let body = [b"intruder on ".as_slice(), &below].concat();
+        self.inner.put(key, body.into(), &When::Always).await.unwrap();
+    }
+}
+
+fn lost() -> Failure {
+    Failure::passing(Cause::Unanswered, "the answer was lost")
+}
+
+impl Store for Fateful {
+    fn get<'a>(&'a self, key: &'a str, unless: Option<&'a Version>) -> Answer<'a, Get> {
+        self.inner.get(key, unless)
+    }
+
+    fn put<'a>(&'a self, key: &'a str, body: Bytes, when: &'a When) -> Answer<'a, PutAnswer> {
+        Box::pin(async move {
+            let fate = self.fates.lock().unwrap().pop_front().unwrap_or(Fate::Answered);
+            match fate {
+                Fate::Answered => Ok(self.apply(key, &body, when).await),
+                Fate::AppliedUnanswered => {
+                    self.apply(key, &body, when).await;
+                    Err(lost())
+                }
+                Fate::NeverAppliedUnanswered => Err(lost()),
+                Fate::Throttled => Err(Failure::passing(Cause::Throttled, "slow down")),
+                Fate::ThrottledButApplied => {
+                    self.apply(key, &body, when).await;
+                    Err(Failure::passing(Cause::Throttled, "slow down"))
+                }
+                Fate::Unreached => Err(Failure::passing(Cause::Unreached, "no way there")),
+                Fate::RefusedThoughItHolds => Ok(PutAnswer::Refused),
+                Fate::Overtaken => {
+                    self.intrude(key).await;
+                    Ok(self.apply(key, &body, when).await)
+                }
+                Fate::AppliedThenOvertaken => {
+                    if let PutAnswer::Written(_) = self.apply(key, &body, when).await {
+                        self.intrude(key).await;
+                    }
+                    Err(lost())
+                }
+            }
+        })
+    }
+
+    fn delete<'a>(&'a self, key: &'a str) -> Answer<'a, ()> {
+        self.inner.delete(key)
+    }
+
+    fn list<'a>(&'a self, list: &'a List) -> Answer<'a, Page> {
+        self.inner.list(list)
+    }
+
+    fn clock(&self) -> &Clock {
+        self.inner.clock()
+    }
+
+    fn describe(&self) -> String {
+        "a fateful store".into()
+    }
+}
+
+async fn put_under(fates: &[Fate], replace: bool) -> (leasehold_core::Result<Put>, usize) {
+    let host: Arc<FakeHost> = Arc::new(FakeHost::new());
+    let as_host: Arc<dyn leasehold_store::Host> = host.clone();
+    let store = Arc::new(Fateful {
+        inner: MemoryStore::new(&as_host),
+        fates: Mutex::new(fates.iter().copied().collect()),
+        writes: Mutex::default(),
+    });
+    let client = Client::new(store.clone(), host);
+    let mut when = When::Absent;
+    if replace {
+        let PutAnswer::Written(version) = store.inner.put("k", "before".into(), &When::Absent).await.unwrap() else {
+            unreachable!("the store is empty")
+        };
+        when = When::Unchanged(version);
+    }
+    let body = Bytes::from(client.write_id().to_string());
+    let id = body.clone();
+    // As a record with a history would: the write is still recognised below what others have added.
+    let ours = move |found: &[u8]| found.ends_with(&id);
+    let put = client.put_knowing(Purpose::Claim, "k", body, &when, &ours).await;
+    let applied = store.writes.lock().unwrap().len();
+    (put, applied)
+}
+
+#[tokio::test]
+async fn every_sequence_of_three_fates_is_told_truthfully() {
+    let mut sequences = 0;
+    for first in FATES {
+        for second in FATES {
+            for third in FATES {
+                for replace in [false, true] {
+                    let fates = [first, second, third];
+                    let (put, applied) = put_under(&fates, replace).await;
+                    assert!(applied <= 1, "{fates:?} wrote {applied} times");
+                    match put.unwrap() {
+                        Put::Written(_) => assert_eq!(applied, 1, "{fates:?} is told as written"),
+                        Put::Lost(_) => assert_eq!(applied, 0, "{fates:?} is told as lost"),
+                    }
+                    sequences += 1;
+                }
+            }
+        }
+    }
+    assert_eq!(sequences, 2 * 9 * 9 * 9);
+}
+
+#[tokio::test]
+async fn a_put_that_is_never_answered_ends_as_unknown_and_in_time() {
+    let (put, _) = put_under(&[Fate::NeverAppliedUnanswered; 1_000], true).await;
+    let error = put.unwrap_err();
+    assert_eq!(error.kind(), leasehold_core::Kind::Unavailable);
+    assert!(error.outcome_is_unknown());
+}
+
+#[tokio::test]
+async fn a_put_that_never_left_is_known_not_to_have_happened() {
+    let (put, applied) = put_under(&[Fate::Unreached; 1_000], false).await;
+    assert!(!put.unwrap_err().outcome_is_unknown());
+    assert_eq!(applied, 0);
+}

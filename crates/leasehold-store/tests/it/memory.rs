@@ -1,0 +1,131 @@
+//! The memory store, and deliberately broken ones that the suite must catch.
+
+use bytes::Bytes;
+use leasehold_store::seam::Answer;
+use leasehold_store::testing::conformance::{Extent, Suite};
+use leasehold_store::{
+    Clock, Get, Host, List, MemoryStore, Page, PutAnswer, Store, SystemHost, Version, When,
+};
+use std::sync::Arc;
+
+fn memory() -> MemoryStore {
+    let host: Arc<dyn Host> = Arc::new(SystemHost);
+    MemoryStore::new(&host)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_conforms() {
+    Suite::new(Arc::new(memory()), Extent::default()).run().await.unwrap();
+}
+
+/// A store with one fault.
+#[derive(Debug)]
+struct Broken {
+    inner: MemoryStore,
+    fault: Fault,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Fault {
+    /// Compares first and writes a moment later, as naive servers do.
+    NotAtomic,
+    IgnoresAbsent,
+    IgnoresUnchanged,
+    NeverSaysUnchanged,
+    ListsLate,
+    ListsUnordered,
+    IgnoresStartAfter,
+    RemovesNothing,
+}
+
+impl Store for Broken {
+    fn get<'a>(&'a self, key: &'a str, unless: Option<&'a Version>) -> Answer<'a, Get> {
+        let unless = unless.filter(|_| self.fault != Fault::NeverSaysUnchanged);
+        self.inner.get(key, unless)
+    }
+
+    fn put<'a>(&'a self, key: &'a str, body: Bytes, when: &'a When) -> Answer<'a, PutAnswer> {
+        Box::pin(async move {
+            let ignored = match when {
+                When::Absent => self.fault == Fault::IgnoresAbsent,
+                When::Unchanged(_) => self.fault == Fault::IgnoresUnchanged,
+                When::Always => false,
+            };
+            if ignored {
+                return self.inner.put(key, body, &When::Always).await;
+            }
+            if self.fault == Fault::NotAtomic {
+                let current = self.inner.get(key, None).await?.found();
+                tokio::task::yield_now().await;
+                if !when.holds(current.as_ref()) {
+                    return Ok(PutAnswer::Refused);
+                }
+                return self.inner.put(key, body, &When::Always).await;
+            }
+            self.inner.put(key, body, when).await
+        })
+    }
+
+    fn delete<'a>(&'a self, key: &'a str) -> Answer<'a, ()> {
+        if self.fault == Fault::RemovesNothing { Box::pin(async { Ok(()) }) } else { self.inner.delete(key) }
+    }
+
+    fn list<'a>(&'a self, list: &'a List) -> Answer<'a, Page> {
+        Box::pin(async move {
+            let mut list = list.clone();
+            if self.fault == Fault::IgnoresStartAfter {
+                list.after = None;
+            }
+            let mut page = self.inner.list(&list).await?;
+            match self.fault {
+                Fault::ListsLate => drop(page.entries.pop()),
+                Fault::ListsUnordered => page.entries.reverse(),
+                _ => {}
+            }
+            Ok(page)
+        })
+    }
+
+    fn clock(&self) -> &Clock {
+        self.inner.clock()
+    }
+
+    fn describe(&self) -> String {
+        format!("{:?}", self.fault)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_broken_store_is_caught() {
+    for (fault, caught_by) in [
+        (Fault::NotAtomic, "no increment is lost"),
+        (Fault::IgnoresAbsent, "create when absent"),
+        (Fault::IgnoresUnchanged, "replace when unchanged"),
+        (Fault::NeverSaysUnchanged, "read unless unchanged"),
+        (Fault::ListsLate, "a page shows what was just written and removed"),
+        (Fault::ListsUnordered, "a page shows what was just written and removed"),
+        (Fault::IgnoresStartAfter, "many keys in byte order across pages"),
+        (Fault::RemovesNothing, "replace what is gone"),
+    ] {
+        let extent = Extent { increments: 50, contested: 20, ..Extent::default() };
+        let suite = Suite::new(Arc::new(Broken { inner: memory(), fault }), extent);
+        let violation = suite.run().await.expect_err(&format!("{fault:?} was not noticed"));
+        assert_eq!(violation.check, caught_by, "{violation}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_probe_refuses_stores_that_ignore_conditions() {
+    for fault in [
+        Fault::NotAtomic,
+        Fault::IgnoresAbsent,
+        Fault::IgnoresUnchanged,
+        Fault::NeverSaysUnchanged,
+        Fault::ListsLate,
+    ] {
+        let store = Arc::new(Broken { inner: memory(), fault });
+        let client = leasehold_store::Client::new(store, Arc::new(SystemHost));
+        let report = leasehold_store::probe(&client).await.unwrap();
+        report.verdict().expect_err(&format!("{fault:?} was accepted"));
+    }
+}
