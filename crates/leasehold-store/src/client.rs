@@ -38,6 +38,7 @@ pub struct Client {
     store: Arc<dyn Store>,
     host: Arc<dyn Host>,
     ledger: Arc<Ledger>,
+    patience: Duration,
 }
 
 /// How a put on condition ended. There is no third way: what cannot be settled is an [`Error`] whose
@@ -56,7 +57,14 @@ pub type Ours<'a> = &'a (dyn Fn(&[u8]) -> bool + Send + Sync);
 impl Client {
     /// A client of this store on this host.
     pub fn new(store: Arc<dyn Store>, host: Arc<dyn Host>) -> Self {
-        Self { store, host, ledger: Arc::default() }
+        Self { store, host, ledger: Arc::default(), patience: OPERATION_WAIT }
+    }
+
+    /// The same client, but one operation with all its retries takes at most about this long.
+    #[must_use]
+    pub fn with_patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
     }
 
     /// Every request of this client and its clones.
@@ -97,7 +105,7 @@ impl Client {
     /// Reads an object unless it is still the version that we know.
     pub async fn get_unless(&self, purpose: Purpose, key: &str, known: Option<&Version>) -> Result<Get> {
         keys::check_key(key)?;
-        let mut patience = Patience::new(&*self.host);
+        let mut patience = self.patience();
         loop {
             match self.get_once(purpose, key, known).await {
                 Ok(answer) => return Ok(answer),
@@ -108,7 +116,7 @@ impl Client {
 
     /// Lists one page.
     pub async fn list(&self, purpose: Purpose, list: &List) -> Result<Page> {
-        let mut patience = Patience::new(&*self.host);
+        let mut patience = self.patience();
         loop {
             match self.list_once(purpose, list).await {
                 Ok(page) => return Ok(page),
@@ -129,7 +137,7 @@ impl Client {
     /// Writes an object whose content follows from elsewhere: no condition, repeated until it is there.
     pub async fn put_always(&self, purpose: Purpose, key: &str, body: Bytes) -> Result<Version> {
         keys::check_key(key)?;
-        let mut patience = Patience::new(&*self.host);
+        let mut patience = self.patience();
         loop {
             match self.put_once(purpose, key, &body, &When::Always).await {
                 Ok(PutAnswer::Written(version)) => return Ok(version),
@@ -155,7 +163,7 @@ impl Client {
         ours: Ours<'_>,
     ) -> Result<Put> {
         keys::check_key(key)?;
-        let mut patience = Patience::new(&*self.host);
+        let mut patience = self.patience();
         let mut in_doubt = false;
         loop {
             let answer = self.put_once(purpose, key, &body, when).await;
@@ -212,6 +220,15 @@ impl Client {
         answer
     }
 
+    fn patience(&self) -> Patience<'_> {
+        Patience {
+            host: &*self.host,
+            started: self.host.instant(),
+            limit: self.patience,
+            pause: RETRY_PAUSE_MIN,
+        }
+    }
+
     fn count(&self, verb: Verb, purpose: Purpose, outcome: Outcome, bytes_sent: usize, bytes_received: usize) {
         self.ledger.count(Line { verb, purpose, outcome }, bytes_sent, bytes_received);
     }
@@ -258,14 +275,11 @@ fn outcome<T>(answer: &Answered<T>, good: impl FnOnce(&T) -> Outcome) -> Outcome
 struct Patience<'a> {
     host: &'a dyn Host,
     started: Instant,
+    limit: Duration,
     pause: Duration,
 }
 
-impl<'a> Patience<'a> {
-    fn new(host: &'a dyn Host) -> Self {
-        Self { host, started: host.instant(), pause: RETRY_PAUSE_MIN }
-    }
-
+impl Patience<'_> {
     /// Waits before the next try of a request that may be repeated; fails when there should be none.
     async fn after(&mut self, failure: Failure) -> Result<()> {
         let passes = !matches!(failure.cause, Cause::Final(_));
@@ -274,7 +288,7 @@ impl<'a> Patience<'a> {
 
     /// Waits before the next try; false when there should be none.
     async fn pause(&mut self) -> bool {
-        if self.host.instant().since(self.started) >= OPERATION_WAIT {
+        if self.host.instant().since(self.started) >= self.limit {
             return false;
         }
         self.host.sleep(self.host.random_below(self.pause)).await;

@@ -35,7 +35,7 @@ pub use folder::{Durability, FolderOptions, FolderStore, FolderTime};
 pub use host::{Host, HostExt, SystemHost};
 pub use ledger::{Ledger, Purpose, Snapshot, Verb};
 pub use memory::MemoryStore;
-pub use object::{BucketAddress, BucketStore};
+pub use object::{AccessKey, BucketAddress, BucketStore};
 pub use open::{OpenOptions, open};
 pub use price::Prices;
 pub use probe::probe;

@@ -9,7 +9,7 @@ mod address;
 mod aws_files;
 mod http;
 
-pub use address::{BucketAddress, Provider};
+pub use address::{AccessKey, BucketAddress, Provider};
 
 use ::http::StatusCode;
 use bytes::Bytes;
@@ -220,7 +220,8 @@ impl Refused {
             Exchange::Unreached => Cause::Unreached,
             Exchange::Unanswered => Cause::Unanswered,
             Exchange::Answered(status) => match status.as_u16() {
-                429 | 503 => Cause::Throttled,
+                // 409 speaks of another request for the same key at the same time: wait and ask again.
+                409 | 429 | 503 => Cause::Throttled,
                 401 | 403 => Cause::Final(Kind::Denied),
                 501 => Cause::Final(Kind::Invalid),
                 // A good status, but the body did not arrive whole.

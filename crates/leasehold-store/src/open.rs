@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::folder::{FolderOptions, FolderStore};
 use crate::host::Host;
 use crate::memory::MemoryStore;
-use crate::object::{BucketAddress, BucketStore};
+use crate::object::{AccessKey, BucketAddress, BucketStore};
 use crate::seam::Store;
 
 /// What an address leaves open.
@@ -19,6 +19,8 @@ pub struct OpenOptions {
     pub endpoint: Option<String>,
     /// The region of a bucket, if not from the usual variables and files.
     pub region: Option<String>,
+    /// The access key of a bucket, if not from the usual variables and files.
+    pub access_key: Option<AccessKey>,
 }
 
 /// Opens the store at `address`. A folder is made if need be; to a bucket nothing is sent yet.
@@ -27,6 +29,7 @@ pub fn open(address: &str, options: &OpenOptions, host: &Arc<dyn Host>) -> Resul
         let bucket = BucketAddress {
             endpoint: options.endpoint.clone().or_else(usual_endpoint),
             region: options.region.clone(),
+            access_key: options.access_key.clone(),
             ..bucket?
         };
         return Ok(Arc::new(BucketStore::open(bucket, host)?));

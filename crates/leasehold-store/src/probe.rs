@@ -56,7 +56,11 @@ impl Report {
 /// Probes a store. An error means that it could not even be tried; see [`Report::verdict`] for the rest.
 pub async fn probe(client: &Client) -> Result<Report> {
     let probe = Probe { client, name: HexName::from_random(client.host().random_bits()).to_string() };
-    let tried = probe.try_all().await;
+    // A store that does not even take the first object is told of at once.
+    let Put::Written(first) = probe.put("object", &When::Absent).await? else {
+        return Err(Error::new(Kind::Internal, "a key that nobody can know was taken"));
+    };
+    let tried = probe.try_all(first).await;
     // Whatever was found, the throw-away keys go; they are never used again.
     for object in OBJECTS {
         let _ = client.delete(Admin, &probe.key(object)).await;
@@ -85,11 +89,8 @@ impl Probe<'_> {
         self.client.put(Admin, &self.key(object), self.body(), when).await
     }
 
-    async fn try_all(&self) -> Result<Vec<Finding>> {
+    async fn try_all(&self, first: Version) -> Result<Vec<Finding>> {
         let both_win = "two writers would both win, and tasks would run twice or be lost";
-        let Put::Written(first) = self.put("object", &When::Absent).await? else {
-            return Err(Error::new(Kind::Internal, "a key that nobody can know was taken"));
-        };
         let mut findings = Vec::new();
         let mut found = |demand, met, otherwise| findings.push(Finding { demand, met, otherwise });
 

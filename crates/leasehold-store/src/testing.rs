@@ -1,17 +1,37 @@
 //! What tests of stores need: a conformance suite, a host whose clocks the test moves, real and unruly servers,
 //! a proxy with faults.
+//!
+//! All servers listen on loopback only and end when their value is dropped.
 
 #[cfg(feature = "testing")]
 pub mod conformance;
 mod fake_host;
 #[cfg(feature = "testing")]
-pub mod lawless;
+mod fault;
 #[cfg(feature = "testing")]
-pub mod proxy;
+mod lawless;
 #[cfg(feature = "testing")]
-pub mod weed;
+mod listen;
+#[cfg(feature = "testing")]
+mod listing;
+#[cfg(feature = "testing")]
+mod ports;
+#[cfg(feature = "testing")]
+mod proxy;
+#[cfg(feature = "testing")]
+mod stamp;
+#[cfg(feature = "testing")]
+mod weed;
 
 pub use fake_host::FakeHost;
+#[cfg(feature = "testing")]
+pub use fault::{Counts, Fault, Plan, RequestKind, Seen, once, pass};
+#[cfg(feature = "testing")]
+pub use lawless::{Lawless, Manners};
+#[cfg(feature = "testing")]
+pub use proxy::Proxy;
+#[cfg(feature = "testing")]
+pub use weed::Weed;
 
 use leasehold_core::WriteId;
 

@@ -34,7 +34,22 @@ impl Provider {
     }
 }
 
-/// Where a bucket is. Credentials are not part of it: they come from the usual variables and files.
+/// A name and a secret for S3.
+#[derive(Clone, PartialEq, Eq)]
+pub struct AccessKey {
+    /// The name of the key.
+    pub id: String,
+    /// Its secret.
+    pub secret: String,
+}
+
+impl std::fmt::Debug for AccessKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AccessKey").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// Where a bucket is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketAddress {
     /// Whose protocol it speaks.
@@ -47,6 +62,8 @@ pub struct BucketAddress {
     pub endpoint: Option<String>,
     /// The region, if not from the usual variables and files.
     pub region: Option<String>,
+    /// The access key, if not from the usual variables and files. S3 only.
+    pub access_key: Option<AccessKey>,
 }
 
 impl BucketAddress {
@@ -73,7 +90,7 @@ impl BucketAddress {
             leasehold_core::keys::check_key(prefix)?;
         }
         let prefix = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
-        Ok(Self { provider, bucket: bucket.into(), prefix, endpoint: None, region: None })
+        Ok(Self { provider, bucket: bucket.into(), prefix, endpoint: None, region: None, access_key: None })
     }
 
     /// The bucket as a person would name it.
@@ -111,7 +128,11 @@ impl BucketAddress {
     }
 
     fn s3(&self) -> Result<AmazonS3Builder> {
-        let mut s3 = aws_files::complete(AmazonS3Builder::from_env())?;
+        let mut s3 = AmazonS3Builder::from_env();
+        if let Some(key) = &self.access_key {
+            s3 = s3.with_access_key_id(&key.id).with_secret_access_key(&key.secret);
+        }
+        s3 = aws_files::complete(s3)?;
         if let Some(endpoint) = &self.endpoint {
             s3 = s3.with_endpoint(endpoint);
         }

@@ -1,12 +1,13 @@
 //! A process that uses a store as tests tell it to, so that several can run at once and be killed.
 //!
-//! `increment ADDRESS KEY TIMES` · `create ADDRESS ROOT COUNT` · `overwrite ADDRESS ROOT KEYS` (until killed).
+//! `increment ADDRESS KEY TIMES` · `create ADDRESS ROOT COUNT` · `overwrite ADDRESS ROOT KEYS` (until killed) ·
+//! `hold-weed BINARY - 0` (until killed).
 #![expect(clippy::print_stdout, reason = "the test that started it reads what it prints")]
 
 use bytes::Bytes;
 use leasehold_core::{Error, Result};
 use leasehold_store::testing::conformance::races::{create_all, increment};
-use leasehold_store::testing::whole_body;
+use leasehold_store::testing::{Weed, whole_body};
 use leasehold_store::{Client, Host, HostExt, OpenOptions, Purpose, SystemHost, open};
 use std::io::Write;
 use std::sync::Arc;
@@ -19,6 +20,9 @@ async fn main() -> Result<()> {
         return Err(Error::invalid("ACTION ADDRESS KEY NUMBER"));
     };
     let number: usize = number.parse().map_err(|_| Error::invalid("NUMBER is a number"))?;
+    if action == "hold-weed" {
+        return hold_weed(address).await;
+    }
     let host: Arc<dyn Host> = Arc::new(SystemHost);
     let client = Client::new(open(address, &OpenOptions::default(), &host)?, host);
     match action {
@@ -30,9 +34,16 @@ async fn main() -> Result<()> {
         }
         "create" => println!("{}", create_all(&client, key, number).await?),
         "overwrite" => overwrite(&client, key, number).await?,
-        _ => return Err(Error::invalid("increment, create or overwrite")),
+        _ => return Err(Error::invalid("increment, create, overwrite or hold-weed")),
     }
     Ok(())
+}
+
+/// Starts a real server, names its process, and keeps it until killed.
+async fn hold_weed(binary: &str) -> Result<()> {
+    let weed = Weed::start(binary.as_ref()).await.map_err(|error| Error::invalid("weed").because(error))?;
+    println!("{}", weed.pid().unwrap_or(0));
+    std::future::pending().await
 }
 
 /// Replaces random keys with bodies that prove to be whole, and tells of each that was acknowledged.

@@ -1,0 +1,272 @@
+//! A real S3 server for tests: `weed mini` of `SeaweedFS` on free loopback ports, with its data in
+//! a temporary folder.
+//!
+//! The server must not outlive the test process, even if that is killed with SIGKILL and can run
+//! no destructor. Asking the kernel for a signal at the parent's death needs `unsafe`, so a small
+//! shell stands in: it leaves a watcher behind and *becomes* weed, whose process id is thus the one
+//! we started. The watcher reads from a pipe whose other end only the test process holds. A word
+//! on the pipe is an order; the end of the pipe means that the test process is gone.
+
+#![expect(clippy::disallowed_methods, reason = "a real process starts and ends in real time")]
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::{Method, Request, StatusCode};
+use http_body_util::Full;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
+use tempfile::TempDir;
+
+use super::ports::Ports;
+
+/// A start takes about one second; a minute allows for a machine that is busy compiling.
+const START_MAX: Duration = Duration::from_mins(1);
+/// A request to a server that is just starting may hang; it is then asked anew.
+const REQUEST_MAX: Duration = Duration::from_secs(10);
+/// No event tells that the server has come up or gone, so we look, this often.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// An idle weed needs a little over two seconds to obey SIGTERM, a busy one much longer.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// Fd 3 keeps the pipe, because a shell gives its background jobs `/dev/null` as input. `$$` is the
+/// shell's own id also within the background job, and `exec` hands that id to weed. After `gone`
+/// the id may belong to someone else, so the watcher leaves without a signal.
+/// A signal to the whole group, as a terminal or a CI sends it, must not take the watcher first.
+/// Only when the test process is gone does the watcher clean up; else that does so itself.
+const LEASH: &str = r#"
+exec 3<&0
+folder=$1 sockets=$2
+shift 2
+(
+    trap '' HUP INT TERM
+    while read -r order <&3; do
+        case $order in
+            term) kill -TERM $$ ;;
+            gone) exit 0 ;;
+        esac
+    done
+    kill -KILL $$
+    rm -rf -- "$folder" $sockets
+) &
+exec "$@" 3<&- </dev/null
+"#;
+
+/// A running `SeaweedFS`, killed when dropped.
+///
+/// Its key id is `test`, its secret `testsecret`; buckets are addressed by path.
+#[derive(Debug)]
+pub struct Weed {
+    binary: PathBuf,
+    running: Option<Running>,
+    ports: Ports,
+    folder: TempDir,
+}
+
+#[derive(Debug)]
+struct Running {
+    child: Child,
+    leash: ChildStdin,
+}
+
+impl Weed {
+    /// Starts the given `weed` and waits until it serves S3 and can store.
+    ///
+    /// An error has the end of weed's log in its message.
+    pub async fn start(binary: &Path) -> io::Result<Self> {
+        let mut weed = Self {
+            binary: fs::canonicalize(binary)?,
+            running: None,
+            ports: Ports::reserve()?,
+            folder: tempfile::Builder::new().prefix("leasehold-weed-").tempdir()?,
+        };
+        fs::create_dir(weed.data())?;
+        weed.restart().await?;
+        Ok(weed)
+    }
+
+    /// The address of the S3 interface, as `http://127.0.0.1:PORT`.
+    #[must_use]
+    pub fn endpoint(&self) -> String {
+        format!("http://127.0.0.1:{}", self.ports.s3())
+    }
+
+    /// The process id of weed itself while it runs.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.running.as_ref().map(|running| running.child.id())
+    }
+
+    /// Makes a bucket, or leaves it as it is if there is one.
+    ///
+    /// The filer does it: a folder under `/buckets` is a bucket, and the filer wants no signature.
+    /// One object is written and removed again, because the first write to a bucket allocates a
+    /// volume, which takes 200 ms that would distort a test's timing.
+    pub async fn create_bucket(&self, name: &str) -> io::Result<()> {
+        let first = format!("/buckets/{name}/.first-write");
+        self.filer(Method::POST, &format!("/buckets/{name}/"), "").await?;
+        self.filer(Method::PUT, &first, "first").await?;
+        self.filer(Method::DELETE, &first, "").await
+    }
+
+    /// Asks weed to end, and kills it if it does not within three seconds.
+    pub async fn stop(&mut self) -> io::Result<()> {
+        if let Some(running) = &mut self.running {
+            // A failed order is no matter: the kill below does not depend on the watcher.
+            let _ = running.leash.write_all(b"term\n");
+            let begun = Instant::now();
+            while running.child.try_wait()?.is_none() && begun.elapsed() < GRACE {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+        }
+        self.kill();
+        Ok(())
+    }
+
+    /// Kills weed with SIGKILL and returns when it is gone; ports and data stay reserved.
+    pub fn kill(&mut self) {
+        if let Some(mut running) = self.running.take() {
+            // Until `wait` the id stays ours, so the watcher is sent away before that. The results
+            // do not matter: they only say that child or watcher had ended already.
+            let _ = running.child.kill();
+            let _ = running.leash.write_all(b"gone\n");
+            let _ = running.child.wait();
+            for socket in self.sockets() {
+                let _ = fs::remove_file(socket);
+            }
+        }
+    }
+
+    /// Starts weed again on the same ports and data and waits until it answers.
+    pub async fn restart(&mut self) -> io::Result<()> {
+        self.kill();
+        self.running = Some(self.launch()?);
+        let begun = Instant::now();
+        while !self.is_ready().await {
+            if let Some(status) = self.exited()? {
+                return Err(self.failure(&format!("weed ended with {status}")));
+            }
+            if begun.elapsed() > START_MAX {
+                return Err(self.failure("weed is not ready after a minute"));
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        Ok(())
+    }
+
+    /// Kills weed as a power cut would and starts it again on the same ports and data.
+    pub async fn kill_and_restart(&mut self) -> io::Result<()> {
+        self.kill();
+        self.restart().await
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.folder.path().join("weed.log")
+    }
+
+    fn launch(&self) -> io::Result<Running> {
+        let log = File::options().create(true).append(true).open(self.log())?;
+        let mut child = Command::new("/bin/sh")
+            .args(["-c", LEASH, "weed-leash"])
+            .arg(self.folder.path())
+            .arg(self.sockets().join(" "))
+            .arg(&self.binary)
+            .args(self.arguments())
+            .env("AWS_ACCESS_KEY_ID", "test")
+            .env("AWS_SECRET_ACCESS_KEY", "testsecret")
+            .current_dir(self.folder.path())
+            .stdin(Stdio::piped())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()?;
+        let leash = child.stdin.take().expect("input was set to a pipe");
+        Ok(Running { child, leash })
+    }
+
+    fn arguments(&self) -> Vec<String> {
+        let folder = self.folder.path().display();
+        let mut arguments: Vec<String> = [
+            "-logtostderr=true",
+            "mini",
+            "-ip=127.0.0.1",
+            "-ip.bind=127.0.0.1",
+            "-master.telemetry=false",
+            "-webdav=false",
+            "-admin.ui=false",
+            "-s3.port.iceberg=0",
+            "-s3.port.lance=0",
+            // As AWS does it; by default an upload makes the bucket it names.
+            "-s3.autoCreateBucket=false",
+            // Every bucket takes a volume. By default there is one per free gigabyte on the disk,
+            // and a bucket too many gets 500 for its writes.
+            "-volume.max=1000",
+            "-master.volumeSizeLimitMB=64",
+        ]
+        .map(String::from)
+        .into();
+        arguments.push(format!("-dir={}", self.data().display()));
+        arguments.push(format!("-filer.localSocket={folder}/filer.sock"));
+        arguments.push(format!("-s3.localSocket={folder}/s3.sock"));
+        arguments.extend(self.ports.named().map(|(flag, port)| format!("-{flag}={port}")));
+        arguments
+    }
+
+    /// Whether S3 answers anything at all and the filer can store a few bytes, which needs the
+    /// master and a volume too.
+    async fn is_ready(&self) -> bool {
+        let s3 = send(Method::GET, format!("{}/", self.endpoint()), "").await;
+        s3.is_ok() && self.filer(Method::PUT, "/leasehold-ready", "ready").await.is_ok()
+    }
+
+    async fn filer(&self, method: Method, path: &str, body: &'static str) -> io::Result<()> {
+        let url = format!("http://127.0.0.1:{}{path}", self.ports.filer());
+        let status = send(method, url, body).await?;
+        if status.is_success() {
+            return Ok(());
+        }
+        Err(io::Error::other(format!("weed's filer answers {status} for `{path}`")))
+    }
+
+    fn exited(&mut self) -> io::Result<Option<std::process::ExitStatus>> {
+        self.running.as_mut().map_or(Ok(None), |running| running.child.try_wait())
+    }
+
+    fn failure(&self, what: &str) -> io::Error {
+        let log = fs::read(self.log()).unwrap_or_default();
+        let tail = String::from_utf8_lossy(&log[log.len().saturating_sub(4_000)..]);
+        io::Error::other(format!("{what}; its log ends with:\n{tail}"))
+    }
+
+    /// Weed makes these in `/tmp` whatever the flags and `TMPDIR` say, and never removes them.
+    fn sockets(&self) -> Vec<String> {
+        let grpc = self.ports.named().into_iter().filter_map(|(flag, port)| {
+            Some(format!("/tmp/seaweedfs-{}-grpc-{port}.sock", flag.strip_suffix(".port.grpc")?))
+        });
+        grpc.collect()
+    }
+}
+
+impl Drop for Weed {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+async fn send(method: Method, url: String, body: &'static str) -> io::Result<StatusCode> {
+    let request = Request::builder()
+        .method(method)
+        .uri(url)
+        .body(Full::new(Bytes::from_static(body.as_bytes())))
+        .map_err(io::Error::other)?;
+    let client = Client::builder(TokioExecutor::new()).build_http();
+    let answer = tokio::time::timeout(REQUEST_MAX, client.request(request)).await?;
+    Ok(answer.map_err(io::Error::other)?.status())
+}

@@ -15,11 +15,22 @@ pub(super) const CHECKS: &[Check] = &[
     ("one creator wins", |suite| creators(suite).boxed()),
 ];
 
-/// Counts up the number in an object; every write holds a fresh write id beside it.
+/// So many of the newest write ids are kept beside the number: more than others can add while one answer is
+/// waited for.
+const HISTORY_MAX: usize = 200;
+
+/// Counts up the number in an object, which is followed by the ids of its newest writes. Without that history a
+/// writer whose answer was lost could not tell its own write, overwritten since, from a lost race.
 pub async fn increment(client: &Client, key: &str) -> leasehold_core::Result<u64> {
     let updated = update(client, Admin, key, |found| {
-        let count = found.map_or(0, |object| number(&object.body)) + 1;
-        Ok(Decision::write(format!("{count} {}", client.write_id()), count))
+        let text = found.map(|object| String::from_utf8_lossy(&object.body).into_owned()).unwrap_or_default();
+        let count = number(text.as_bytes()) + 1;
+        let id = client.write_id().to_string();
+        let earlier = text.split(' ').skip(1).take(HISTORY_MAX - 1);
+        let ids: Vec<_> = std::iter::once(id.as_str()).chain(earlier).collect();
+        let body = format!("{count} {}", ids.join(" ")).into();
+        let ours = Box::new(move |found: &[u8]| String::from_utf8_lossy(found).contains(&id));
+        Ok(Decision::Write { body, ours, result: count })
     });
     Ok(updated.await?.result)
 }

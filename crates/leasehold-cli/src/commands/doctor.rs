@@ -1,0 +1,68 @@
+//! `leasehold doctor`: is this store good enough?
+
+use leasehold_core::Now;
+use leasehold_store::probe::Report;
+use leasehold_store::{Client, Prices, Snapshot, Verb};
+use serde_json::json;
+use std::time::Duration;
+
+use crate::printer::{Printer, Style};
+
+/// Someone is waiting for the verdict: a store that cannot be reached is told of soon.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+pub(crate) async fn run(client: Client, printer: &Printer) -> anyhow::Result<()> {
+    let client = client.with_patience(PATIENCE);
+    let report = leasehold_store::probe(&client).await?;
+    let ledger = client.ledger().snapshot();
+    if printer.is_json() {
+        printer.json(&as_json(&report, &ledger));
+    } else {
+        in_words(&report, &ledger, printer)?;
+    }
+    Ok(report.verdict()?)
+}
+
+fn in_words(report: &Report, ledger: &Snapshot, printer: &Printer) -> anyhow::Result<()> {
+    printer.line(format_args!("{}", printer.paint(Style::Strong, &report.store)));
+    for finding in &report.findings {
+        let mark = if finding.met { printer.paint(Style::Good, "✓") } else { printer.paint(Style::Bad, "✗") };
+        let fault = if finding.met { String::new() } else { format!(": {}", finding.otherwise) };
+        printer.line(format_args!("  {mark} {}{fault}", finding.demand));
+    }
+    printer.line(format_args!("time      {}", report.now.map_or("unknown".into(), time_in_words)));
+    printer.line(format_args!("requests  {}", requests_in_words(ledger)?));
+    if report.verdict().is_ok() {
+        printer.line(format_args!("{}", printer.paint(Style::Good, "good enough: a queue can live here")));
+    }
+    Ok(())
+}
+
+fn time_in_words(now: Now) -> String {
+    match now.width() {
+        Some(width) if width.is_zero() => format!("{}, exact", now.earliest),
+        Some(width) => format!("{} or up to {:.1} s later", now.earliest, width.as_secs_f64()),
+        None => format!("{} or later", now.earliest),
+    }
+}
+
+fn requests_in_words(ledger: &Snapshot) -> anyhow::Result<String> {
+    let counts = [Verb::Put, Verb::Get, Verb::List, Verb::Delete]
+        .map(|verb| format!("{} {}", ledger.verb(verb), verb.name()))
+        .join(", ");
+    let price = Prices::of("aws")?.total(ledger);
+    Ok(format!("{counts}; on S3 they would cost US$ {price:.6}"))
+}
+
+fn as_json(report: &Report, ledger: &Snapshot) -> serde_json::Value {
+    json!({
+        "store": report.store,
+        "good": report.verdict().is_ok(),
+        "findings": report.findings,
+        "time": report.now.map(|now| json!({
+            "earliest": now.earliest,
+            "latest": now.width().map(|_| now.latest),
+        })),
+        "requests": ledger,
+    })
+}

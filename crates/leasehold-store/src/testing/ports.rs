@@ -1,0 +1,94 @@
+//! Ports for one instance of `weed mini`, which listens on ten of them.
+//!
+//! Asking the kernel for free ports would give ports of the ephemeral range, and between the
+//! question and the start of the server (or between two starts of it) any outgoing connection may
+//! take one of them. So the ports come from blocks below that range. The first port of a block is
+//! held open as long as the instance lives: it is a lock between test processes that the kernel
+//! releases when its holder dies.
+
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+
+/// Above the ports that services of the machine commonly use.
+const FIRST: u16 = 12_000;
+/// So that the last block, moved by [`ADMIN_GRPC_OFFSET`], still ends below 32,768, where the
+/// ephemeral range of Linux begins.
+const BLOCKS: u16 = 625;
+const BLOCK_PORTS: u16 = 16;
+/// The worker inside `weed mini` looks for the admin's gRPC at this distance from its HTTP port
+/// and does not heed the flag, so the flag must say the same.
+const ADMIN_GRPC_OFFSET: u16 = 10_000;
+
+/// The ports of one instance, reserved until this is dropped.
+#[derive(Debug)]
+pub(super) struct Ports {
+    base: u16,
+    _lock: TcpListener,
+}
+
+impl Ports {
+    /// Reserves a block all of whose ports are free.
+    pub(super) fn reserve() -> io::Result<Self> {
+        // A random start keeps test processes that begin together from racing for each block.
+        let random = RandomState::new().hash_one(()) % u64::from(BLOCKS);
+        let start = u16::try_from(random).expect("below the number of blocks");
+        (0..BLOCKS)
+            .map(|step| FIRST + (start + step) % BLOCKS * BLOCK_PORTS)
+            .find_map(Self::take)
+            .ok_or_else(|| io::Error::other("no block of free loopback ports is left for weed"))
+    }
+
+    fn take(base: u16) -> Option<Self> {
+        let lock = bind(base).ok()?;
+        let ports = Self { base, _lock: lock };
+        ports.named().iter().all(|(_, port)| bind(*port).is_ok()).then_some(ports)
+    }
+
+    /// Where S3 is served.
+    pub(super) fn s3(&self) -> u16 {
+        self.base + 1
+    }
+
+    /// Where the filer's HTTP interface is served.
+    pub(super) fn filer(&self) -> u16 {
+        self.base + 2
+    }
+
+    /// Every port with the flag that sets it.
+    pub(super) fn named(&self) -> [(&'static str, u16); 11] {
+        let admin = self.base + 9;
+        [
+            ("s3.port", self.s3()),
+            ("filer.port", self.filer()),
+            ("s3.port.grpc", self.base + 3),
+            ("filer.port.grpc", self.base + 4),
+            ("master.port", self.base + 5),
+            ("master.port.grpc", self.base + 6),
+            ("volume.port", self.base + 7),
+            ("volume.port.grpc", self.base + 8),
+            ("admin.port", admin),
+            ("admin.port.grpc", admin + ADMIN_GRPC_OFFSET),
+            // WebDAV is switched off; its port is set in case weed looks whether it is free.
+            ("webdav.port", self.base + 10),
+        ]
+    }
+}
+
+fn bind(port: u16) -> io::Result<TcpListener> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Ports;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn two_blocks_share_no_port() {
+        let blocks: Vec<_> = (0..20).map(|_| Ports::reserve().unwrap()).collect();
+        let ports: Vec<_> = blocks.iter().flat_map(Ports::named).map(|(_, port)| port).collect();
+        assert_eq!(ports.iter().collect::<BTreeSet<_>>().len(), ports.len());
+        assert!(ports.iter().all(|port| *port < 32_768));
+    }
+}

@@ -1,0 +1,24 @@
+//! Dates as S3 writes them.
+
+#![expect(clippy::disallowed_methods, reason = "a server has a clock of its own, and no test decides by it")]
+
+/// One moment of a server's own clock.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stamp(jiff::Timestamp);
+
+impl Stamp {
+    pub(super) fn now() -> Self {
+        Self(jiff::Timestamp::now())
+    }
+
+    /// The form of the headers `Date` and `Last-Modified`.
+    pub(super) fn http(self) -> String {
+        let printed = jiff::fmt::rfc2822::DateTimePrinter::new().timestamp_to_rfc9110_string(&self.0);
+        printed.expect("the present can be printed")
+    }
+
+    /// The form of the element `LastModified` in a list; S3 shows whole seconds.
+    pub(super) fn iso(self) -> String {
+        self.0.strftime("%Y-%m-%dT%H:%M:%S.000Z").to_string()
+    }
+}

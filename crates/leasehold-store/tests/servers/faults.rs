@@ -1,0 +1,75 @@
+//! A real server behind a network that loses answers: nothing is told as lost that was written, nothing as
+//! written that was not, nothing is written twice.
+
+use leasehold_store::Purpose::Admin;
+use leasehold_store::testing::conformance::races::{increment, number};
+use leasehold_store::testing::{Fault, Plan, Proxy, RequestKind, Seen};
+use leasehold_store::{Client, Verb};
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+use crate::{client, weed};
+
+/// Counts up, `writers` at once, each `times` on the key it is given; an increment that was told wrongly would
+/// show in the sum.
+async fn count_up(client: &Client, writers: usize, times: usize, key: impl Fn(usize) -> String) -> u64 {
+    let mut tasks = JoinSet::new();
+    for writer in 0..writers {
+        let (client, key) = (client.clone(), key(writer));
+        tasks.spawn(async move {
+            for _ in 0..times {
+                increment(&client, &key).await.unwrap();
+            }
+        });
+    }
+    tasks.join_all().await;
+    let mut sum = 0;
+    let keys: std::collections::BTreeSet<_> = (0..writers).map(key).collect();
+    for key in keys {
+        sum += number(&client.get(Admin, &key).await.unwrap().unwrap().body);
+    }
+    sum
+}
+
+fn is_conditional_put(seen: &Seen) -> bool {
+    seen.kind == RequestKind::Put && seen.conditional
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_put_whose_answer_was_dropped_is_recognised_as_ours() {
+    let plan: Plan = Box::new(|seen| {
+        if is_conditional_put(seen) && seen.index % 3 == 0 { Fault::DropAnswer } else { Fault::Pass }
+    });
+    let proxy = Proxy::start(&weed().await.endpoint(), plan).await.unwrap();
+    let alone = client(&proxy.endpoint(), "dropped");
+    assert_eq!(count_up(&alone, 10, 100, |writer| format!("own/{writer}")).await, 1_000);
+    let ledger = alone.ledger().snapshot();
+    let dropped = ledger.count(|line| line.outcome == leasehold_store::ledger::Outcome::Ambiguous);
+    assert!(dropped > 300, "a third of the answers were dropped: {dropped}");
+    // Every put was written at the first try, though a third of the answers said nothing: none was repeated.
+    assert_eq!(ledger.verb(Verb::Put), 1_000);
+    assert_eq!(count_up(&alone, 8, 25, |_| "shared".into()).await, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_mixture_of_faults_makes_an_answer_wrong() {
+    let plan: Plan = Box::new(|seen| {
+        let mixed = seen.index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        match mixed % 20 {
+            0 => Fault::DropAnswer,
+            1 => Fault::DropRequest,
+            2 => Fault::CutAnswer,
+            3 => Fault::error(503, "SlowDown"),
+            4 => Fault::error(409, "ConditionalRequestConflict"),
+            5 => Fault::error(500, "InternalError"),
+            6 => Fault::error(429, "TooManyRequests"),
+            7 => Fault::Delay { before: Duration::from_millis(30), after: Duration::from_millis(30) },
+            8 if is_conditional_put(seen) => Fault::ApplyLate(Duration::from_millis(mixed % 200)),
+            _ => Fault::Pass,
+        }
+    });
+    let proxy = Proxy::start(&weed().await.endpoint(), plan).await.unwrap();
+    let client = client(&proxy.endpoint(), "mixed");
+    assert_eq!(count_up(&client, 8, 40, |_| "shared".into()).await, 320);
+    assert_eq!(count_up(&client, 8, 40, |writer| format!("own/{writer}")).await, 320);
+}

@@ -1,0 +1,95 @@
+//! Servers that cannot carry a queue are refused, each with a sentence that says what to do.
+
+use leasehold_core::Kind;
+use leasehold_store::testing::{Fault, Lawless, Manners, Proxy, once};
+use leasehold_store::{AccessKey, Client, Put, Purpose, When, open};
+use std::time::Duration;
+
+use crate::{client, host, options, weed};
+
+async fn verdict(manners: Manners) -> leasehold_core::Error {
+    let server = Lawless::start(manners).await.unwrap();
+    let client = client(&server.endpoint(), "").with_patience(Duration::from_millis(200));
+    match leasehold_store::probe(&client).await {
+        Ok(report) => report.verdict().expect_err("it was accepted"),
+        Err(error) => error,
+    }
+}
+
+#[tokio::test]
+async fn a_server_with_good_manners_is_accepted() {
+    let server = Lawless::start(Manners::default()).await.unwrap();
+    let report = leasehold_store::probe(&client(&server.endpoint(), "")).await.unwrap();
+    report.verdict().unwrap();
+}
+
+#[tokio::test]
+async fn servers_that_ignore_conditions_are_refused() {
+    let both_win = "two writers would both win, and tasks would run twice or be lost; use a store that does";
+    for (manners, demand) in [
+        (Manners { ignore_if_none_match: true, ..Manners::default() }, "refuse to create what is there (if-none-match)"),
+        (Manners { ignore_if_match: true, ..Manners::default() }, "refuse to replace what has changed (if-match)"),
+    ] {
+        let error = verdict(manners).await;
+        assert_eq!(error.to_string(), format!("s3://tasks does not {demand}: {both_win}"));
+        assert_eq!(error.kind(), Kind::Invalid);
+    }
+}
+
+#[tokio::test]
+async fn servers_that_list_late_or_send_no_date_are_refused() {
+    let error = verdict(Manners { stale_lists: true, ..Manners::default() }).await;
+    assert!(error.to_string().contains("list at once"), "{error}");
+    let error = verdict(Manners { no_date: true, ..Manners::default() }).await;
+    assert!(error.to_string().contains("date its answers"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_bucket_is_named() {
+    let endpoint = weed().await.endpoint();
+    let store = open("s3://no-such-bucket/q", &options(&endpoint), &host()).unwrap();
+    let error = leasehold_store::probe(&Client::new(store, host())).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!("bucket `no-such-bucket` does not exist at {endpoint}; create it, or correct the name")
+    );
+    assert_eq!(error.kind(), Kind::Invalid);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_credentials_are_refused_at_once() {
+    let mut options = options(&weed().await.endpoint());
+    options.access_key = Some(AccessKey { id: "test".into(), secret: "not the secret".into() });
+    let client = Client::new(open("s3://tasks/q", &options, &host()).unwrap(), host());
+    let error = leasehold_store::probe(&client).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Denied);
+    assert_eq!(client.ledger().snapshot().requests(), 1, "asking again does not help");
+    assert!(!format!("{error:?}").contains("not the secret"), "a secret was told");
+}
+
+#[tokio::test]
+async fn an_unreachable_server_is_named() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let client = client(&format!("http://{free}"), "q").with_patience(Duration::from_millis(300));
+    let error = leasehold_store::probe(&client).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable);
+    assert_eq!(
+        error.to_string(),
+        format!("http://{free} cannot be reached; check the address and the network")
+    );
+}
+
+#[tokio::test]
+async fn the_librarys_own_retries_are_off() {
+    // With them on, this put would be repeated inside after the 500, be refused by its own first try, and
+    // come back as a lost race.
+    let server = Lawless::start(Manners::default()).await.unwrap();
+    let fault = Fault::error(500, "InternalError");
+    let proxy = Proxy::start(&server.endpoint(), once(|seen| seen.conditional, fault)).await.unwrap();
+    let client = client(&proxy.endpoint(), "q");
+    let put = client.put(Purpose::Admin, "k", "one".into(), &When::Absent).await.unwrap();
+    assert!(matches!(put, Put::Written(_)));
+    let (seen, ledger) = (proxy.counts(), client.ledger().snapshot());
+    assert_eq!((seen.put, seen.get), (2, 1), "put, read back, put again");
+    assert_eq!(ledger.requests(), 3);
+}

@@ -1,0 +1,6 @@
+//! The servers for tests, tried with the plain client that the stores use.
+
+mod client;
+mod lawless;
+mod proxy;
+mod weed;

@@ -1,0 +1,21 @@
+# Everything, as CI runs it.
+test:
+    ./test
+
+# What needs no server.
+fast:
+    ./test fast
+
+fmt:
+    cargo fmt --all
+
+lint:
+    cargo clippy --workspace --all-targets --all-features -- -D warnings
+
+# Is this store good enough? `just doctor --store s3://bucket/prefix`
+doctor *args:
+    cargo run --release -- doctor {{args}}
+
+# The raw request rate of a store: the limit that everything else is measured against.
+bench-raw *args:
+    cargo run --release -p leasehold-bench -- raw {{args}}
