@@ -16,7 +16,13 @@ pub(crate) struct Args {
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Global {
     /// Where the queue is: a path, `s3://bucket/prefix`, `gs://…`, `az://…` or `memory://`
-    #[arg(long, global = true, value_name = "URI", env = "LEASEHOLD_STORE", default_value = "./leasehold-data")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "URI",
+        env = "LEASEHOLD_STORE",
+        default_value = "./leasehold-data"
+    )]
     pub(crate) store: String,
     /// Print JSON for machines instead of words for people
     #[arg(long, global = true)]

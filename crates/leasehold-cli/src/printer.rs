@@ -40,14 +40,6 @@ impl Printer {
         self.json
     }
 
-    pub(crate) fn line(&self, line: fmt::Arguments<'_>) {
-        println!("{line}");
-    }
-
-    pub(crate) fn json(&self, value: &serde_json::Value) {
-        println!("{value}");
-    }
-
     pub(crate) fn paint(&self, style: Style, text: &str) -> String {
         if self.colour { format!("\x1b[{}m{text}\x1b[0m", style.code()) } else { text.to_owned() }
     }
@@ -59,13 +51,21 @@ impl Printer {
         if self.json {
             let unknown = known.is_some_and(Error::outcome_is_unknown);
             let message = error.to_string();
-            eprintln!("{}", json!({"error": {"kind": kind.name(), "message": message, "outcome_unknown": unknown}}));
+            eprintln!(
+                "{}",
+                json!({"error": {"kind": kind.name(), "message": message, "outcome_unknown": unknown}})
+            );
         } else {
             eprintln!("error: {error}");
         }
         tracing::debug!("{error:?}");
         ExitCode::from(kind.exit_code())
     }
+}
+
+/// One line for people, or one JSON value for machines.
+pub(crate) fn line(line: impl fmt::Display) {
+    println!("{line}");
 }
 
 /// Help and version are answers; anything else is a call to be fixed.

@@ -39,9 +39,7 @@ fn segment_fault(segment: &str) -> Option<&'static str> {
         "" => Some("has an empty part"),
         "." | ".." => Some("has a part that is `.` or `..`"),
         _ if segment.len() > SEGMENT_BYTES_MAX => Some("has a part longer than 255 bytes"),
-        _ if !segment.bytes().all(plain) => {
-            Some("has a character other than letters, digits and `-_.=+@~`")
-        }
+        _ if !segment.bytes().all(plain) => Some("has a character other than letters, digits and `-_.=+@~`"),
         _ => None,
     }
 }
@@ -67,7 +65,8 @@ mod tests {
 
     #[test]
     fn our_own_keys_are_accepted() {
-        for key in [&probe("x", "y"), "queue.json", "tasks/0f/a-b.json", "ready/0/20260101-0000/a.0000000001"] {
+        for key in [&probe("x", "y"), "queue.json", "tasks/0f/a-b.json", "ready/0/20260101-0000/a.0000000001"]
+        {
             check_key(key).unwrap();
         }
     }

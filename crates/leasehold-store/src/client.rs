@@ -229,7 +229,14 @@ impl Client {
         }
     }
 
-    fn count(&self, verb: Verb, purpose: Purpose, outcome: Outcome, bytes_sent: usize, bytes_received: usize) {
+    fn count(
+        &self,
+        verb: Verb,
+        purpose: Purpose,
+        outcome: Outcome,
+        bytes_sent: usize,
+        bytes_received: usize,
+    ) {
         self.ledger.count(Line { verb, purpose, outcome }, bytes_sent, bytes_received);
     }
 

@@ -67,6 +67,7 @@ struct Bounds {
 }
 
 #[derive(Debug, Clone, Copy)]
+#[expect(clippy::struct_field_names, reason = "units last")]
 struct Bound {
     offset_ns: i64,
     at_ns: i64,
@@ -195,8 +196,7 @@ impl Bounds {
     }
 
     fn intersection(self, other: Self) -> Option<Self> {
-        let lower =
-            if self.lower.offset_ns >= other.lower.offset_ns { self.lower } else { other.lower };
+        let lower = if self.lower.offset_ns >= other.lower.offset_ns { self.lower } else { other.lower };
         let upper = match (self.upper, other.upper) {
             (Some(a), Some(b)) => Some(if a.offset_ns <= b.offset_ns { a } else { b }),
             (a, b) => a.or(b),
@@ -208,8 +208,7 @@ impl Bounds {
     }
 
     fn union(self, other: Self) -> Self {
-        let lower =
-            if self.lower.offset_ns <= other.lower.offset_ns { self.lower } else { other.lower };
+        let lower = if self.lower.offset_ns <= other.lower.offset_ns { self.lower } else { other.lower };
         let upper = match (self.upper, other.upper) {
             (Some(a), Some(b)) => Some(if a.offset_ns >= b.offset_ns { a } else { b }),
             _ => None,

@@ -35,7 +35,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use leasehold_core::{Error, Kind, Result};
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -91,8 +91,8 @@ pub struct FolderStore {
 
 impl FolderStore {
     /// Opens a folder, and makes it if need be. Removes what crashed writers left behind.
-    pub fn open(root: impl Into<PathBuf>, options: FolderOptions, host: &Arc<dyn Host>) -> Result<Self> {
-        Ok(Self { files: Arc::new(Files::open(root.into(), options, host)?) })
+    pub fn open(root: impl AsRef<Path>, options: FolderOptions, host: &Arc<dyn Host>) -> Result<Self> {
+        Ok(Self { files: Arc::new(Files::open(root.as_ref(), options, host)?) })
     }
 
     /// Runs file system calls where they may block.
@@ -102,9 +102,14 @@ impl FolderStore {
     ) -> Answer<'_, T> {
         let files = self.files.clone();
         #[expect(clippy::disallowed_methods, reason = "file systems have no asynchronous calls")]
-        let running = tokio::task::spawn_blocking(move || work(&files).map_err(|error| failure(&files.root, error)));
+        let running =
+            tokio::task::spawn_blocking(move || work(&files).map_err(|error| failure(&files.root, error)));
         running
-            .map(|joined| joined.unwrap_or_else(|died| Err(Failure::last(Kind::Internal, "the folder's thread died").because(died))))
+            .map(|joined| {
+                joined.unwrap_or_else(|died| {
+                    Err(Failure::last(Kind::Internal, "the folder's thread died").because(died))
+                })
+            })
             .boxed()
     }
 }
@@ -147,7 +152,9 @@ impl Store for FolderStore {
 
 /// A call that failed may still have happened in part: only a read-back can tell.
 fn failure(root: &Path, error: std::io::Error) -> Failure {
-    use std::io::ErrorKind::{InvalidInput, NotADirectory, PermissionDenied, ReadOnlyFilesystem, StorageFull};
+    use std::io::ErrorKind::{
+        InvalidInput, NotADirectory, PermissionDenied, ReadOnlyFilesystem, StorageFull,
+    };
     let place = root.display();
     let (cause, message) = match error.kind() {
         PermissionDenied | ReadOnlyFilesystem => (Cause::Final(Kind::Denied), cannot_write(root)),
@@ -160,5 +167,8 @@ fn failure(root: &Path, error: std::io::Error) -> Failure {
 }
 
 fn cannot_write(root: &Path) -> String {
-    format!("folder {} cannot be written by this user; change its permissions or choose another", root.display())
+    format!(
+        "folder {} cannot be written by this user; change its permissions or choose another",
+        root.display()
+    )
 }

@@ -79,7 +79,8 @@ impl MemoryStore {
     }
 
     fn page(&self, list: &List) -> Result<Page, Failure> {
-        let mut pager = Pager::new(list).map_err(|error| Failure { cause: crate::seam::Cause::Final(Kind::Invalid), error })?;
+        let mut pager = Pager::new(list)
+            .map_err(|error| Failure { cause: crate::seam::Cause::Final(Kind::Invalid), error })?;
         let objects = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
         let from = (Bound::Included(list.prefix.clone()), Bound::Unbounded);
         for (key, stored) in objects.by_key.range::<String, _>(from) {

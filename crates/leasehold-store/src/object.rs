@@ -49,8 +49,9 @@ impl BucketStore {
     }
 
     fn path(&self, key: &str) -> Result<Path, Failure> {
-        Path::parse(format!("{}{key}", self.address.prefix))
-            .map_err(|error| Failure::last(Kind::Invalid, format!("key `{key}` cannot be used")).because(error))
+        Path::parse(format!("{}{key}", self.address.prefix)).map_err(|error| {
+            Failure::last(Kind::Invalid, format!("key `{key}` cannot be used")).because(error)
+        })
     }
 
     async fn send<T>(&self, call: impl Future<Output = object_store::Result<T>>) -> Result<T, Refused> {
@@ -127,9 +128,7 @@ impl Store for BucketStore {
             };
             let options = PutOptions { mode, ..PutOptions::default() };
             match self.send(self.remote.put_opts(&path, PutPayload::from(body), options)).await {
-                Ok(put) => {
-                    self.version(put.e_tag.as_deref(), put.version.as_deref()).map(PutAnswer::Written)
-                }
+                Ok(put) => self.version(put.e_tag.as_deref(), put.version.as_deref()).map(PutAnswer::Written),
                 Err(refused) if *when != When::Always && refused.is_about_the_condition() => {
                     Ok(PutAnswer::Refused)
                 }
@@ -240,12 +239,14 @@ impl BucketAddress {
         let bucket = &self.bucket;
         let message = match cause {
             _ if refused.says("NoSuchBucket") || refused.says("ContainerNotFound") => {
-                format!("bucket `{bucket}` does not exist at {}; create it, or correct the name", self.place())
+                format!(
+                    "bucket `{bucket}` does not exist at {}; create it, or correct the name",
+                    self.place()
+                )
             }
-            Cause::Unreached => format!(
-                "{} cannot be reached; check the address and the network",
-                self.place()
-            ),
+            Cause::Unreached => {
+                format!("{} cannot be reached; check the address and the network", self.place())
+            }
             Cause::Unanswered => format!("{store} did not give a usable answer"),
             Cause::Throttled => format!("{store} asks to slow down"),
             Cause::Final(Kind::Denied) if refused.exchange == Exchange::Unsent => {
@@ -257,7 +258,9 @@ impl BucketAddress {
             Cause::Final(Kind::Denied) => format!(
                 "{store} refuses these credentials; check them, and that they may read, write, list and delete"
             ),
-            Cause::Final(_) => format!("{store} refuses the request; check the region, the endpoint and the bucket's settings"),
+            Cause::Final(_) => format!(
+                "{store} refuses the request; check the region, the endpoint and the bucket's settings"
+            ),
         };
         let kind = match cause {
             _ if refused.says("NoSuchBucket") || refused.says("ContainerNotFound") => Kind::Invalid,

@@ -1,7 +1,6 @@
 //! A store from an address: `s3://bucket/prefix`, `gs://…`, `az://…`, `file:///path`, a plain path, `memory://`.
 
 use leasehold_core::{Error, Result};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::folder::{FolderOptions, FolderStore};
@@ -41,7 +40,9 @@ pub fn open(address: &str, options: &OpenOptions, host: &Arc<dyn Host>) -> Resul
         None => address,
         Some(("file", path)) if path.starts_with('/') => path,
         Some(("file", _)) => {
-            return Err(Error::invalid(format!("`{address}` is not a path; write file:///path, or the path alone")));
+            return Err(Error::invalid(format!(
+                "`{address}` is not a path; write file:///path, or the path alone"
+            )));
         }
         Some((scheme, _)) => {
             return Err(Error::invalid(format!(
@@ -52,7 +53,7 @@ pub fn open(address: &str, options: &OpenOptions, host: &Arc<dyn Host>) -> Resul
     if path.is_empty() {
         return Err(Error::invalid("the store's address is empty"));
     }
-    Ok(Arc::new(FolderStore::open(PathBuf::from(path), options.folder, host)?))
+    Ok(Arc::new(FolderStore::open(path, options.folder, host)?))
 }
 
 /// The variables that all AWS tools know.

@@ -60,7 +60,10 @@ impl<'a> Pager<'a> {
             return;
         }
         let rest = &key[self.list.prefix.len()..];
-        let folded = rest.find('/').filter(|_| self.list.delimited).map(|slash| &key[..=key.len() - rest.len() + slash]);
+        let folded = rest
+            .find('/')
+            .filter(|_| self.list.delimited)
+            .map(|slash| &key[..=key.len() - rest.len() + slash]);
         if folded.is_some() && folded == self.page.prefixes.last().map(String::as_str) {
             return;
         }

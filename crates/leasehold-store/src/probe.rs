@@ -115,7 +115,11 @@ impl Probe<'_> {
 
         let known = self.version().await?;
         let again = self.client.get_unless(Admin, &self.key("object"), known.as_ref()).await?;
-        found("say that an object is unchanged", again == Get::Unchanged, "every poll would fetch whole objects");
+        found(
+            "say that an object is unchanged",
+            again == Get::Unchanged,
+            "every poll would fetch whole objects",
+        );
         let page = self.client.list(Admin, &List::all(keys::probe(&self.name, ""))).await?;
         let keys: Vec<_> = page.entries.iter().map(|entry| entry.key.as_str()).collect();
         let listed = keys == [self.key("object"), self.key("race")];

@@ -17,6 +17,9 @@ use crate::host::HostExt;
 use crate::ledger::Purpose;
 use crate::seam::{Object, Version, When};
 
+/// Recognises a write in a later state of its object.
+pub type Recognise = Box<dyn Fn(&[u8]) -> bool + Send + Sync>;
+
 /// What to do about the object as it stands.
 pub enum Decision<R> {
     /// Write these bytes in its place; `result` is what the caller gets once they are there.
@@ -24,7 +27,7 @@ pub enum Decision<R> {
         /// The new object, with a fresh write id in it.
         body: Bytes,
         /// Recognises this write in a later state of the object.
-        ours: Box<dyn Fn(&[u8]) -> bool + Send + Sync>,
+        ours: Recognise,
         /// The caller's result.
         result: R,
     },

@@ -6,7 +6,7 @@ use leasehold_store::{Client, Prices, Snapshot, Verb};
 use serde_json::json;
 use std::time::Duration;
 
-use crate::printer::{Printer, Style};
+use crate::printer::{Printer, Style, line};
 
 /// Someone is waiting for the verdict: a store that cannot be reached is told of soon.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -16,7 +16,7 @@ pub(crate) async fn run(client: Client, printer: &Printer) -> anyhow::Result<()>
     let report = leasehold_store::probe(&client).await?;
     let ledger = client.ledger().snapshot();
     if printer.is_json() {
-        printer.json(&as_json(&report, &ledger));
+        line(as_json(&report, &ledger));
     } else {
         in_words(&report, &ledger, printer)?;
     }
@@ -24,16 +24,17 @@ pub(crate) async fn run(client: Client, printer: &Printer) -> anyhow::Result<()>
 }
 
 fn in_words(report: &Report, ledger: &Snapshot, printer: &Printer) -> anyhow::Result<()> {
-    printer.line(format_args!("{}", printer.paint(Style::Strong, &report.store)));
+    line(printer.paint(Style::Strong, &report.store));
     for finding in &report.findings {
-        let mark = if finding.met { printer.paint(Style::Good, "✓") } else { printer.paint(Style::Bad, "✗") };
+        let mark =
+            if finding.met { printer.paint(Style::Good, "✓") } else { printer.paint(Style::Bad, "✗") };
         let fault = if finding.met { String::new() } else { format!(": {}", finding.otherwise) };
-        printer.line(format_args!("  {mark} {}{fault}", finding.demand));
+        line(format_args!("  {mark} {}{fault}", finding.demand));
     }
-    printer.line(format_args!("time      {}", report.now.map_or("unknown".into(), time_in_words)));
-    printer.line(format_args!("requests  {}", requests_in_words(ledger)?));
+    line(format_args!("time      {}", report.now.map_or("unknown".into(), time_in_words)));
+    line(format_args!("requests  {}", requests_in_words(ledger)?));
     if report.verdict().is_ok() {
-        printer.line(format_args!("{}", printer.paint(Style::Good, "good enough: a queue can live here")));
+        line(printer.paint(Style::Good, "good enough: a queue can live here"));
     }
     Ok(())
 }

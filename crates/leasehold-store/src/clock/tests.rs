@@ -39,7 +39,10 @@ impl World {
 
     fn assert_contains_truth(&self) {
         let (now, truth) = (self.now(), self.truth_ns().div_euclid(1_000_000));
-        assert!(now.earliest.as_millis() <= truth && truth <= now.latest.as_millis(), "{truth} not in {now:?}");
+        assert!(
+            now.earliest.as_millis() <= truth && truth <= now.latest.as_millis(),
+            "{truth} not in {now:?}"
+        );
     }
 }
 
@@ -140,7 +143,7 @@ fn bounds_widen_by_a_thousandth_of_their_age_even_in_many_small_steps() {
         world.host.advance(Duration::from_micros(100_100));
         let _ = world.now();
     }
-    let aged = world.now().width().unwrap() - fresh;
+    let aged = world.now().width().unwrap().checked_sub(fresh).unwrap();
     assert!(aged >= 2_000 * MS && aged <= 2_010 * MS, "widened by {aged:?} in 1,001 s");
 }
 

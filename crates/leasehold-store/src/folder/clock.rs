@@ -43,11 +43,13 @@ impl FolderClock {
                 let offset_ns = offset_of_this_boot(&directory, &**host)?;
                 let reader = host.clone();
                 let clock = Clock::exact(move || millis(reader.instant().boot_ns + offset_ns));
-                let kind = Kind::Host { offset_ns, high: directory.join("high"), marked_ns: AtomicI64::new(0) };
+                let kind =
+                    Kind::Host { offset_ns, high: directory.join("high"), marked_ns: AtomicI64::new(0) };
                 Ok(Self { clock, host: host.clone(), kind })
             }
             FolderTime::Mount => {
-                let opened = Self { clock: Clock::dated(host.clone()), host: host.clone(), kind: Kind::Mount };
+                let opened =
+                    Self { clock: Clock::dated(host.clone()), host: host.clone(), kind: Kind::Mount };
                 opened.learn_first(&directory)?;
                 Ok(opened)
             }
@@ -116,7 +118,7 @@ fn time_for(directory: &Path) -> io::Result<FolderTime> {
     let kind = rustix::fs::statfs(directory)?.f_type;
     let is_mount = [NFS, SMB, CIFS, SMB2, FUSE, CEPH, LUSTRE, GPFS, NINE_P, AFS]
         .into_iter()
-        .any(|known| i64::from(known) == i64::from(kind) & 0xffff_ffff);
+        .any(|known| i64::from(known) == kind & 0xffff_ffff);
     Ok(if is_mount { FolderTime::Mount } else { FolderTime::Host })
 }
 
@@ -152,7 +154,8 @@ fn decide_offset(directory: &Path, path: &Path, host: &dyn Host) -> io::Result<i
 }
 
 fn corrupt(path: &Path) -> io::Error {
-    let message = format!("{} does not hold a number; remove it while nothing uses the folder", path.display());
+    let message =
+        format!("{} does not hold a number; remove it while nothing uses the folder", path.display());
     io::Error::new(ErrorKind::InvalidInput, message)
 }
 

@@ -29,9 +29,9 @@ pub(super) struct Files {
 }
 
 impl Files {
-    pub(super) fn open(root: PathBuf, options: FolderOptions, host: &Arc<dyn Host>) -> Result<Self> {
+    pub(super) fn open(root: &Path, options: FolderOptions, host: &Arc<dyn Host>) -> Result<Self> {
         let opened = || -> io::Result<Self> {
-            fs::create_dir_all(&root)?;
+            fs::create_dir_all(root)?;
             let root = root.canonicalize()?;
             let own = root.join(keys::RESERVED);
             fs::create_dir_all(&own)?;
@@ -44,7 +44,7 @@ impl Files {
                 root,
             })
         };
-        opened().map_err(|error| cannot_open(&root, error))
+        opened().map_err(|error| cannot_open(root, error))
     }
 
     pub(super) fn clock(&self) -> &Clock {
@@ -117,7 +117,9 @@ impl Files {
             self.directories.ensure(&self.root, directory, durable)?;
             match act() {
                 Err(error) if error.kind() == ErrorKind::NotFound => self.directories.forget(directory),
-                Err(error) if matches!(error.kind(), ErrorKind::IsADirectory | ErrorKind::DirectoryNotEmpty) => {
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::IsADirectory | ErrorKind::DirectoryNotEmpty) =>
+                {
                     // An emptied directory may still lie where an object is to be; one with objects may not.
                     fs::remove_dir(path).map_err(|_| key_conflict(path))?;
                 }
@@ -167,7 +169,8 @@ fn parent(path: &Path) -> &Path {
 }
 
 fn key_conflict(path: &Path) -> io::Error {
-    let message = format!("{} is a directory of other objects: no key may be the beginning of another", path.display());
+    let message =
+        format!("{} is a directory of other objects: no key may be the beginning of another", path.display());
     io::Error::new(ErrorKind::InvalidInput, message)
 }
 

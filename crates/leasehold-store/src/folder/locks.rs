@@ -29,8 +29,10 @@ impl Locks {
 
     pub(super) fn hold(&self, key: &str) -> io::Result<Lock> {
         let hash = blake3::hash(key.as_bytes());
-        let number = u32::from_le_bytes(hash.as_bytes()[..4].try_into().expect("a hash has 32 bytes")) % STRIPES;
-        let file = File::options().create(true).append(true).open(self.directory.join(format!("{number:03x}")))?;
+        let number =
+            u32::from_le_bytes(hash.as_bytes()[..4].try_into().expect("a hash has 32 bytes")) % STRIPES;
+        let file =
+            File::options().create(true).append(true).open(self.directory.join(format!("{number:03x}")))?;
         // Each call opens the file anew, so that the lock also excludes other threads of this process.
         file.lock()?;
         Ok(Lock { _file: file })

@@ -35,7 +35,9 @@ impl Temps {
             let held = File::create(&lock)?;
             held.lock()?;
             // Between creating and locking, someone may have taken the file for abandoned and removed it.
-            if fs::metadata(&lock).is_ok_and(|there| held.metadata().is_ok_and(|ours| there.ino() == ours.ino())) {
+            if fs::metadata(&lock)
+                .is_ok_and(|there| held.metadata().is_ok_and(|ours| there.ino() == ours.ino()))
+            {
                 fs::create_dir(&directory)?;
                 return Ok(Self { directory, lock, _held: held, count: AtomicU64::new(0) });
             }
@@ -44,8 +46,7 @@ impl Temps {
 
     pub(super) fn create(&self, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<Temp> {
         let temp = Temp { path: self.directory.join(self.count.fetch_add(1, Relaxed).to_string()) };
-        let mut file = File::create_new(&temp.path)?;
-        fill(&mut file)?;
+        fill(&mut File::create_new(&temp.path)?)?;
         Ok(temp)
     }
 }

@@ -54,7 +54,8 @@ fn offer(root: &Path, key: &str, pager: &mut Pager<'_>) -> io::Result<()> {
 fn children(root: &Path, branch: &str, pager: &Pager<'_>) -> io::Result<Vec<String>> {
     let mut children = Vec::new();
     each_child(root, branch, |child| {
-        let could_be_wanted = if child.ends_with('/') { pager.wants(&child) } else { pager.wants_key(&child) };
+        let could_be_wanted =
+            if child.ends_with('/') { pager.wants(&child) } else { pager.wants_key(&child) };
         if could_be_wanted {
             children.push(child);
         }

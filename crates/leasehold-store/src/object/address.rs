@@ -4,7 +4,7 @@ use leasehold_core::{Error, Result};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
-use object_store::{ClientOptions, RetryConfig};
+use object_store::{ClientConfigKey, ClientOptions, RetryConfig};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -68,6 +68,7 @@ pub struct BucketAddress {
 
 impl BucketAddress {
     /// Reads `s3://bucket/prefix`, `gs://…` or `az://…`; nothing if it is none of these.
+    #[must_use]
     pub fn parse(uri: &str) -> Option<Result<Self>> {
         let (scheme, rest) = uri.split_once("://")?;
         let provider = match scheme {
@@ -120,11 +121,23 @@ impl BucketAddress {
             endpoint: Endpoint { exactly: self.endpoint.as_deref().and_then(host_of), parts },
         };
         let built = match self.provider {
-            Provider::Aws => self.s3()?.with_http_connector(connector(&[".s3.", ".s3-", ".s3express-"])).build().map(|s3| Arc::new(s3) as _),
-            Provider::Google => self.google().with_http_connector(connector(&[".storage.googleapis.com"])).build().map(|gs| Arc::new(gs) as _),
-            Provider::Azure => self.azure().with_http_connector(connector(&[".blob."])).build().map(|az| Arc::new(az) as _),
+            Provider::Aws => self
+                .s3()?
+                .with_http_connector(connector(&[".s3.", ".s3-", ".s3express-"]))
+                .build()
+                .map(|s3| Arc::new(s3) as _),
+            Provider::Google => self
+                .google()
+                .with_http_connector(connector(&[".storage.googleapis.com"]))
+                .build()
+                .map(|gs| Arc::new(gs) as _),
+            Provider::Azure => {
+                self.azure().with_http_connector(connector(&[".blob."])).build().map(|az| Arc::new(az) as _)
+            }
         };
-        built.map_err(|error| Error::invalid(format!("{} is not set up rightly: {error}", self.describe())).because(error))
+        built.map_err(|error| {
+            Error::invalid(format!("{} is not set up rightly: {error}", self.describe())).because(error)
+        })
     }
 
     fn s3(&self) -> Result<AmazonS3Builder> {
@@ -139,8 +152,15 @@ impl BucketAddress {
         if let Some(region) = &self.region {
             s3 = s3.with_region(region);
         }
-        let is_local = s3.get_config_value(&AmazonS3ConfigKey::Endpoint).is_some_and(|url| is_loopback(&url));
-        let options = client_options(is_local || s3.get_config_value(&AmazonS3ConfigKey::Client(object_store::ClientConfigKey::AllowHttp)).is_some_and(|on| on == "true"));
+        let endpoint = s3.get_config_value(&AmazonS3ConfigKey::Endpoint);
+        let asked = s3.get_config_value(&AmazonS3ConfigKey::Client(ClientConfigKey::AllowHttp));
+        let allow_http = asked.as_deref() == Some("true") || endpoint.as_deref().is_some_and(is_loopback);
+        if let Some(endpoint) = endpoint.filter(|url| url.starts_with("http://") && !allow_http) {
+            return Err(Error::invalid(format!(
+                "plain http to {endpoint} could be read on the way; use https, or set AWS_ALLOW_HTTP=true"
+            )));
+        }
+        let options = client_options(allow_http);
         Ok(s3
             .with_bucket_name(&self.bucket)
             .with_client_options(options)

@@ -13,10 +13,14 @@ type Profile = BTreeMap<String, String>;
 /// Completes what the variables left open from the profile files.
 pub(super) fn complete(mut s3: AmazonS3Builder) -> Result<AmazonS3Builder> {
     let name = std::env::var("AWS_PROFILE").ok();
-    let has_own_credentials =
-        [Key::AccessKeyId, Key::WebIdentityTokenFile, Key::ContainerCredentialsRelativeUri, Key::ContainerCredentialsFullUri]
-            .iter()
-            .any(|key| s3.get_config_value(key).is_some());
+    let has_own_credentials = [
+        Key::AccessKeyId,
+        Key::WebIdentityTokenFile,
+        Key::ContainerCredentialsRelativeUri,
+        Key::ContainerCredentialsFullUri,
+    ]
+    .iter()
+    .any(|key| s3.get_config_value(key).is_some());
     let profile = read_profile(name.as_deref().unwrap_or("default"));
     if !has_own_credentials {
         match (&name, usable_keys(&profile)) {
@@ -69,7 +73,9 @@ fn section(text: &str, name: &str) -> Profile {
     for line in text.lines() {
         if let Some(title) = line.trim().strip_prefix('[').and_then(|rest| rest.split(']').next()) {
             inside = title.trim().trim_start_matches("profile ").trim() == name;
-        } else if let (true, false, Some((key, value))) = (inside, line.starts_with([' ', '\t', '#', ';']), line.split_once('=')) {
+        } else if let (true, false, Some((key, value))) =
+            (inside, line.starts_with([' ', '\t', '#', ';']), line.split_once('='))
+        {
             values.insert(key.trim().to_lowercase(), value.trim().to_owned());
         }
     }

@@ -105,7 +105,9 @@ impl HttpService for DatedService {
         match &answer {
             Ok(response) => {
                 note(Exchange::Answered(response.status()));
-                if let Some(date_secs) = response.headers().get(DATE).and_then(|date| seconds(date.as_bytes())) {
+                if let Some(date_secs) =
+                    response.headers().get(DATE).and_then(|date| seconds(date.as_bytes()))
+                {
                     self.clock.observe(date_secs, sent, received);
                 }
             }
@@ -141,7 +143,9 @@ mod tests {
     #[test]
     fn only_the_stores_own_hosts_tell_the_time() {
         let aws = Endpoint { exactly: None, parts: &[".s3.", ".s3-", ".s3express-"] };
-        for host in ["s3.eu-west-1.amazonaws.com", "b.s3.eu-west-1.amazonaws.com", "b.s3express-a.x.amazonaws.com"] {
+        for host in
+            ["s3.eu-west-1.amazonaws.com", "b.s3.eu-west-1.amazonaws.com", "b.s3express-a.x.amazonaws.com"]
+        {
             assert!(aws.is_store(host), "{host}");
         }
         for host in ["sts.eu-west-1.amazonaws.com", "169.254.169.254", "login.microsoftonline.com"] {

@@ -140,7 +140,8 @@ async fn no_key_leaves_the_root() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("root");
     let client = client(&root);
-    for key in ["../out", "a/../../out", "/tmp/out", "a//b", "", ".leasehold/tmp/x", "a\0b", &"x".repeat(300)] {
+    for key in ["../out", "a/../../out", "/tmp/out", "a//b", "", ".leasehold/tmp/x", "a\0b", &"x".repeat(300)]
+    {
         let put = client.put_always(Purpose::Admin, key, "x".into()).await;
         assert_eq!(put.unwrap_err().kind(), leasehold_core::Kind::Invalid, "{key:?}");
         assert!(client.get(Purpose::Admin, key).await.is_err());

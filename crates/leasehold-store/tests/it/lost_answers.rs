@@ -4,7 +4,8 @@ use bytes::Bytes;
 use leasehold_store::seam::Answer;
 use leasehold_store::testing::FakeHost;
 use leasehold_store::{
-    Cause, Client, Clock, Failure, Get, List, MemoryStore, Page, Purpose, Put, PutAnswer, Store, Version, When,
+    Cause, Client, Clock, Failure, Get, List, MemoryStore, Page, Purpose, Put, PutAnswer, Store, Version,
+    When,
 };
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -130,7 +131,8 @@ async fn put_under(fates: &[Fate], replace: bool) -> (leasehold_core::Result<Put
     let client = Client::new(store.clone(), host);
     let mut when = When::Absent;
     if replace {
-        let PutAnswer::Written(version) = store.inner.put("k", "before".into(), &When::Absent).await.unwrap() else {
+        let PutAnswer::Written(version) = store.inner.put("k", "before".into(), &When::Absent).await.unwrap()
+        else {
             unreachable!("the store is empty")
         };
         when = When::Unchanged(version);

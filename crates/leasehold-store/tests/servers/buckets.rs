@@ -32,7 +32,8 @@ async fn the_ledger_counts_what_the_wire_carries() {
     leasehold_store::probe(&client).await.unwrap();
     for number in 0..30 {
         let key = format!("k/{number:02}");
-        let Put::Written(version) = client.put(Admin, &key, "one".into(), &When::Absent).await.unwrap() else {
+        let Put::Written(version) = client.put(Admin, &key, "one".into(), &When::Absent).await.unwrap()
+        else {
             panic!("nobody else is here")
         };
         client.put(Admin, &key, "two".into(), &When::Unchanged(version.clone())).await.unwrap();

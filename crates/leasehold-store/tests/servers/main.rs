@@ -1,5 +1,6 @@
 //! Buckets on real servers, and on servers and networks that misbehave. `./test` installs what they need.
 #![expect(clippy::disallowed_methods, reason = "tests own what they start")]
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the report, in its helpers too")]
 
 mod buckets;
 mod faults;

@@ -15,7 +15,7 @@ struct Moto {
 impl Moto {
     async fn start() -> Self {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let child = Command::new(program("LEASEHOLD_MOTO"))
+        let mut child = Command::new(program("LEASEHOLD_MOTO"))
             .args(["-H", "127.0.0.1", "-p", &port.to_string()])
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -28,6 +28,8 @@ impl Moto {
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
+        let _ = child.kill();
+        let _ = child.wait();
         panic!("moto does not listen");
     }
 }

@@ -2,7 +2,7 @@
 
 use leasehold_core::Kind;
 use leasehold_store::testing::{Fault, Lawless, Manners, Proxy, once};
-use leasehold_store::{AccessKey, Client, Put, Purpose, When, open};
+use leasehold_store::{AccessKey, Client, Purpose, Put, When, open};
 use std::time::Duration;
 
 use crate::{client, host, options, weed};
@@ -27,8 +27,14 @@ async fn a_server_with_good_manners_is_accepted() {
 async fn servers_that_ignore_conditions_are_refused() {
     let both_win = "two writers would both win, and tasks would run twice or be lost; use a store that does";
     for (manners, demand) in [
-        (Manners { ignore_if_none_match: true, ..Manners::default() }, "refuse to create what is there (if-none-match)"),
-        (Manners { ignore_if_match: true, ..Manners::default() }, "refuse to replace what has changed (if-match)"),
+        (
+            Manners { ignore_if_none_match: true, ..Manners::default() },
+            "refuse to create what is there (if-none-match)",
+        ),
+        (
+            Manners { ignore_if_match: true, ..Manners::default() },
+            "refuse to replace what has changed (if-match)",
+        ),
     ] {
         let error = verdict(manners).await;
         assert_eq!(error.to_string(), format!("s3://tasks does not {demand}: {both_win}"));

@@ -40,7 +40,10 @@ fn truth_ms() -> i64 {
 fn assert_contains_truth(client: &Client) {
     let before = truth_ms();
     let now = client.now().unwrap();
-    assert!(now.earliest.as_millis() <= truth_ms() && before <= now.latest.as_millis(), "{before} not in {now:?}");
+    assert!(
+        now.earliest.as_millis() <= truth_ms() && before <= now.latest.as_millis(),
+        "{before} not in {now:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -50,7 +53,8 @@ async fn a_wall_clock_that_lies_or_jumps_changes_nothing() {
     let host = Arc::new(Liar::default());
     host.off_secs.store(-YEAR, Relaxed);
     let as_host: Arc<dyn Host> = host.clone();
-    let client = Client::new(open("s3://tasks/time", &options(&proxy.endpoint()), &as_host).unwrap(), as_host);
+    let client =
+        Client::new(open("s3://tasks/time", &options(&proxy.endpoint()), &as_host).unwrap(), as_host);
     for round in 0..60 {
         client.get(Purpose::Admin, "nothing").await.unwrap();
         assert_contains_truth(&client);

@@ -17,7 +17,11 @@ pub(super) const CHECKS: &[Check] = &[
 ];
 
 async fn put(suite: &Suite, key: &str, body: &'static str, when: &When) -> Result<PutAnswer, String> {
-    suite.store.put(key, Bytes::from_static(body.as_bytes()), when).await.map_err(|failure| failed(failure.error))
+    suite
+        .store
+        .put(key, Bytes::from_static(body.as_bytes()), when)
+        .await
+        .map_err(|failure| failed(failure.error))
 }
 
 async fn written(suite: &Suite, key: &str, body: &'static str, when: &When) -> Result<Version, String> {
@@ -103,7 +107,8 @@ async fn bodies(suite: &Suite) -> Checked {
     for (name, body) in [("empty", Bytes::new()), ("zeros", Bytes::from_static(&[0; 5])), ("large", large)] {
         let key = suite.key(&format!("bodies/{name}"));
         for when in [When::Always, When::Always] {
-            let put = suite.store.put(&key, body.clone(), &when).await.map_err(|failure| failed(failure.error))?;
+            let put =
+                suite.store.put(&key, body.clone(), &when).await.map_err(|failure| failed(failure.error))?;
             let PutAnswer::Written(version) = put else { return Err(format!("{name} was refused")) };
             let Get::Found(object) = read(suite, &key, None).await? else {
                 return Err(format!("{name} cannot be read"));

@@ -6,9 +6,9 @@ use http_body_util::Empty;
 use hyper::body::{Bytes, Incoming};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
+use leasehold_store::testing::{Lawless, Manners, Proxy, pass};
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::{Error, GetOptions, ObjectStore, ObjectStoreExt, PutMode};
-use leasehold_store::testing::{Lawless, Manners, Proxy, pass};
 
 use super::client::{BUCKET, builder, client, create, is_missing, put, read, update};
 

@@ -2,9 +2,9 @@ use std::future::Future;
 use std::time::Duration;
 
 use futures::TryStreamExt;
+use leasehold_store::testing::{Counts, Fault, Lawless, Manners, Plan, Proxy, RequestKind, Weed, once, pass};
 use object_store::aws::AmazonS3;
 use object_store::{Error, ObjectStore, ObjectStoreExt, PutMode, PutResult};
-use leasehold_store::testing::{Counts, Fault, Lawless, Manners, Plan, Proxy, RequestKind, Weed, once, pass};
 use tokio::sync::mpsc;
 
 use super::client::{BUCKET, binary, client, create, is_missing, put, read, update};

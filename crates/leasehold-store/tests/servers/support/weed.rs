@@ -2,8 +2,8 @@ use std::fs;
 use std::process::Stdio;
 use std::time::Duration;
 
-use object_store::ObjectStoreExt;
 use leasehold_store::testing::Weed;
+use object_store::ObjectStoreExt;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::process::Command;

@@ -1,0 +1,39 @@
+//! Runs the command line and shows everything it says.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::process::Command;
+
+/// The command line, without the caller's settings and credentials.
+pub(crate) fn leasehold(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
+    command.args(args).env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    command
+}
+
+/// Compares everything a command says, and how it ends, with the snapshot of that name. What differs from run
+/// to run stands there as a placeholder.
+pub(crate) fn shown(name: &str, command: &mut Command, folder: Option<&Path>) {
+    let mut settings = insta::Settings::clone_current();
+    settings.set_snapshot_path("../snapshots");
+    settings.set_prepend_module_to_snapshot(false);
+    settings.set_omit_expression(true);
+    settings.add_filter(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", "[time]");
+    settings.add_filter(r"127\.0\.0\.1:\d+", "127.0.0.1:[port]");
+    settings.add_filter(r"up to \d\.\d s later", "up to [width] s later");
+    if let Some(folder) = folder {
+        settings.add_filter(folder.to_str().unwrap(), "[folder]");
+    }
+    settings.bind(|| insta::assert_snapshot!(name, said(command)));
+}
+
+fn said(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let mut said = String::from_utf8(output.stdout).unwrap();
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    if !complaint.is_empty() {
+        write!(said, "--- stderr\n{complaint}").unwrap();
+    }
+    write!(said, "--- exit code {}", output.status.code().unwrap()).unwrap();
+    said
+}

@@ -1,0 +1,44 @@
+use leasehold_store::testing::{Lawless, Manners, Weed};
+use std::process::Command;
+
+use crate::common::{leasehold, shown};
+
+fn doctor(endpoint: &str, bucket: &str) -> Command {
+    let mut command = leasehold(&["doctor", "--store", &format!("s3://{bucket}/q")]);
+    command
+        .env("AWS_ENDPOINT_URL", endpoint)
+        .env("AWS_ACCESS_KEY_ID", "test")
+        .env("AWS_SECRET_ACCESS_KEY", "testsecret")
+        .env("AWS_REGION", "us-east-1");
+    command
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_server_is_good_enough_and_its_refusals_are_explained() {
+    let weed = Weed::start(std::env::var_os("LEASEHOLD_WEED").expect("run ./test").as_ref()).await.unwrap();
+    weed.create_bucket("tasks").await.unwrap();
+    shown("real", &mut doctor(&weed.endpoint(), "tasks"), None);
+    shown("missing_bucket", &mut doctor(&weed.endpoint(), "nowhere"), None);
+    shown("wrong_credentials", doctor(&weed.endpoint(), "tasks").env("AWS_SECRET_ACCESS_KEY", "wrong"), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_that_ignore_conditions_are_refused() {
+    let create = Manners { ignore_if_none_match: true, ..Manners::default() };
+    let replace = Manners { ignore_if_match: true, ..Manners::default() };
+    for (name, manners) in [("ignores_if_none_match", create), ("ignores_if_match", replace)] {
+        let server = Lawless::start(manners).await.unwrap();
+        shown(name, &mut doctor(&server.endpoint(), "tasks"), None);
+    }
+}
+
+#[test]
+fn an_unreachable_server_is_explained() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    shown("unreachable", &mut doctor(&format!("http://{free}"), "tasks"), None);
+}
+
+#[test]
+fn plain_http_beyond_this_machine_is_refused() {
+    shown("plain_http", &mut doctor("http://store.example:9000", "tasks"), None);
+}

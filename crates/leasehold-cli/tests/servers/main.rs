@@ -1,0 +1,6 @@
+//! The command line on real and on unruly servers.
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the report, in its helpers too")]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod doctor;
