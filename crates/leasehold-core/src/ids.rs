@@ -1,7 +1,11 @@
-//! Random names. Chance is passed in: this crate has none of its own.
+//! Names: of tasks, workers, leases, writes. Chance is passed in: this crate has none of its own.
 
+use crate::error::{Error, Result};
+use crate::limits::NAME_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::str::FromStr;
+use uuid::Uuid;
 
 /// 128 random bits as a name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -32,3 +36,141 @@ impl fmt::Display for HexName {
 /// the writer can recognise its own bytes. It also makes equal records differ, since stores derive versions
 /// from content.
 pub type WriteId = HexName;
+
+/// The name of one claim: whoever knows it holds the task, or held it.
+pub type LeaseId = HexName;
+
+/// A task's id: a random UUID, so that tasks spread evenly over the shards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct TaskId(Uuid);
+
+impl TaskId {
+    /// An id made of these bits.
+    #[must_use]
+    pub fn from_random(bits: u128) -> Self {
+        Self(uuid::Builder::from_random_bytes(bits.to_be_bytes()).into_uuid())
+    }
+}
+
+impl fmt::Display for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.hyphenated().fmt(f)
+    }
+}
+
+impl From<TaskId> for String {
+    fn from(id: TaskId) -> Self {
+        id.to_string()
+    }
+}
+
+impl TryFrom<String> for TaskId {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        text.parse()
+    }
+}
+
+impl FromStr for TaskId {
+    type Err = Error;
+
+    /// Only the one form in which ids are written: one task has one key.
+    fn from_str(text: &str) -> Result<Self> {
+        let id = Uuid::try_parse(text).ok().map(Self).filter(|id| id.to_string() == text);
+        id.ok_or_else(|| {
+            let example = "3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3";
+            Error::invalid(format!("`{text}` is not a task id; ids look like {example}"))
+        })
+    }
+}
+
+/// A name that people choose: of a worker, a task type, a queue. Letters, digits, `-`, `_`, `.`; at most 128
+/// bytes; not starting with a dot. It can be part of any key.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Name(String);
+
+/// The name of a worker.
+pub type WorkerId = Name;
+
+/// What kind of work a task is: which handler runs it.
+pub type TaskType = Name;
+
+impl Name {
+    /// Checks a name; `what` says whose it is, for the message.
+    pub fn checked(what: &str, text: &str) -> Result<Self> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        let fault = if text.is_empty() {
+            "is empty".to_owned()
+        } else if text.len() > NAME_BYTES_MAX {
+            format!("is {} bytes long; at most {NAME_BYTES_MAX} are allowed", text.len())
+        } else if text.starts_with('.') {
+            format!("`{text}` starts with a dot")
+        } else if !text.bytes().all(plain) {
+            format!("`{}` has a character other than letters, digits, `-`, `_` and `.`", text.escape_debug())
+        } else {
+            return Ok(Self(text.to_owned()));
+        };
+        Err(Error::invalid(format!("{what} {fault}")))
+    }
+
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl From<Name> for String {
+    fn from(name: Name) -> Self {
+        name.0
+    }
+}
+
+impl TryFrom<String> for Name {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        Self::checked("name", &text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn task_ids_have_one_form() {
+        let id = TaskId::from_random(u128::MAX);
+        assert_eq!(id.to_string().parse::<TaskId>().unwrap(), id);
+        let text = id.to_string();
+        for wrong in
+            [text.to_uppercase(), text.replace('-', ""), format!("{{{text}}}"), "x".into(), String::new()]
+        {
+            assert!(wrong.parse::<TaskId>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn names_say_what_is_wrong_with_them() {
+        for (text, message) in [
+            ("", "task type is empty"),
+            (".x", "task type `.x` starts with a dot"),
+            ("a/b", "task type `a/b` has a character other than letters, digits, `-`, `_` and `.`"),
+            ("ä", "task type `ä` has a character other than letters, digits, `-`, `_` and `.`"),
+        ] {
+            assert_eq!(Name::checked("task type", text).unwrap_err().to_string(), message);
+        }
+        let long = Name::checked("worker id", &"x".repeat(129)).unwrap_err();
+        assert_eq!(long.to_string(), "worker id is 129 bytes long; at most 128 are allowed");
+        assert_eq!(Name::checked("task type", "resize_image.v2-x").unwrap().as_str(), "resize_image.v2-x");
+    }
+}

@@ -33,6 +33,12 @@ pub fn check_key(key: &str) -> Result<()> {
     }
 }
 
+/// Refuses a prefix below which no key of ours can lie. It may end in the middle of a part.
+pub fn check_prefix(prefix: &str) -> Result<()> {
+    // Any accepted prefix is the beginning of an accepted key.
+    check_key(&format!("{prefix}x"))
+}
+
 fn segment_fault(segment: &str) -> Option<&'static str> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.=+@~".contains(&byte);
     match segment {
@@ -61,6 +67,16 @@ mod tests {
         assert!(check_key(&["x"; 400].join("/")).is_err());
         let error = check_key("a/../b").unwrap_err();
         assert_eq!(error.to_string(), "key `a/../b` has a part that is `.` or `..`");
+    }
+
+    #[test]
+    fn prefixes_that_could_leave_the_root_are_refused() {
+        for prefix in ["/", "../", "/etc/", "a//", ".leasehold/", "a/../"] {
+            assert!(check_prefix(prefix).is_err(), "{prefix:?} was accepted");
+        }
+        for prefix in ["", "a", "a/", "ready/0/2026"] {
+            check_prefix(prefix).unwrap();
+        }
     }
 
     #[test]

@@ -30,3 +30,28 @@ pub const UPDATE_ROUNDS_MAX: u32 = 1_000;
 
 /// Longest pause between two rounds of a read-decide-write that lost: about the time of a few requests.
 pub const CONTENTION_PAUSE_MAX: Duration = Duration::from_millis(250);
+
+/// Longest name of a worker, task type or queue.
+pub const NAME_BYTES_MAX: usize = 128;
+
+/// Largest input or output inside a task's own record; more belongs into an artifact. A record is read and
+/// written several times in a task's life.
+pub const INLINE_BYTES_MAX: usize = 256 * 1_024;
+
+/// Most events kept in a task's history; the first [`HISTORY_FIRST`] and the newest stay.
+pub const HISTORY_MAX: usize = 200;
+
+/// So many of the first events are never folded: how a task began explains most of what follows.
+pub const HISTORY_FIRST: usize = 20;
+
+/// Longest text of an error or a reason that is kept.
+pub const REASON_BYTES_MAX: usize = 4 * 1_024;
+
+/// Most tags on a task, and longest key or value of one: tags are for finding tasks, not for data.
+pub const TAGS_MAX: usize = 32;
+
+/// See [`TAGS_MAX`].
+pub const TAG_BYTES_MAX: usize = 256;
+
+/// How far ahead a task may be planned: ten years. A later time is a mistake in a unit.
+pub const PLAN_AHEAD_MAX: Duration = Duration::from_hours(10 * 365 * 24);

@@ -10,6 +10,8 @@
 //!   what stands there            it means                                   so
 //!   ───────────────────────────  ─────────────────────────────────────────  ─────────────────────────
 //!   our own bytes                an earlier try of ours was carried out     Written
+//!   something that was built     the same, but others have gone on since    Overtaken, with what was read
+//!   on ours
 //!   something that still fits    nothing happened (yet)                     send the very same put again
 //!   the condition
 //!   anything else                someone else was faster, and our put can   Lost, with what was read
@@ -41,12 +43,14 @@ pub struct Client {
     patience: Duration,
 }
 
-/// How a put on condition ended. There is no third way: what cannot be settled is an [`Error`] whose
-/// outcome is unknown.
+/// How a put on condition ended. What cannot be settled is an [`Error`] whose outcome is unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Put {
     /// It is there; this is its version.
     Written(Version),
+    /// It was written, its answer was lost, and others have built upon it since: this is what stands there now.
+    /// Its version is not that of our write, and what we have written may not hold any more.
+    Overtaken(Object),
     /// It is not there and never will be; this is what was found instead.
     Lost(Option<Object>),
 }
@@ -105,17 +109,12 @@ impl Client {
     /// Reads an object unless it is still the version that we know.
     pub async fn get_unless(&self, purpose: Purpose, key: &str, known: Option<&Version>) -> Result<Get> {
         keys::check_key(key)?;
-        let mut patience = self.patience();
-        loop {
-            match self.get_once(purpose, key, known).await {
-                Ok(answer) => return Ok(answer),
-                Err(failure) => patience.after(failure).await?,
-            }
-        }
+        self.get_within(purpose, key, known, &mut self.patience()).await
     }
 
     /// Lists one page.
     pub async fn list(&self, purpose: Purpose, list: &List) -> Result<Page> {
+        keys::check_prefix(&list.prefix)?;
         let mut patience = self.patience();
         loop {
             match self.list_once(purpose, list).await {
@@ -131,7 +130,10 @@ impl Client {
         keys::check_key(key)?;
         let answer = self.in_time(self.store.delete(key)).await;
         self.count(Verb::Delete, purpose, outcome(&answer, |()| Outcome::Ok), 0, 0);
-        answer.map_err(|failure| failure.error)
+        answer.map_err(|failure| {
+            let in_doubt = matches!(failure.cause, Cause::Unanswered | Cause::Throttled);
+            doubtful(failure.error, in_doubt)
+        })
     }
 
     /// Writes an object whose content follows from elsewhere: no condition, repeated until it is there.
@@ -149,11 +151,10 @@ impl Client {
 
     /// Writes an object on condition; its bytes are unlike any other's (they hold a fresh write id).
     pub async fn put(&self, purpose: Purpose, key: &str, body: Bytes, when: &When) -> Result<Put> {
-        let sent = body.clone();
-        self.put_knowing(purpose, key, body, when, &move |found| found == sent).await
+        self.put_knowing(purpose, key, body, when, &|_| false).await
     }
 
-    /// Writes an object on condition; `ours` recognises the write even after others have built on it.
+    /// Writes an object on condition; `ours` recognises the write in what others have built on it.
     pub async fn put_knowing(
         &self,
         purpose: Purpose,
@@ -178,9 +179,10 @@ impl Client {
                 Cause::Final(_) => return Err(doubtful(failure.error, in_doubt)),
                 Cause::Throttled | Cause::Unreached => failure.error,
                 Cause::Unanswered => {
-                    let found = self.get(purpose, key).await.map_err(|error| doubtful(error, in_doubt))?;
-                    match found {
-                        Some(object) if ours(&object.body) => return Ok(Put::Written(object.version)),
+                    let read = self.get_within(purpose, key, None, &mut patience).await;
+                    match read.map_err(|error| doubtful(error, in_doubt))?.found() {
+                        Some(object) if object.body == body => return Ok(Put::Written(object.version)),
+                        Some(object) if ours(&object.body) => return Ok(Put::Overtaken(object)),
                         found if when.holds(found.as_ref()) => failure.error,
                         found => return Ok(Put::Lost(found)),
                     }
@@ -188,6 +190,21 @@ impl Client {
             };
             if !patience.pause().await {
                 return Err(doubtful(error, in_doubt));
+            }
+        }
+    }
+
+    async fn get_within(
+        &self,
+        purpose: Purpose,
+        key: &str,
+        known: Option<&Version>,
+        patience: &mut Patience<'_>,
+    ) -> Result<Get> {
+        loop {
+            match self.get_once(purpose, key, known).await {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => patience.after(failure).await?,
             }
         }
     }
@@ -290,7 +307,8 @@ impl Patience<'_> {
     /// Waits before the next try of a request that may be repeated; fails when there should be none.
     async fn after(&mut self, failure: Failure) -> Result<()> {
         let passes = !matches!(failure.cause, Cause::Final(_));
-        if passes && self.pause().await { Ok(()) } else { Err(failure.error) }
+        let in_doubt = matches!(failure.cause, Cause::Unanswered | Cause::Throttled);
+        if passes && self.pause().await { Ok(()) } else { Err(doubtful(failure.error, in_doubt)) }
     }
 
     /// Waits before the next try; false when there should be none.

@@ -17,6 +17,8 @@
 //!   behaves as the etags of buckets do.
 //! * The lock is the kernel's (`flock`) and dies with its process: no crash leaves a stuck one.
 //! * The rename is atomic, so a reader or a crash sees the old object or the new one, never a torn one.
+//! * A write that was renamed but could not be synced counts as unanswered, and a read of it syncs first: what is
+//!   read back as written is durable.
 //! * The directory is synced after the lock is gone, and writers into one directory share that sync. Others may
 //!   see the object a moment before it is durable, but whatever they write on top of it becomes durable after
 //!   it; the writer itself answers only when it is.
@@ -138,7 +140,7 @@ impl Store for FolderStore {
 
     fn list<'a>(&'a self, list: &'a List) -> Answer<'a, Page> {
         let list = list.clone();
-        self.blocking(move |files| walk::page(&files.root, &list))
+        self.blocking(move |files| files.list(&list))
     }
 
     fn clock(&self) -> &Clock {
@@ -153,11 +155,12 @@ impl Store for FolderStore {
 /// A call that failed may still have happened in part: only a read-back can tell.
 fn failure(root: &Path, error: std::io::Error) -> Failure {
     use std::io::ErrorKind::{
-        InvalidInput, NotADirectory, PermissionDenied, ReadOnlyFilesystem, StorageFull,
+        InvalidInput, NotADirectory, PermissionDenied, ReadOnlyFilesystem, StorageFull, WouldBlock,
     };
     let place = root.display();
     let (cause, message) = match error.kind() {
         PermissionDenied | ReadOnlyFilesystem => (Cause::Final(Kind::Denied), cannot_write(root)),
+        WouldBlock => (Cause::Unreached, error.to_string()),
         StorageFull => (Cause::Unanswered, format!("the disk of {place} is full")),
         NotADirectory | InvalidInput => (Cause::Final(Kind::Invalid), error.to_string()),
         _ => (Cause::Unanswered, format!("folder {place} failed")),

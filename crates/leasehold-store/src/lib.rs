@@ -40,4 +40,4 @@ pub use open::{OpenOptions, open};
 pub use price::Prices;
 pub use probe::probe;
 pub use seam::{Cause, Cursor, Entry, Failure, Get, List, Object, Page, PutAnswer, Store, Version, When};
-pub use update::{Decision, Updated, update, update_from};
+pub use update::{Decision, Standing, Updated, update, update_from};

@@ -141,5 +141,5 @@ impl Probe<'_> {
 }
 
 fn is_lost(put: &Put) -> bool {
-    matches!(put, Put::Lost(_))
+    !matches!(put, Put::Written(_))
 }

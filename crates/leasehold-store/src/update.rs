@@ -36,11 +36,9 @@ pub enum Decision<R> {
 }
 
 impl<R> Decision<R> {
-    /// Write these bytes, which nobody builds upon: they are ours as long as they are the same.
+    /// Write these bytes, which nobody builds upon.
     pub fn write(body: impl Into<Bytes>, result: R) -> Self {
-        let body = body.into();
-        let sent = body.clone();
-        Decision::Write { body, ours: Box::new(move |found| found == sent), result }
+        Decision::Write { body: body.into(), ours: Box::new(|_| false), result }
     }
 }
 
@@ -49,8 +47,19 @@ impl<R> Decision<R> {
 pub struct Updated<R> {
     /// What the decision promised.
     pub result: R,
-    /// The version that was written, if anything was.
-    pub written: Option<Version>,
+    /// What stands there now.
+    pub now: Standing,
+}
+
+/// What stands in the store after an update.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// What it was: nothing was written.
+    Left,
+    /// What we have written, as this version.
+    Written(Version),
+    /// What others have made of our write since.
+    Overtaken(Object),
 }
 
 /// Reads `key` and updates it; see [`update_from`].
@@ -74,12 +83,13 @@ pub async fn update_from<R>(
 ) -> Result<Updated<R>> {
     for round in 0..UPDATE_ROUNDS_MAX {
         let (body, ours, result) = match decide(found.as_ref())? {
-            Decision::Leave(result) => return Ok(Updated { result, written: None }),
+            Decision::Leave(result) => return Ok(Updated { result, now: Standing::Left }),
             Decision::Write { body, ours, result } => (body, ours, result),
         };
         let when = found.map_or(When::Absent, |object| When::Unchanged(object.version));
         match client.put_knowing(purpose, key, body, &when, &*ours).await? {
-            Put::Written(version) => return Ok(Updated { result, written: Some(version) }),
+            Put::Written(version) => return Ok(Updated { result, now: Standing::Written(version) }),
+            Put::Overtaken(object) => return Ok(Updated { result, now: Standing::Overtaken(object) }),
             Put::Lost(current) => found = current,
         }
         // Compare-and-set is not fair: a loser that comes straight back tends to lose again.

@@ -9,6 +9,7 @@
 //! the files that are written play the part of an answer's date.
 
 use leasehold_core::StoreTime;
+use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -23,6 +24,14 @@ use crate::host::{Host, HostExt, Instant};
 /// How often the high-water mark follows the time. It is all that a reboot with a broken wall clock can cost.
 const HIGH_WATER_NS: i64 = 10_000_000_000;
 
+/// How wide "now" may get on a mount before it is asked again.
+const VAGUE: Duration = Duration::from_secs(5);
+
+const SERVER_TIME: Timestamps = Timestamps {
+    last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+    last_modification: Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+};
+
 pub(super) struct FolderClock {
     clock: Clock,
     host: Arc<dyn Host>,
@@ -31,7 +40,7 @@ pub(super) struct FolderClock {
 
 enum Kind {
     Host { offset_ns: i64, high: PathBuf, marked_ns: AtomicI64 },
-    Mount,
+    Mount { directory: PathBuf },
 }
 
 impl FolderClock {
@@ -48,9 +57,9 @@ impl FolderClock {
                 Ok(Self { clock, host: host.clone(), kind })
             }
             FolderTime::Mount => {
-                let opened =
-                    Self { clock: Clock::dated(host.clone()), host: host.clone(), kind: Kind::Mount };
-                opened.learn_first(&directory)?;
+                let kind = Kind::Mount { directory };
+                let opened = Self { clock: Clock::dated(host.clone()), host: host.clone(), kind };
+                opened.make_sure()?;
                 Ok(opened)
             }
         }
@@ -64,9 +73,11 @@ impl FolderClock {
         self.host.instant()
     }
 
-    /// Stamps a file with the folder's time; on a mount the server has done so already.
+    /// Stamps a file with the folder's time; on a mount the server does it.
     pub(super) fn stamp(&self, file: &File) -> io::Result<()> {
-        let Kind::Host { offset_ns, high, marked_ns } = &self.kind else { return Ok(()) };
+        let Kind::Host { offset_ns, high, marked_ns } = &self.kind else {
+            return Ok(rustix::fs::futimens(file, &SERVER_TIME)?);
+        };
         let now_ns = self.host.instant().boot_ns + offset_ns;
         if now_ns - marked_ns.load(Relaxed) > HIGH_WATER_NS {
             marked_ns.store(now_ns, Relaxed);
@@ -77,15 +88,21 @@ impl FolderClock {
 
     /// Learns from the server's stamp on a file that was written since `sent`.
     pub(super) fn learn(&self, file: &File, sent: Instant) -> io::Result<()> {
-        if let Kind::Mount = self.kind {
+        if let Kind::Mount { .. } = self.kind {
             let date_secs = nanos(file.metadata()?.modified()?).div_euclid(1_000_000_000);
             self.clock.observe(date_secs, sent, self.host.instant());
         }
         Ok(())
     }
 
-    /// A mount tells its time only to those who write: one throw-away file at the start.
-    fn learn_first(&self, directory: &Path) -> io::Result<()> {
+    /// A mount tells its time only to those who write. One throw-away file at the start, and another when all that
+    /// was learnt has become void or vague: whoever only reads could otherwise wait for ever.
+    pub(super) fn make_sure(&self) -> io::Result<()> {
+        let Kind::Mount { directory } = &self.kind else { return Ok(()) };
+        let width = self.clock.now().and_then(|now| now.width());
+        if width.is_some_and(|width| width < VAGUE) {
+            return Ok(());
+        }
         let path = directory.join(format!("probe-{:032x}", self.host.random_bits()));
         let sent = self.host.instant();
         let learnt = File::create_new(&path).and_then(|mut file| {

@@ -1,19 +1,20 @@
 //! Objects as files: the four requests as system calls.
 
 use leasehold_core::{Error, Result, keys};
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::clock::FolderClock;
 use super::locks::Locks;
 use super::sync::Directories;
 use super::temps::Temps;
-use super::{Durability, FolderOptions};
+use super::{Durability, FolderOptions, walk};
 use crate::clock::Clock;
 use crate::host::Host;
-use crate::seam::{Get, Object, PutAnswer, Version, When};
+use crate::seam::{Get, List, Object, Page, PutAnswer, Version, When};
 
 /// A directory can vanish between its making and its use, when someone removes it because it is empty.
 /// Nobody loses that race so many times in a row.
@@ -26,6 +27,8 @@ pub(super) struct Files {
     directories: Directories,
     locks: Locks,
     temps: Temps,
+    /// Keys that this process has renamed into place and not yet seen synced.
+    unsynced: Mutex<HashSet<String>>,
 }
 
 impl Files {
@@ -35,7 +38,13 @@ impl Files {
             let root = root.canonicalize()?;
             let own = root.join(keys::RESERVED);
             fs::create_dir_all(&own)?;
+            if options.durability == Durability::Fsync {
+                for directory in [root.as_path(), parent(&root)] {
+                    File::open(directory)?.sync_all()?;
+                }
+            }
             Ok(Self {
+                unsynced: Mutex::default(),
                 durability: options.durability,
                 clock: FolderClock::open(&own, options.time, host)?,
                 directories: Directories::default(),
@@ -47,12 +56,22 @@ impl Files {
         opened().map_err(|error| cannot_open(root, error))
     }
 
+    pub(super) fn list(&self, list: &List) -> io::Result<Page> {
+        self.clock.make_sure()?;
+        walk::page(&self.root, list)
+    }
+
     pub(super) fn clock(&self) -> &Clock {
         self.clock.clock()
     }
 
     pub(super) fn get(&self, key: &str, unless: Option<&Version>) -> io::Result<Get> {
-        Ok(match read(&self.root.join(key))? {
+        let path = self.root.join(key);
+        let object = read(&path)?;
+        if self.unsynced.lock().unwrap_or_else(PoisonError::into_inner).contains(key) {
+            self.make_durable(key, &path)?;
+        }
+        Ok(match object {
             None => Get::Missing,
             Some(object) if Some(&object.version) == unless => Get::Unchanged,
             Some(object) => Get::Found(object),
@@ -61,17 +80,20 @@ impl Files {
 
     pub(super) fn put(&self, key: &str, body: &[u8], when: &When) -> io::Result<PutAnswer> {
         let path = self.root.join(key);
+        let lock = self.locks.hold(key)?;
         if body.is_empty() && *when == When::Always && self.touch(&path)? {
+            drop(lock);
+            self.make_durable(key, &path)?;
             return Ok(PutAnswer::Written(version(body)));
         }
-        let lock = self.locks.hold(key)?;
         if *when != When::Always && !when.holds(read(&path)?.as_ref()) {
             return Ok(PutAnswer::Refused);
         }
         let temp = self.temps.create(|file| self.fill(file, body))?;
+        self.unsynced.lock().unwrap_or_else(PoisonError::into_inner).insert(key.to_owned());
         self.in_directory(&path, || temp.rename(&path))?;
         drop(lock);
-        self.sync_parent(&path)?;
+        self.make_durable(key, &path)?;
         Ok(PutAnswer::Written(version(body)))
     }
 
@@ -94,8 +116,9 @@ impl Files {
         if file.metadata()?.len() > 0 {
             return Ok(false);
         }
+        let sent = self.clock.instant();
         self.clock.stamp(&file)?;
-        self.sync_parent(path)?;
+        self.clock.learn(&file, sent)?;
         Ok(true)
     }
 
@@ -121,7 +144,10 @@ impl Files {
                     if matches!(error.kind(), ErrorKind::IsADirectory | ErrorKind::DirectoryNotEmpty) =>
                 {
                     // An emptied directory may still lie where an object is to be; one with objects may not.
-                    fs::remove_dir(path).map_err(|_| key_conflict(path))?;
+                    match fs::remove_dir(path) {
+                        Err(error) if error.kind() != ErrorKind::NotFound => return Err(key_conflict(path)),
+                        _ => {}
+                    }
                 }
                 done => return done,
             }
@@ -129,11 +155,13 @@ impl Files {
         Err(io::Error::other(format!("directory {} keeps vanishing", directory.display())))
     }
 
-    fn sync_parent(&self, path: &Path) -> io::Result<()> {
-        match self.durability {
-            Durability::Fsync => self.directories.sync(parent(path)),
-            Durability::Os => Ok(()),
+    /// Makes what was put at `path` durable. It is there already, so no failure may say that it is not.
+    fn make_durable(&self, key: &str, path: &Path) -> io::Result<()> {
+        if self.durability == Durability::Fsync {
+            self.directories.sync(parent(path)).map_err(io::Error::other)?;
         }
+        self.unsynced.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        Ok(())
     }
 
     /// Minutes come and go: a directory that has become empty goes too. A writer that meets the gap makes

@@ -2,14 +2,25 @@
 //!
 //! A key belongs to one of 4,096 stripes, each an empty file that is locked with `flock` while the key is
 //! compared and replaced. Two keys of one stripe merely wait for each other; nobody ever holds two stripes, so
-//! nobody waits for ever. The files are never removed: a lock on a removed file excludes nobody.
+//! nobody waits for ever on account of them. The files are never removed: a lock on a removed file excludes nobody.
+//!
+//! A process can be stopped while it holds a lock. Those who wait for it give up before their callers do, so
+//! that no write or removal happens long after its caller was told that it had failed.
 
-use std::fs::{self, File};
-use std::io;
+use std::fs::{self, File, TryLockError};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Enough that 64 writers at once rarely share a stripe; few enough to be no burden to list.
 const STRIPES: u32 = 4_096;
+
+/// Half of what a caller waits for an answer.
+const WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// Between two looks at a lock that is held: a durable write takes a few hundred microseconds.
+const LOOK_MIN: Duration = Duration::from_micros(50);
+const LOOK_MAX: Duration = Duration::from_millis(1);
 
 pub(super) struct Locks {
     directory: PathBuf,
@@ -34,7 +45,27 @@ impl Locks {
         let file =
             File::options().create(true).append(true).open(self.directory.join(format!("{number:03x}")))?;
         // Each call opens the file anew, so that the lock also excludes other threads of this process.
-        file.lock()?;
-        Ok(Lock { _file: file })
+        let (mut waited, mut pause) = (Duration::ZERO, LOOK_MIN);
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(Lock { _file: file }),
+                Err(TryLockError::Error(error)) => return Err(error),
+                Err(TryLockError::WouldBlock) if waited > WAIT_MAX => return Err(stopped(key)),
+                Err(TryLockError::WouldBlock) => {
+                    #[expect(
+                        clippy::disallowed_methods,
+                        reason = "a thread that may block, waiting for a process"
+                    )]
+                    std::thread::sleep(pause);
+                    waited += pause;
+                    pause = (pause * 2).min(LOOK_MAX);
+                }
+            }
+        }
     }
+}
+
+/// Nothing was done, and it can be tried again.
+fn stopped(key: &str) -> io::Error {
+    io::Error::new(ErrorKind::WouldBlock, format!("`{key}` is locked by a process that does not go on"))
 }

@@ -42,6 +42,9 @@ impl Directories {
         let parent = directory.parent().expect("a directory below the root has a parent");
         self.ensure(root, parent, durable)?;
         match fs::create_dir(directory) {
+            Err(error) if error.kind() == ErrorKind::NotFound && parent == root => {
+                return Err(io::Error::other(format!("folder {} was removed", root.display())));
+            }
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 self.forget(parent);
                 return self.ensure(root, directory, durable);

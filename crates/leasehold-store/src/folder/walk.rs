@@ -93,8 +93,14 @@ fn each_child(
         if branch.is_empty() && name == leasehold_core::keys::RESERVED {
             continue;
         }
-        let slash = if entry.file_type()?.is_dir() { "/" } else { "" };
-        if !visit(format!("{branch}{name}{slash}"))? {
+        let Ok(kind) = entry.file_type() else { continue };
+        let slash = if kind.is_dir() { "/" } else { "" };
+        let key = format!("{branch}{name}{slash}");
+        // Sockets, pipes and names that no key can have are nobody's objects either.
+        if !(kind.is_dir() || kind.is_file()) || leasehold_core::keys::check_prefix(&key).is_err() {
+            continue;
+        }
+        if !visit(key)? {
             break;
         }
     }

@@ -126,8 +126,12 @@ fn note(exchange: Exchange) {
 /// Seconds since 1970 of an HTTP date.
 fn seconds(date: &[u8]) -> Option<i64> {
     let date = std::str::from_utf8(date).ok()?;
-    jiff::fmt::rfc2822::parse(date).ok().map(|zoned| zoned.timestamp().as_second())
+    let seconds = jiff::fmt::rfc2822::parse(date).ok()?.timestamp().as_second();
+    PLAUSIBLE.contains(&seconds).then_some(seconds)
 }
+
+/// From 2000 to 2200: any other date is nonsense, and better unheard.
+const PLAUSIBLE: std::ops::Range<i64> = 946_684_800..7_258_118_400;
 
 #[cfg(test)]
 mod tests {
@@ -135,7 +139,8 @@ mod tests {
 
     #[test]
     fn http_dates_are_read() {
-        assert_eq!(seconds(b"Sun, 06 Nov 1994 08:49:37 GMT"), Some(784_111_777));
+        assert_eq!(seconds(b"Sun, 15 Nov 2026 20:14:31 GMT"), Some(1_794_773_671));
+        assert_eq!(seconds(b"Fri, 31 Dec 9999 23:59:59 GMT"), None);
         assert_eq!(seconds(b"1994-11-06"), None);
         assert_eq!(seconds(b"\xff"), None);
     }

@@ -196,6 +196,57 @@ async fn writers_and_removers_in_one_directory_do_not_disturb_each_other() {
     assert!(!folder.path().join("ready").exists());
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_stops_with_a_lock_makes_others_fail_in_time_and_nothing_happens_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let client = client(folder.path()).with_patience(Duration::from_secs(1));
+    client.put_always(Purpose::Admin, "k", "before".into()).await.unwrap();
+    let held: Vec<_> = files(&folder.path().join(".leasehold/locks"))
+        .iter()
+        .map(|path| std::fs::File::open(path).unwrap())
+        .inspect(|file| file.lock().unwrap())
+        .collect();
+    assert_eq!(held.len(), 1);
+    let (put, delete) = tokio::join!(
+        client.put_always(Purpose::Admin, "k", "after".into()),
+        client.delete(Purpose::Admin, "k"),
+    );
+    for error in [put.unwrap_err(), delete.unwrap_err()] {
+        assert_eq!(error.kind(), leasehold_core::Kind::Unavailable);
+        assert_eq!(error.to_string(), "`k` is locked by a process that does not go on");
+        assert!(!error.outcome_is_unknown());
+    }
+    drop(held);
+    assert_eq!(client.get(Purpose::Admin, "k").await.unwrap().unwrap().body, "before");
+}
+
+#[tokio::test]
+async fn a_folder_that_was_removed_is_told_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("root");
+    let client = client(&root).with_patience(Duration::from_millis(10));
+    client.put_always(Purpose::Admin, "a/b", "x".into()).await.unwrap();
+    std::fs::remove_dir_all(&root).unwrap();
+    for (key, body) in [("a/b", ""), ("a/b", "x"), ("c/d/e", "")] {
+        let error = client.put_always(Purpose::Admin, key, body.into()).await.unwrap_err();
+        assert_eq!(error.kind(), leasehold_core::Kind::Unavailable, "{error}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_object_is_not_listed() {
+    let folder = tempfile::tempdir().unwrap();
+    let client = client(folder.path());
+    client.put_always(Purpose::Admin, "a/b", "x".into()).await.unwrap();
+    std::fs::write(folder.path().join("a/odd name"), "").unwrap();
+    std::os::unix::net::UnixListener::bind(folder.path().join("a/socket")).unwrap();
+    let page = client.list(Purpose::Admin, &List::all("")).await.unwrap();
+    assert_eq!(page.entries.iter().map(|entry| entry.key.as_str()).collect::<Vec<_>>(), ["a/b"]);
+    for prefix in ["/etc/", "../", ".leasehold/"] {
+        assert!(client.list(Purpose::Admin, &List::all(prefix)).await.is_err());
+    }
+}
+
 /// Opens a folder as a host with these clocks would, and tells the folder's time in milliseconds.
 fn time_seen_by(root: &Path, host: &Arc<FakeHost>) -> i64 {
     let host: Arc<dyn Host> = host.clone();

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use leasehold_store::seam::Answer;
 use leasehold_store::testing::FakeHost;
 use leasehold_store::{
-    Cause, Client, Clock, Failure, Get, List, MemoryStore, Page, Purpose, Put, PutAnswer, Store, Version,
-    When,
+    Cause, Client, Clock, Failure, Get, List, MemoryStore, Object, Page, Purpose, Put, PutAnswer, Store,
+    Version, When,
 };
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -120,7 +120,7 @@ impl Store for Fateful {
     }
 }
 
-async fn put_under(fates: &[Fate], replace: bool) -> (leasehold_core::Result<Put>, usize) {
+async fn put_under(fates: &[Fate], replace: bool) -> (leasehold_core::Result<Put>, usize, Option<Object>) {
     let host: Arc<FakeHost> = Arc::new(FakeHost::new());
     let as_host: Arc<dyn leasehold_store::Host> = host.clone();
     let store = Arc::new(Fateful {
@@ -143,7 +143,8 @@ async fn put_under(fates: &[Fate], replace: bool) -> (leasehold_core::Result<Put
     let ours = move |found: &[u8]| found.ends_with(&id);
     let put = client.put_knowing(Purpose::Claim, "k", body, &when, &ours).await;
     let applied = store.writes.lock().unwrap().len();
-    (put, applied)
+    let standing = store.inner.get("k", None).await.unwrap().found();
+    (put, applied, standing)
 }
 
 #[tokio::test]
@@ -154,10 +155,24 @@ async fn every_sequence_of_three_fates_is_told_truthfully() {
             for third in FATES {
                 for replace in [false, true] {
                     let fates = [first, second, third];
-                    let (put, applied) = put_under(&fates, replace).await;
+                    let (put, applied, standing) = put_under(&fates, replace).await;
+                    let standing = standing.unwrap();
                     assert!(applied <= 1, "{fates:?} wrote {applied} times");
                     match put.unwrap() {
-                        Put::Written(_) => assert_eq!(applied, 1, "{fates:?} is told as written"),
+                        Put::Written(version) => {
+                            assert_eq!(applied, 1, "{fates:?} is told as written");
+                            // A version that was not ours would let us erase what others have done since.
+                            assert_eq!(standing.version, version, "{fates:?} gives a version of others");
+                            assert!(
+                                !standing.body.starts_with(b"intruder"),
+                                "{fates:?} gives a version of others"
+                            );
+                        }
+                        Put::Overtaken(object) => {
+                            assert_eq!(applied, 1, "{fates:?} is told as overtaken");
+                            assert_eq!(object, standing);
+                            assert!(standing.body.starts_with(b"intruder"), "{fates:?}");
+                        }
                         Put::Lost(_) => assert_eq!(applied, 0, "{fates:?} is told as lost"),
                     }
                     sequences += 1;
@@ -170,7 +185,7 @@ async fn every_sequence_of_three_fates_is_told_truthfully() {
 
 #[tokio::test]
 async fn a_put_that_is_never_answered_ends_as_unknown_and_in_time() {
-    let (put, _) = put_under(&[Fate::NeverAppliedUnanswered; 1_000], true).await;
+    let (put, _, _) = put_under(&[Fate::NeverAppliedUnanswered; 1_000], true).await;
     let error = put.unwrap_err();
     assert_eq!(error.kind(), leasehold_core::Kind::Unavailable);
     assert!(error.outcome_is_unknown());
@@ -178,7 +193,7 @@ async fn a_put_that_is_never_answered_ends_as_unknown_and_in_time() {
 
 #[tokio::test]
 async fn a_put_that_never_left_is_known_not_to_have_happened() {
-    let (put, applied) = put_under(&[Fate::Unreached; 1_000], false).await;
+    let (put, applied, _) = put_under(&[Fate::Unreached; 1_000], false).await;
     assert!(!put.unwrap_err().outcome_is_unknown());
     assert_eq!(applied, 0);
 }

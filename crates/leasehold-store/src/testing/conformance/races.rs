@@ -17,7 +17,7 @@ pub(super) const CHECKS: &[Check] = &[
 
 /// So many of the newest write ids are kept beside the number: more than others can add while one answer is
 /// waited for.
-const HISTORY_MAX: usize = 200;
+const HISTORY_MAX: usize = 64;
 
 /// Counts up the number in an object, which is followed by the ids of its newest writes. Without that history a
 /// writer whose answer was lost could not tell its own write, overwritten since, from a lost race.

@@ -1,0 +1,181 @@
+//! Shards: the parts into which a queue is divided so that workers can share the looking.
+//!
+//! A task's shard is the first one to four hex digits of its id. How many is a property of the queue, kept in
+//! `queue.json`, so that producers and workers cannot disagree (promise P8).
+
+use crate::error::{Error, Result};
+use crate::ids::TaskId;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// How many hex digits name a shard: 1 to 4, hence 16 to 65,536 shards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "u8", into = "u8")]
+pub struct ShardLen(u8);
+
+impl ShardLen {
+    /// 16 shards: enough below ten thousand tasks a day.
+    pub const DEFAULT: ShardLen = ShardLen(1);
+
+    /// Checks the number of digits.
+    pub fn new(digits: u8) -> Result<Self> {
+        match digits {
+            1..=4 => Ok(Self(digits)),
+            0 => Err(Error::invalid("shard_prefix_len 0 would put all tasks into one shard; it must be 1 to 4")),
+            _ => Err(Error::invalid(format!(
+                "shard_prefix_len {digits} would make {} shards to look through; it must be 1 to 4",
+                16u128.checked_pow(u32::from(digits)).map_or("far too many".into(), |count| count.to_string()),
+            ))),
+        }
+    }
+
+    /// How many hex digits.
+    #[must_use]
+    pub fn digits(self) -> u8 {
+        self.0
+    }
+
+    /// How many shards.
+    #[must_use]
+    pub fn count(self) -> usize {
+        1 << (4 * self.0)
+    }
+
+    /// The shard of a task: the first digits of its id, hyphens skipped.
+    #[must_use]
+    pub fn shard_of(self, id: &TaskId) -> Shard {
+        Shard(id.to_string().chars().filter(|c| *c != '-').take(usize::from(self.0)).collect())
+    }
+
+    /// All shards in order.
+    #[must_use]
+    pub fn all(self) -> Vec<Shard> {
+        (0..self.count()).map(|number| self.numbered(number)).collect()
+    }
+
+    /// Checks that a shard's name has the right number of hex digits.
+    pub fn parse(self, text: &str) -> Result<Shard> {
+        let digits = usize::from(self.0);
+        let is_hex = text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
+        if text.len() != digits || !is_hex {
+            let example = self.numbered(1);
+            return Err(Error::invalid(format!(
+                "`{text}` is not a shard of this queue: its shards have {digits} lower-case hex digits, like {example}"
+            )));
+        }
+        Ok(Shard(text.to_owned()))
+    }
+
+    /// Checks an inclusive range such as `00-3f`.
+    pub fn parse_range(self, text: &str) -> Result<Vec<Shard>> {
+        let Some((first, last)) = text.split_once('-') else {
+            return Err(Error::invalid(format!("`{text}` is not a range of shards; write it like 0-7")));
+        };
+        let (first, last) = (self.parse(first.trim())?, self.parse(last.trim())?);
+        if first > last {
+            return Err(Error::invalid(format!("the range of shards `{text}` is reversed; write {last}-{first}")));
+        }
+        Ok(self.all().into_iter().filter(|shard| (&first..=&last).contains(&shard)).collect())
+    }
+
+    fn numbered(self, number: usize) -> Shard {
+        Shard(format!("{number:0width$x}", width = usize::from(self.0)))
+    }
+}
+
+impl TryFrom<u8> for ShardLen {
+    type Error = Error;
+
+    fn try_from(digits: u8) -> Result<Self> {
+        Self::new(digits)
+    }
+}
+
+impl From<ShardLen> for u8 {
+    fn from(len: ShardLen) -> Self {
+        len.0
+    }
+}
+
+/// One shard, by its hex digits.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Shard(String);
+
+impl Shard {
+    /// The digits.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Shard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn len(digits: u8) -> ShardLen {
+        ShardLen::new(digits).unwrap()
+    }
+
+    #[test]
+    fn a_shard_is_the_beginning_of_the_id_without_hyphens() {
+        let id: TaskId = "3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3".parse().unwrap();
+        let shards: Vec<_> = (1..=4).map(|digits| len(digits).shard_of(&id).to_string()).collect();
+        assert_eq!(shards, ["3", "3f", "3f2", "3f2c"]);
+    }
+
+    #[test]
+    fn all_shards_are_listed_in_order() {
+        for (digits, count, first, last) in [(1, 16, "0", "f"), (2, 256, "00", "ff"), (3, 4_096, "000", "fff")] {
+            let all = len(digits).all();
+            assert_eq!((all.len(), all[0].as_str(), all[count - 1].as_str()), (count, first, last));
+            assert!(all.is_sorted());
+        }
+        assert_eq!(len(4).count(), 65_536);
+    }
+
+    #[test]
+    fn wrong_lengths_shards_and_ranges_are_explained() {
+        let errors = [
+            ShardLen::new(0).unwrap_err(),
+            ShardLen::new(5).unwrap_err(),
+            len(2).parse("x").unwrap_err(),
+            len(2).parse("FF").unwrap_err(),
+            len(1).parse("00").unwrap_err(),
+            len(2).parse_range("3f-00").unwrap_err(),
+            len(2).parse_range("00").unwrap_err(),
+        ];
+        insta::assert_snapshot!(errors.map(|error| error.to_string()).join("\n"), @r"
+        shard_prefix_len 0 would put all tasks into one shard; it must be 1 to 4
+        shard_prefix_len 5 would make 1048576 shards to look through; it must be 1 to 4
+        `x` is not a shard of this queue: its shards have 2 lower-case hex digits, like 01
+        `FF` is not a shard of this queue: its shards have 2 lower-case hex digits, like 01
+        `00` is not a shard of this queue: its shards have 1 lower-case hex digits, like 1
+        the range of shards `3f-00` is reversed; write 00-3f
+        `00` is not a range of shards; write it like 0-7
+        ");
+        assert_eq!(len(2).parse_range("00-3f").unwrap().len(), 64);
+        assert_eq!(len(1).parse_range("a-a").unwrap(), [Shard("a".into())]);
+    }
+
+    #[test]
+    fn ten_thousand_ids_spread_evenly() {
+        let mut bits = 1u128;
+        let mut counts = std::collections::BTreeMap::new();
+        for _ in 0..10_000 {
+            // A linear congruential generator: good enough to fill ids, and always the same.
+            bits = bits.wrapping_mul(0x2360_ed05_1fc6_5da4_4385_df64_9fcc_f645).wrapping_add(1);
+            *counts.entry(len(2).shard_of(&TaskId::from_random(bits))).or_insert(0) += 1;
+        }
+        assert_eq!(counts.len(), 256);
+        // 39 on average; beyond six standard deviations something is wrong.
+        assert!(counts.values().all(|count| (5..80).contains(count)), "{counts:?}");
+    }
+}
