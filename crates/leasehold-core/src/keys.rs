@@ -1,13 +1,30 @@
 //! Every path in the store is built here and nowhere else.
 //!
+//! `{shard}` is the first digits of the task's id, `{bucket}` a UTC minute of the store's time, `{rev}` the task's
+//! revision, padded so that it sorts.
+//!
 //! | key | holds | written by | goes when |
 //! | --- | --- | --- | --- |
+//! | `queue.json` | what all clients agree on (promise P8) | the first connection, on condition *absent* | never |
+//! | `tasks/{shard}/{id}.json` | a task, its whole state and history, for life | its producer (*absent*), then whoever moves it on (*unchanged*) | retention |
+//! | `ready/{shard}/{bucket}/{9-priority}{id}.{rev}` | nothing: a pointer, due in that minute | producer, retry, recovery | the task moved on |
+//! | `leases/{shard}/{bucket}/{id}.{rev}` | nothing: a pointer, due when the lease runs out | claimer, recovery | the task moved on |
+//! | `unique/{hash}.json` | an idempotency record | producer (*absent*) | its expiry |
 //! | `probe/{name}/…` | throw-away objects | `leasehold doctor`, the first connection | at the end of the probe |
 //!
 //! No key is a path prefix of another: folders cannot hold both, and some S3-compatibles refuse it.
 
+use std::fmt;
+
 use crate::error::{Error, Result};
+use crate::ids::TaskId;
 use crate::limits::{KEY_BYTES_MAX, SEGMENT_BYTES_MAX};
+use crate::shard::Shard;
+use crate::task::Priority;
+use crate::time::Minute;
+
+/// What all clients of a queue agree on.
+pub const QUEUE: &str = "queue.json";
 
 /// The first part of keys that stores keep for themselves (locks and temporary files of a folder).
 pub const RESERVED: &str = ".leasehold";
@@ -16,6 +33,119 @@ pub const RESERVED: &str = ".leasehold";
 #[must_use]
 pub fn probe(name: &str, object: &str) -> String {
     format!("probe/{name}/{object}")
+}
+
+/// The task with this id.
+#[must_use]
+pub fn task(shard: &Shard, id: &TaskId) -> String {
+    format!("{}{id}.json", tasks(shard))
+}
+
+/// What the keys of all tasks of a shard begin with.
+#[must_use]
+pub fn tasks(shard: &Shard) -> String {
+    format!("tasks/{shard}/")
+}
+
+/// The task id in a key below [`tasks`]; nothing if it is not the key of a task.
+#[must_use]
+pub fn parse_task(key: &str) -> Option<(String, TaskId)> {
+    let (shard, name) = key.strip_prefix("tasks/")?.split_once('/')?;
+    Some((shard.to_owned(), name.strip_suffix(".json")?.parse().ok()?))
+}
+
+/// The idempotency record with this hash.
+#[must_use]
+pub fn unique(hash: &str) -> String {
+    format!("{UNIQUE}{hash}.json")
+}
+
+/// What the keys of all idempotency records begin with.
+pub const UNIQUE: &str = "unique/";
+
+/// Which index an entry belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Index {
+    /// Tasks that wait for a worker.
+    Ready,
+    /// Tasks that a worker holds.
+    Lease,
+}
+
+impl Index {
+    /// What the keys of this index begin with in a shard.
+    #[must_use]
+    pub fn prefix(self, shard: &Shard) -> String {
+        format!("{}{shard}/", self.root())
+    }
+
+    /// What the keys of this index begin with.
+    #[must_use]
+    pub fn root(self) -> &'static str {
+        match self {
+            Index::Ready => "ready/",
+            Index::Lease => "leases/",
+        }
+    }
+}
+
+/// An index entry: an empty object whose key says all. It is a hint (promise P9) to look at a task in a certain
+/// minute; because it carries the revision, removing it late can never hit a newer one.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Entry {
+    /// Which index it belongs to.
+    pub index: Index,
+    /// The task's shard.
+    pub shard: Shard,
+    /// The minute in which to look.
+    pub bucket: Minute,
+    /// The task's priority, which sorts ready entries inside their minute.
+    pub priority: Priority,
+    /// The task.
+    pub id: TaskId,
+    /// The task's revision that calls for this entry.
+    pub rev: u64,
+}
+
+impl Entry {
+    /// Its key.
+    #[must_use]
+    pub fn key(&self) -> String {
+        self.to_string()
+    }
+
+    /// Reads a key; nothing if it is not that of an entry.
+    #[must_use]
+    pub fn parse(key: &str) -> Option<Self> {
+        let (index, rest) = match key.strip_prefix("ready/") {
+            Some(rest) => (Index::Ready, rest),
+            None => (Index::Lease, key.strip_prefix("leases/")?),
+        };
+        let (shard, rest) = rest.split_once('/')?;
+        let (bucket, name) = rest.split_once('/')?;
+        let (name, rev) = name.split_once('.')?;
+        let (priority, id) = match index {
+            Index::Ready => (Priority::from_inverted(name.get(..1)?)?, name.get(1..)?),
+            Index::Lease => (Priority::default(), name),
+        };
+        let id: TaskId = id.parse().ok()?;
+        let shard = Shard::of(&id, shard)?;
+        let entry =
+            Self { index, shard, bucket: Minute::parse(bucket)?, priority, id, rev: rev.parse().ok()? };
+        // Only the one form in which entries are written: whoever covers an entry must get the very same key.
+        (entry.key() == key).then_some(entry)
+    }
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Entry { index, shard, bucket, priority, id, rev } = self;
+        write!(f, "{}{shard}/{bucket}/", index.root())?;
+        match index {
+            Index::Ready => write!(f, "{}{id}.{rev:010}", priority.inverted()),
+            Index::Lease => write!(f, "{id}.{rev:010}"),
+        }
+    }
 }
 
 /// Refuses a key that could leave a folder, or that some store could not hold.
@@ -87,7 +217,54 @@ mod tests {
         }
     }
 
+    fn entry(index: Index, minute: i64, priority: u8, bits: u128, rev: u64) -> Entry {
+        let id = TaskId::from_random(bits);
+        let priority =
+            if index == Index::Ready { Priority::new(priority).unwrap() } else { Priority::default() };
+        let shard = crate::shard::ShardLen::DEFAULT.shard_of(&id);
+        let bucket = Minute::of(crate::StoreTime::from_millis(minute * 60_000));
+        Entry { index, shard, bucket, priority, id, rev }
+    }
+
+    #[test]
+    fn entries_look_as_documented() {
+        let ready = entry(Index::Ready, 29_912_000, 9, 1, 7).key();
+        assert_eq!(ready, "ready/0/20261115-0640/000000000-0000-4000-8000-000000000001.0000000007");
+        let lease = entry(Index::Lease, 29_912_000, 9, 1, 7).key();
+        assert_eq!(lease, "leases/0/20261115-0640/00000000-0000-4000-8000-000000000001.0000000007");
+        for wrong in [
+            "",
+            "ready/",
+            "ready/0/20261115-0640/x.1",
+            &ready.replace(".0000000007", ".7"),
+            &ready.replace("ready/0", "ready/1"),
+            &ready.replace("-0640", "-0660"),
+            &ready.replace("ready", "reedy"),
+        ] {
+            assert_eq!(Entry::parse(wrong), None, "{wrong}");
+        }
+    }
+
     proptest! {
+        #[test]
+        fn an_entrys_key_gives_it_back(
+            lease: bool, minute in 0i64..100_000_000, priority in 0u8..10, bits: u128, rev in 0u64..9_999_999_999,
+        ) {
+            let index = if lease { Index::Lease } else { Index::Ready };
+            let entry = entry(index, minute, priority, bits, rev);
+            check_key(&entry.key()).unwrap();
+            prop_assert_eq!(Entry::parse(&entry.key()), Some(entry));
+        }
+
+        #[test]
+        fn entries_sort_by_minute_then_priority(
+            a in (0i64..100_000_000, 0u8..10), b in (0i64..100_000_000, 0u8..10), bits: u128,
+        ) {
+            let key = |(minute, priority)| entry(Index::Ready, minute, priority, bits, 1).key();
+            let order = (a.0, 9 - a.1).cmp(&(b.0, 9 - b.1));
+            prop_assert_eq!(key(a).cmp(&key(b)), order);
+        }
+
         #[test]
         fn an_accepted_key_stays_below_the_root(key in "[a-z./\\\\\0-]{0,12}") {
             if check_key(&key).is_ok() {

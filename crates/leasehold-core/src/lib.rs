@@ -9,14 +9,34 @@
 //! | [`ids`] | random names: of writes, of processes |
 //! | [`keys`] | every path in the store, and who may write it |
 //! | [`limits`] | every bound, with its reason (promise P10) |
+//! | [`new_task`] | what a producer asks for, checked |
+//! | [`record`] | how a task is written down |
+//! | [`retry`] | when a failed task runs again |
+//! | [`shard`] | the parts into which a queue is divided |
+//! | [`mod@step`] | the one function that decides every change of a task |
+//! | [`task`] | a task, its states, its history |
 //! | [`time`] | the store's time, and "now" as an interval (promise P6) |
 
 pub mod error;
 pub mod ids;
 pub mod keys;
 pub mod limits;
+pub mod new_task;
+pub mod record;
+pub mod retry;
+pub mod shard;
+pub mod step;
+pub mod task;
+#[cfg(test)]
+mod testing;
 pub mod time;
 
 pub use error::{Error, Kind, Result};
-pub use ids::{HexName, WriteId};
-pub use time::{Now, StoreTime};
+pub use ids::{HexName, LeaseId, Name, TaskId, TaskType, WorkerId, WriteId};
+pub use keys::{Entry, Index};
+pub use new_task::NewTask;
+pub use retry::RetryPolicy;
+pub use shard::{Shard, ShardLen};
+pub use step::{Act, Event, Order, Rejected, Step, step};
+pub use task::{Priority, State, Status, Task};
+pub use time::{Minute, Now, StoreTime};

@@ -65,8 +65,10 @@ mod tests {
     #[test]
     fn pauses_double_up_to_five_minutes() {
         let policy = RetryPolicy::default();
-        let pauses: Vec<_> =
-            [1, 2, 3, 9, 10, 1_000].iter().map(|n| policy.backoff(*n, MIDDLE).as_secs_f64().round()).collect();
+        let pauses: Vec<_> = [1, 2, 3, 9, 10, 1_000]
+            .iter()
+            .map(|n| policy.backoff(*n, MIDDLE).as_secs_f64().round())
+            .collect();
         assert_eq!(pauses, [1.0, 2.0, 4.0, 256.0, 300.0, 300.0]);
     }
 

@@ -21,10 +21,14 @@ impl ShardLen {
     pub fn new(digits: u8) -> Result<Self> {
         match digits {
             1..=4 => Ok(Self(digits)),
-            0 => Err(Error::invalid("shard_prefix_len 0 would put all tasks into one shard; it must be 1 to 4")),
+            0 => Err(Error::invalid(
+                "shard_prefix_len 0 would put all tasks into one shard; it must be 1 to 4",
+            )),
             _ => Err(Error::invalid(format!(
                 "shard_prefix_len {digits} would make {} shards to look through; it must be 1 to 4",
-                16u128.checked_pow(u32::from(digits)).map_or("far too many".into(), |count| count.to_string()),
+                16u128
+                    .checked_pow(u32::from(digits))
+                    .map_or("far too many".into(), |count| count.to_string()),
             ))),
         }
     }
@@ -73,7 +77,9 @@ impl ShardLen {
         };
         let (first, last) = (self.parse(first.trim())?, self.parse(last.trim())?);
         if first > last {
-            return Err(Error::invalid(format!("the range of shards `{text}` is reversed; write {last}-{first}")));
+            return Err(Error::invalid(format!(
+                "the range of shards `{text}` is reversed; write {last}-{first}"
+            )));
         }
         Ok(self.all().into_iter().filter(|shard| (&first..=&last).contains(&shard)).collect())
     }
@@ -103,6 +109,13 @@ impl From<ShardLen> for u8 {
 pub struct Shard(String);
 
 impl Shard {
+    /// The shard that a key names, if it is one of this task's: a task never changes its id, but the number of
+    /// digits can change.
+    pub(crate) fn of(id: &TaskId, text: &str) -> Option<Self> {
+        let len = u8::try_from(text.len()).ok().and_then(|digits| ShardLen::new(digits).ok())?;
+        Some(len.shard_of(id)).filter(|shard| shard.as_str() == text)
+    }
+
     /// The digits.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -133,7 +146,9 @@ mod tests {
 
     #[test]
     fn all_shards_are_listed_in_order() {
-        for (digits, count, first, last) in [(1, 16, "0", "f"), (2, 256, "00", "ff"), (3, 4_096, "000", "fff")] {
+        for (digits, count, first, last) in
+            [(1, 16, "0", "f"), (2, 256, "00", "ff"), (3, 4_096, "000", "fff")]
+        {
             let all = len(digits).all();
             assert_eq!((all.len(), all[0].as_str(), all[count - 1].as_str()), (count, first, last));
             assert!(all.is_sorted());

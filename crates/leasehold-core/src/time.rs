@@ -90,6 +90,42 @@ impl<'de> Deserialize<'de> for StoreTime {
     }
 }
 
+/// A minute of the store's time: the bucket of an index entry. Written as `YYYYMMDD-HHMM`, in UTC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Minute(i64);
+
+impl Minute {
+    /// The minute in which a moment lies.
+    #[must_use]
+    pub fn of(time: StoreTime) -> Self {
+        Self(time.0.div_euclid(60_000))
+    }
+
+    /// Its first moment.
+    #[must_use]
+    pub fn start(self) -> StoreTime {
+        StoreTime(self.0.saturating_mul(60_000))
+    }
+
+    /// Reads the form in which it is written.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let parsed = jiff::civil::DateTime::strptime("%Y%m%d-%H%M", text).ok()?;
+        let stamp = parsed.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp();
+        Some(Self::of(StoreTime(stamp.as_millisecond()))).filter(|minute| minute.to_string() == text)
+    }
+}
+
+impl fmt::Display for Minute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match jiff::Timestamp::from_millisecond(self.start().0) {
+            Ok(stamp) => write!(f, "{}", stamp.strftime("%Y%m%d-%H%M")),
+            // Sorts behind every minute that can be written.
+            Err(_) => f.write_str("99999999-9999"),
+        }
+    }
+}
+
 /// What is known about the present moment of the store's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Now {

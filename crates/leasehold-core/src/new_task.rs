@@ -1,0 +1,251 @@
+//! What a producer asks for. Everything is checked here, before anything is written.
+
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::ids::{Name, TaskId, TaskType};
+use crate::limits::{INLINE_BYTES_MAX, PLAN_AHEAD_MAX, TAG_BYTES_MAX, TAGS_MAX};
+use crate::retry::RetryPolicy;
+use crate::shard::Shard;
+use crate::step::Act;
+use crate::task::{ABANDONED, CREATED, Change, History, Priority, State, Task};
+use crate::time::StoreTime;
+
+/// How many attempts a task has unless its producer says otherwise.
+pub const MAX_ATTEMPTS: u32 = 4;
+
+/// A task as its producer wants it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewTask {
+    /// Which handler runs it.
+    pub task_type: TaskType,
+    /// What the handler gets.
+    pub input: Value,
+    /// When it may start.
+    pub start: Start,
+    /// How many attempts there are.
+    pub max_attempts: u32,
+    /// How long to wait between them.
+    pub retry_policy: RetryPolicy,
+    /// How long one run of the handler may take.
+    pub timeout_secs: Option<u64>,
+    /// So long after its submission it is not worth starting any more.
+    pub expires_in: Option<Duration>,
+    /// Which of the tasks of one minute goes first.
+    pub priority: Priority,
+    /// For finding it.
+    pub tags: BTreeMap<String, String>,
+    /// Submit it only once under this key.
+    pub idempotency_key: Option<String>,
+}
+
+/// When a task may start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// At once.
+    Now,
+    /// After a while.
+    After(Duration),
+    /// At this moment of the store's time.
+    At(StoreTime),
+}
+
+impl NewTask {
+    /// A task of this type, with everything else as usual.
+    pub fn new(task_type: &str, input: Value) -> Result<Self> {
+        Ok(Self {
+            task_type: Name::checked("task type", task_type)?,
+            input,
+            start: Start::Now,
+            max_attempts: MAX_ATTEMPTS,
+            retry_policy: RetryPolicy::default(),
+            timeout_secs: None,
+            expires_in: None,
+            priority: Priority::default(),
+            tags: BTreeMap::new(),
+            idempotency_key: None,
+        })
+    }
+
+    /// Refuses what could not be carried out.
+    pub fn check(&self, now: StoreTime) -> Result<()> {
+        check_size("input", &self.input)?;
+        self.retry_policy.check()?;
+        if self.max_attempts == 0 {
+            return Err(Error::invalid("max_attempts 0 would never run the task; it must be at least 1"));
+        }
+        if self.timeout_secs == Some(0) {
+            return Err(Error::invalid("timeout 0 would never let the handler run; it must be at least 1 s"));
+        }
+        self.check_times(now)?;
+        check_tags(&self.tags)?;
+        match &self.idempotency_key {
+            Some(key) if key.is_empty() => Err(Error::invalid("the idempotency key is empty")),
+            Some(key) if key.len() > TAG_BYTES_MAX => Err(Error::invalid(format!(
+                "the idempotency key is {} bytes long; at most {TAG_BYTES_MAX} are allowed",
+                key.len()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_times(&self, now: StoreTime) -> Result<()> {
+        let start = self.available_at(now);
+        if start > now.plus(PLAN_AHEAD_MAX) {
+            return Err(Error::invalid("the start lies more than ten years ahead; is the unit right?"));
+        }
+        if start.as_millis() < 0 {
+            return Err(Error::invalid("the start lies before 1970; is the unit right?"));
+        }
+        match self.expires_in {
+            Some(after) if after > PLAN_AHEAD_MAX => {
+                Err(Error::invalid("the expiry lies more than ten years ahead; is the unit right?"))
+            }
+            Some(after) if now.plus(after) <= start => {
+                Err(Error::invalid("the task would expire before it may start"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn available_at(&self, now: StoreTime) -> StoreTime {
+        match self.start {
+            Start::Now => now,
+            Start::After(pause) => now.plus(pause),
+            Start::At(time) => time,
+        }
+    }
+
+    /// The task in its first revision.
+    #[must_use]
+    pub fn submitted(self, id: TaskId, shard: Shard, act: &Act) -> Task {
+        let now = act.now.earliest;
+        let state = State::Pending { available_at: self.available_at(now) };
+        Task {
+            task_type: self.task_type,
+            input: self.input,
+            max_attempts: self.max_attempts,
+            retry_policy: self.retry_policy,
+            timeout_secs: self.timeout_secs,
+            priority: self.priority,
+            expires_at: self.expires_in.map(|after| now.plus(after)),
+            tags: self.tags,
+            idempotency_key: self.idempotency_key,
+            ..first_revision(id, shard, state, CREATED, None, act)
+        }
+    }
+}
+
+impl Task {
+    /// The mark that the submit of this id was given up: whoever puts it there on condition *absent* has fenced off
+    /// the submit for good (rules 3 and 4 of the index).
+    #[must_use]
+    pub fn tombstone(id: TaskId, shard: Shard, why: &str, act: &Act) -> Task {
+        let state = State::Cancelled { finished_at: act.now.earliest };
+        first_revision(id, shard, state, ABANDONED, Some(why.to_owned()), act)
+    }
+}
+
+fn first_revision(
+    id: TaskId,
+    shard: Shard,
+    state: State,
+    event: &str,
+    why: Option<String>,
+    act: &Act,
+) -> Task {
+    let now = act.now.earliest;
+    let mut history = History::default();
+    history.add(Change {
+        at: now,
+        event: event.to_owned(),
+        from: None,
+        to: state.status(),
+        by: act.by.clone(),
+        attempt: 0,
+        epoch: 0,
+        why,
+        write_id: act.write_id.clone(),
+    });
+    Task {
+        id,
+        task_type: Name::checked("task type", "abandoned").expect("the name is well formed"),
+        shard,
+        rev: 1,
+        write_id: act.write_id.clone(),
+        input: Value::Null,
+        state,
+        attempt: 0,
+        max_attempts: MAX_ATTEMPTS,
+        retry_policy: RetryPolicy::default(),
+        timeout_secs: None,
+        priority: Priority::default(),
+        created_at: now,
+        updated_at: now,
+        expires_at: None,
+        lease_id: None,
+        epoch: 0,
+        error: None,
+        progress: None,
+        tags: BTreeMap::new(),
+        idempotency_key: None,
+        history,
+        unknown: serde_json::Map::new(),
+    }
+}
+
+/// Refuses an input or output that is too large for a record.
+pub fn check_size(what: &str, value: &Value) -> Result<()> {
+    let bytes = serde_json::to_string(value).map_or(usize::MAX, |text| text.len());
+    if bytes > INLINE_BYTES_MAX {
+        return Err(Error::invalid(format!(
+            "the {what} is {bytes} bytes long; at most {INLINE_BYTES_MAX} fit into a task: put it into an artifact \
+             and pass its address"
+        )));
+    }
+    Ok(())
+}
+
+fn check_tags(tags: &BTreeMap<String, String>) -> Result<()> {
+    if tags.len() > TAGS_MAX {
+        return Err(Error::invalid(format!("{} tags; at most {TAGS_MAX} are allowed", tags.len())));
+    }
+    match tags.iter().find(|(key, value)| key.is_empty() || key.len().max(value.len()) > TAG_BYTES_MAX) {
+        Some((key, _)) => Err(Error::invalid(format!(
+            "tag `{key}` is empty or longer than {TAG_BYTES_MAX} bytes in its key or value"
+        ))),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::now;
+    use serde_json::json;
+
+    #[test]
+    fn bad_orders_are_refused_with_the_way_out() {
+        let good = || NewTask::new("resize", json!({"url": "x"})).unwrap();
+        let secs = Duration::from_secs;
+        let year = secs(365 * 86_400);
+        let orders = [
+            NewTask { input: "x".repeat(300_000).into(), ..good() },
+            NewTask { max_attempts: 0, ..good() },
+            NewTask { timeout_secs: Some(0), ..good() },
+            NewTask { start: Start::After(year * 11), ..good() },
+            NewTask { start: Start::At(StoreTime::from_millis(-5)), ..good() },
+            NewTask { start: Start::After(secs(60)), expires_in: Some(secs(60)), ..good() },
+            NewTask { expires_in: Some(year * 20), ..good() },
+            NewTask { tags: [(String::new(), String::new())].into(), ..good() },
+            NewTask { idempotency_key: Some(String::new()), ..good() },
+            NewTask { retry_policy: RetryPolicy { factor: 0.0, ..RetryPolicy::default() }, ..good() },
+        ];
+        let errors: Vec<_> =
+            orders.iter().map(|order| order.check(now().earliest).unwrap_err().to_string()).collect();
+        insta::assert_snapshot!(errors.join("\n"));
+        good().check(now().earliest).unwrap();
+    }
+}

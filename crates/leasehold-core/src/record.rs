@@ -1,0 +1,255 @@
+//! How a task is written down: one flat JSON object, for any language and for people.
+//!
+//! Reading is strict about what must agree — the id and shard with the key, the fields with the status — because a
+//! record that does not make sense must be left for a person, not acted upon. It is generous about what it does not
+//! know: fields of a newer writer are kept and written back.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+use crate::error::{Error, Kind, Result};
+use crate::ids::{LeaseId, TaskId, TaskType, WorkerId, WriteId};
+use crate::keys;
+use crate::retry::RetryPolicy;
+use crate::shard::Shard;
+use crate::task::{Change, Claim, History, Priority, State, Status, Task};
+use crate::time::StoreTime;
+
+/// The newest format that this program writes and reads.
+pub const FORMAT: u32 = 1;
+
+#[derive(Serialize, Deserialize)]
+struct Flat {
+    format: u32,
+    id: TaskId,
+    task_type: TaskType,
+    shard: Shard,
+    status: Status,
+    rev: u64,
+    write_id: WriteId,
+    #[serde(default)]
+    input: Value,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    output: Option<Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    attempt: u32,
+    max_attempts: u32,
+    #[serde(default)]
+    retry_policy: RetryPolicy,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    timeout_secs: Option<u64>,
+    #[serde(default)]
+    priority: Priority,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    available_at: Option<StoreTime>,
+    created_at: StoreTime,
+    updated_at: StoreTime,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    finished_at: Option<StoreTime>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    expires_at: Option<StoreTime>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    claimed_by: Option<WorkerId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    lease_id: Option<LeaseId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    lease_expires_at: Option<StoreTime>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    renewed_at: Option<StoreTime>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    cancel_requested: bool,
+    epoch: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    progress: Option<Value>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    tags: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    idempotency_key: Option<String>,
+    history: Vec<Change>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    history_folded: u64,
+    #[serde(flatten)]
+    unknown: Map<String, Value>,
+}
+
+/// The bytes of a task.
+#[must_use]
+pub fn write(task: &Task) -> Vec<u8> {
+    serde_json::to_vec(&flat(task)).expect("a task has no keys that are not text")
+}
+
+/// The task as a JSON value, for people and machines.
+#[must_use]
+pub fn value(task: &Task) -> Value {
+    serde_json::to_value(flat(task)).expect("a task has no keys that are not text")
+}
+
+/// Reads the object at the key of a task.
+pub fn read(key: &str, body: &[u8]) -> Result<Task> {
+    let corrupt = |why: String| Error::new(Kind::Corrupt, format!("`{key}` is not a task: {why}"));
+    let flat: Flat = serde_json::from_slice(body).map_err(|error| corrupt(error.to_string()))?;
+    if flat.format > FORMAT {
+        return Err(corrupt(format!("it has format {}, and this program knows {FORMAT}", flat.format)));
+    }
+    if keys::parse_task(key) != Some((flat.shard.as_str().to_owned(), flat.id)) {
+        return Err(corrupt(format!("it says that it is {} in shard {}", flat.id, flat.shard)));
+    }
+    task(flat).map_err(|missing| corrupt(format!("it has no {missing}, which its status calls for")))
+}
+
+fn task(flat: Flat) -> Result<Task, &'static str> {
+    let finished_at = flat.finished_at.ok_or("finished_at");
+    let state = match flat.status {
+        Status::Pending => State::Pending { available_at: flat.available_at.ok_or("available_at")? },
+        Status::Running => State::Running(Claim {
+            by: flat.claimed_by.ok_or("claimed_by")?,
+            expires_at: flat.lease_expires_at.ok_or("lease_expires_at")?,
+            renewed_at: flat.renewed_at,
+            cancel_requested: flat.cancel_requested,
+        }),
+        Status::Completed => {
+            State::Completed { output: flat.output.unwrap_or_default(), finished_at: finished_at? }
+        }
+        Status::Failed => State::Failed { finished_at: finished_at? },
+        Status::Cancelled => State::Cancelled { finished_at: finished_at? },
+        Status::Expired => State::Expired { finished_at: finished_at? },
+        Status::Purged => State::Purged { finished_at: finished_at? },
+    };
+    if matches!(state, State::Running(_)) && flat.lease_id.is_none() {
+        return Err("lease_id");
+    }
+    Ok(Task {
+        id: flat.id,
+        task_type: flat.task_type,
+        shard: flat.shard,
+        rev: flat.rev,
+        write_id: flat.write_id,
+        input: flat.input,
+        state,
+        attempt: flat.attempt,
+        max_attempts: flat.max_attempts,
+        retry_policy: flat.retry_policy,
+        timeout_secs: flat.timeout_secs,
+        priority: flat.priority,
+        created_at: flat.created_at,
+        updated_at: flat.updated_at,
+        expires_at: flat.expires_at,
+        lease_id: flat.lease_id,
+        epoch: flat.epoch,
+        error: flat.error,
+        progress: flat.progress,
+        tags: flat.tags,
+        idempotency_key: flat.idempotency_key,
+        history: History { changes: flat.history, folded: flat.history_folded },
+        unknown: flat.unknown,
+    })
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls for")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+fn flat(task: &Task) -> Flat {
+    let claim = if let State::Running(claim) = &task.state { Some(claim) } else { None };
+    let output = if let State::Completed { output, .. } = &task.state { Some(output.clone()) } else { None };
+    let available_at =
+        if let State::Pending { available_at } = task.state { Some(available_at) } else { None };
+    Flat {
+        format: FORMAT,
+        id: task.id,
+        task_type: task.task_type.clone(),
+        shard: task.shard.clone(),
+        status: task.status(),
+        rev: task.rev,
+        write_id: task.write_id.clone(),
+        input: task.input.clone(),
+        output,
+        error: task.error.clone(),
+        attempt: task.attempt,
+        max_attempts: task.max_attempts,
+        retry_policy: task.retry_policy.clone(),
+        timeout_secs: task.timeout_secs,
+        priority: task.priority,
+        available_at,
+        created_at: task.created_at,
+        updated_at: task.updated_at,
+        finished_at: task.state.finished_at(),
+        expires_at: task.expires_at,
+        claimed_by: claim.map(|claim| claim.by.clone()),
+        lease_id: task.lease_id.clone(),
+        lease_expires_at: claim.map(|claim| claim.expires_at),
+        renewed_at: claim.and_then(|claim| claim.renewed_at),
+        cancel_requested: claim.is_some_and(|claim| claim.cancel_requested),
+        epoch: task.epoch,
+        progress: task.progress.clone(),
+        tags: task.tags.clone(),
+        idempotency_key: task.idempotency_key.clone(),
+        history: task.history.changes.clone(),
+        history_folded: task.history.folded,
+        unknown: task.unknown.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::pending;
+    use proptest::prelude::*;
+
+    fn key(task: &Task) -> String {
+        keys::task(&task.shard, &task.id)
+    }
+
+    #[test]
+    fn a_record_is_flat_and_readable() {
+        insta::assert_snapshot!(serde_json::to_string_pretty(&value(&pending())).unwrap());
+    }
+
+    #[test]
+    fn fields_of_a_newer_writer_survive() {
+        let task = pending();
+        let mut value = value(&task);
+        value["color"] = serde_json::json!({"of": ["the", "future"]});
+        let read_back = read(&key(&task), value.to_string().as_bytes()).unwrap();
+        assert_eq!(serde_json::from_slice::<Value>(&write(&read_back)).unwrap(), value);
+    }
+
+    #[test]
+    fn records_that_make_no_sense_are_corrupt() {
+        let task = pending();
+        let good = value(&task);
+        let mut cases = Vec::new();
+        for (field, wrong) in [
+            ("format", Value::from(2)),
+            ("status", "asleep".into()),
+            ("status", "running".into()),
+            ("status", "completed".into()),
+            ("id", TaskId::from_random(99).to_string().into()),
+            ("shard", "f".into()),
+            ("rev", (-1).into()),
+            ("created_at", "yesterday".into()),
+            ("priority", 10.into()),
+            ("task_type", "a/b".into()),
+        ] {
+            let mut record = good.clone();
+            record[field] = wrong;
+            let error = read(&key(&task), record.to_string().as_bytes()).unwrap_err();
+            assert_eq!(error.kind(), Kind::Corrupt);
+            cases.push(error.to_string());
+        }
+        for body in ["", "{", "null", "[]", "\u{0}"] {
+            assert_eq!(read(&key(&task), body.as_bytes()).unwrap_err().kind(), Kind::Corrupt);
+        }
+        insta::assert_snapshot!(cases.join("\n"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(body in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = read("tasks/0/x.json", &body);
+        }
+    }
+}
