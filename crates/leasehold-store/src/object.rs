@@ -3,11 +3,13 @@
 //! Its own retries are off. It would repeat puts on condition after 5xx, 408 and 429 by itself, so that a put
 //! that was carried out comes back as "precondition failed": a race won that looks lost. Every call here is one
 //! request, and what its answer means is decided from the status that was seen on the wire
-//! ([`http`]), not from the error it was turned into.
+//! ([`http`]), not from the error it was turned into. Requests to S3 are dated by the store's time where the
+//! machine's own clock is wrong ([`sign`]).
 
 mod address;
 mod aws_files;
 mod http;
+mod sign;
 
 pub use address::{AccessKey, BucketAddress, Provider};
 
@@ -216,7 +218,9 @@ impl Refused {
     fn cause(&self) -> Cause {
         match self.exchange {
             Exchange::Unsent => Cause::Final(Kind::Denied),
-            Exchange::Unreached => Cause::Unreached,
+            // Turned away at the door for its date: it surely was not carried out, and the next try is signed
+            // with the time that the refusal told.
+            Exchange::Unreached | Exchange::Misdated => Cause::Unreached,
             Exchange::Unanswered => Cause::Unanswered,
             Exchange::Answered(status) => match status.as_u16() {
                 // 409 speaks of another request for the same key at the same time: wait and ask again.
@@ -244,6 +248,9 @@ impl BucketAddress {
                     self.place()
                 )
             }
+            _ if refused.exchange == Exchange::Misdated || refused.says("RequestTimeTooSkewed") => {
+                format!("{store} refuses requests because this machine's clock is wrong; set it")
+            }
             Cause::Unreached => {
                 format!("{} cannot be reached; check the address and the network", self.place())
             }
@@ -251,9 +258,6 @@ impl BucketAddress {
             Cause::Throttled => format!("{store} asks to slow down"),
             Cause::Final(Kind::Denied) if refused.exchange == Exchange::Unsent => {
                 format!("no credentials for {store}; {}", self.provider.credentials_hint())
-            }
-            Cause::Final(Kind::Denied) if refused.says("RequestTimeTooSkewed") => {
-                format!("{store} refuses requests because this machine's clock is wrong; set it")
             }
             Cause::Final(Kind::Denied) => format!(
                 "{store} refuses these credentials; check them, and that they may read, write, list and delete"

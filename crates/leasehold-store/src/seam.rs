@@ -200,7 +200,7 @@ pub enum Cause {
     Throttled,
     /// The request was sent and no usable answer came: it may have been carried out, or may still be.
     Unanswered,
-    /// The request never reached the store.
+    /// The request never reached the store, or was turned away unread: it surely was not carried out.
     Unreached,
     /// Asking again will not help.
     Final(Kind),

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::http::{DatedConnector, Endpoint};
+use super::sign::Signer;
 use super::{Remote, aws_files};
 use crate::clock::Clock;
 use crate::host::Host;
@@ -119,13 +120,10 @@ impl BucketAddress {
             clock: clock.clone(),
             host: host.clone(),
             endpoint: Endpoint { exactly: self.endpoint.as_deref().and_then(host_of), parts },
+            signer: Signer::default(),
         };
         let built = match self.provider {
-            Provider::Aws => self
-                .s3()?
-                .with_http_connector(connector(&[".s3.", ".s3-", ".s3express-"]))
-                .build()
-                .map(|s3| Arc::new(s3) as _),
+            Provider::Aws => signing(self.s3()?, connector(&[".s3.", ".s3-", ".s3express-"])),
             Provider::Google => self
                 .google()
                 .with_http_connector(connector(&[".storage.googleapis.com"]))
@@ -184,6 +182,14 @@ impl BucketAddress {
         let is_local = self.endpoint.as_deref().is_some_and(is_loopback);
         azure.with_client_options(client_options(is_local)).with_retry(no_retries())
     }
+}
+
+/// Builds a client whose seam can sign anew: the credentials are known only once the client is there.
+fn signing(s3: AmazonS3Builder, connector: DatedConnector) -> object_store::Result<Arc<dyn Remote>> {
+    let signer = connector.signer.clone();
+    let s3 = s3.with_http_connector(connector).build()?;
+    signer.learn(s3.credentials());
+    Ok(Arc::new(s3))
 }
 
 /// Retrying is ours, with the rule for lost answers.

@@ -3,10 +3,14 @@
 //!
 //! `object_store` folds statuses together (409 on create becomes "already exists", 404 under if-match becomes
 //! "precondition failed"), so what the store really said is noted here, before that happens.
+//!
+//! It also dates requests by the machine's wall clock, which may be wrong; those are signed anew here, with the
+//! store's time ([`sign`]).
 
 use async_trait::async_trait;
 use http::StatusCode;
 use http::header::DATE;
+use leasehold_core::StoreTime;
 use object_store::ClientOptions;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
@@ -16,6 +20,7 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::sync::Arc;
 
+use super::sign::{self, Signer};
 use crate::clock::Clock;
 use crate::host::Host;
 
@@ -26,6 +31,8 @@ pub(super) enum Exchange {
     Unsent,
     /// The store answered with this status.
     Answered(StatusCode),
+    /// The store refused, and by its own date the request was signed with a wrong clock.
+    Misdated,
     /// No connection could be made.
     Unreached,
     /// Sent, but not answered.
@@ -52,6 +59,7 @@ pub(super) struct DatedConnector {
     pub(super) clock: Arc<Clock>,
     pub(super) host: Arc<dyn Host>,
     pub(super) endpoint: Endpoint,
+    pub(super) signer: Signer,
 }
 
 /// Which hosts are the store. The same seam also carries requests for credentials, whose hosts have clocks of
@@ -80,6 +88,7 @@ impl HttpConnector for DatedConnector {
             clock: self.clock.clone(),
             host: self.host.clone(),
             endpoint: self.endpoint.clone(),
+            signer: self.signer.clone(),
         }))
     }
 }
@@ -90,26 +99,30 @@ struct DatedService {
     clock: Arc<Clock>,
     host: Arc<dyn Host>,
     endpoint: Endpoint,
+    signer: Signer,
 }
 
 #[async_trait]
 impl HttpService for DatedService {
-    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+    async fn call(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
         if !request.uri().host().is_some_and(|host| self.endpoint.is_store(host)) {
             return self.inner.execute(request).await;
         }
+        if let Some(now) = self.clock.now() {
+            self.signer.redate(&mut request, now).await;
+        }
+        let signed = sign::signed_at(&request);
         note(Exchange::Unanswered);
         let sent = self.host.instant();
         let answer = self.inner.execute(request).await;
         let received = self.host.instant();
         match &answer {
             Ok(response) => {
-                note(Exchange::Answered(response.status()));
-                if let Some(date_secs) =
-                    response.headers().get(DATE).and_then(|date| seconds(date.as_bytes()))
-                {
+                let date_secs = response.headers().get(DATE).and_then(|date| seconds(date.as_bytes()));
+                if let Some(date_secs) = date_secs {
                     self.clock.observe(date_secs, sent, received);
                 }
+                note(meaning(response.status(), signed, date_secs));
             }
             Err(error) if error.kind() == HttpErrorKind::Connect => note(Exchange::Unreached),
             Err(_) => {}
@@ -121,6 +134,18 @@ impl HttpService for DatedService {
 fn note(exchange: Exchange) {
     // Outside a call of ours (a credential refreshed on its own) there is nobody to tell.
     let _ = EXCHANGE.try_with(|noted| *noted.borrow_mut() = exchange);
+}
+
+/// Any 403 to a request with a wrong date counts as due to it: not all stores say so in the same words, and if
+/// it was not, the next try has the right date and shows it.
+fn meaning(status: StatusCode, signed: Option<StoreTime>, date_secs: Option<i64>) -> Exchange {
+    let date = date_secs.map(|secs| StoreTime::from_millis(secs.saturating_mul(1_000)));
+    match (signed, date) {
+        (Some(signed), Some(date)) if status == StatusCode::FORBIDDEN && sign::is_misdated(signed, date) => {
+            Exchange::Misdated
+        }
+        _ => Exchange::Answered(status),
+    }
 }
 
 /// Seconds since 1970 of an HTTP date.
