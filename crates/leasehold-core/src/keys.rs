@@ -229,16 +229,16 @@ mod tests {
     #[test]
     fn entries_look_as_documented() {
         let ready = entry(Index::Ready, 29_912_000, 9, 1, 7).key();
-        assert_eq!(ready, "ready/0/20261115-0640/000000000-0000-4000-8000-000000000001.0000000007");
+        assert_eq!(ready, "ready/0/20261115-0520/000000000-0000-4000-8000-000000000001.0000000007");
         let lease = entry(Index::Lease, 29_912_000, 9, 1, 7).key();
-        assert_eq!(lease, "leases/0/20261115-0640/00000000-0000-4000-8000-000000000001.0000000007");
+        assert_eq!(lease, "leases/0/20261115-0520/00000000-0000-4000-8000-000000000001.0000000007");
         for wrong in [
             "",
             "ready/",
-            "ready/0/20261115-0640/x.1",
+            "ready/0/20261115-0520/x.1",
             &ready.replace(".0000000007", ".7"),
             &ready.replace("ready/0", "ready/1"),
-            &ready.replace("-0640", "-0660"),
+            &ready.replace("-0520", "-0560"),
             &ready.replace("ready", "reedy"),
         ] {
             assert_eq!(Entry::parse(wrong), None, "{wrong}");

@@ -188,122 +188,56 @@ impl fmt::Display for Rejected {
 
 /// Decides what `event` makes of `task`.
 pub fn step(task: &Task, event: &Event, act: &Act) -> Result<Step, Rejected> {
-    let now = act.now.earliest;
     let mut next = Next { task: task.clone(), why: None };
-    let entry_first = match event {
-        Event::Claim { worker, lease_id, lease } => {
-            let State::Pending { available_at } = task.state else { return Err(refused(task)) };
-            may_start(task, available_at, act.now)?;
-            next.task.epoch += 1;
-            next.task.attempt += 1;
-            next.task.lease_id = Some(lease_id.clone());
-            let claim = Claim {
-                by: worker.clone(),
-                expires_at: now.plus(*lease),
-                renewed_at: None,
-                cancel_requested: false,
-            };
-            next.task.state = State::Running(claim);
-            false
-        }
+    let now = act.now.earliest;
+    let course = match event {
+        Event::Claim { worker, lease_id, lease } => next.claim(task, worker, lease_id, *lease, act.now)?,
         Event::Renew { lease_id, lease, progress } => {
-            let claim = holder(task, lease_id)?;
-            // Never shorter than what was confirmed before.
-            let expires_at = claim.expires_at.max(now.plus(*lease));
-            next.task.state = State::Running(Claim { expires_at, renewed_at: Some(now), ..claim.clone() });
-            next.task.progress = progress.clone().or(next.task.progress);
-            return Ok(next.without_history(act));
+            next.renew(holder(task, lease_id)?, *lease, progress.as_ref(), now)
         }
         Event::Complete { lease_id, output } => {
             settled(task, lease_id)?;
-            next.task.state = State::Completed { output: output.clone(), finished_at: now };
-            false
+            next.end(State::Completed { output: output.clone(), finished_at: now })
         }
         Event::Fail { lease_id, error, retryable } => {
-            let claim = settled(task, lease_id)?;
-            next.why = Some(shortened(error));
-            next.task.error.clone_from(&next.why);
-            next.fail(claim.cancel_requested, *retryable, act)
+            next.fail(settled(task, lease_id)?, shortened(error), *retryable, act)
         }
-        Event::Snooze { lease_id, until } => {
-            let claim = settled(task, lease_id)?;
-            next.hand_back(claim.cancel_requested, *until, now)
-        }
-        Event::Release { lease_id } => {
-            let claim = settled(task, lease_id)?;
-            next.hand_back(claim.cancel_requested, now, now)
-        }
+        Event::Snooze { lease_id, until } => next.hand_back(settled(task, lease_id)?, *until, now),
+        Event::Release { lease_id } => next.hand_back(settled(task, lease_id)?, now, now),
         Event::Stop { lease_id } => {
             settled(task, lease_id)?;
-            next.task.state = State::Cancelled { finished_at: now };
-            false
+            next.end(State::Cancelled { finished_at: now })
         }
-        Event::TimeOut => {
-            let State::Running(claim) = &task.state else { return Err(refused(task)) };
-            if !act.now.is_past(claim.expires_at) {
-                return Err(Rejected::NotBefore(claim.expires_at));
-            }
-            next.why = Some(format!("the lease of {} ran out", claim.by));
-            next.task.error.clone_from(&next.why);
-            next.fail(claim.cancel_requested, true, act);
-            // The lease entry by which it was found stays until the new one is there.
-            false
-        }
-        Event::Cancel => match &task.state {
-            State::Pending { .. } => {
-                next.task.state = State::Cancelled { finished_at: now };
-                false
-            }
-            State::Running(claim) if claim.cancel_requested => return Err(Rejected::AlreadySo),
-            State::Running(claim) => {
-                next.task.state = State::Running(Claim { cancel_requested: true, ..claim.clone() });
-                return Ok(next.with_history(task, event, act, Order::TaskOnly));
-            }
-            _ => return Err(refused(task)),
-        },
-        Event::Expire => {
-            let State::Pending { .. } = task.state else { return Err(refused(task)) };
-            let expiry = task.expires_at.ok_or(Rejected::Status(Status::Pending))?;
-            if !act.now.is_past(expiry) {
-                return Err(Rejected::NotBefore(expiry));
-            }
-            next.task.state = State::Expired { finished_at: now };
-            false
-        }
+        Event::TimeOut => next.time_out(task, act)?,
+        Event::Cancel => next.cancel(task, now)?,
+        Event::Expire => next.expire(task, act.now)?,
         Event::Reschedule { at } => {
             let State::Pending { .. } = task.state else { return Err(refused(task)) };
-            next.task.state = State::Pending { available_at: *at };
             next.why = Some(format!("for {at}"));
-            true
+            next.wait(*at)
         }
-        Event::Retry => {
-            if task.is_tombstone() {
-                return Err(Rejected::Tombstone);
-            }
-            if !matches!(task.status(), Status::Failed | Status::Cancelled | Status::Expired) {
-                return Err(refused(task));
-            }
-            next.task.attempt = 0;
-            // It has expired, or may have: whoever wants it again wants it in spite of that.
-            next.task.expires_at = None;
-            next.task.state = State::Pending { available_at: now };
-            true
+        Event::Retry => next.retry(task, now)?,
+        Event::Purge if !task.status().is_final() || task.status() == Status::Purged => {
+            return Err(refused(task));
         }
-        Event::Purge => {
-            if !task.status().is_final() || task.status() == Status::Purged {
-                return Err(refused(task));
-            }
-            next.task.state = State::Purged { finished_at: now };
-            false
-        }
-        Event::Fence => {
-            if !task.status().is_final() {
-                return Err(refused(task));
-            }
-            return Ok(next.without_history(act));
-        }
+        Event::Purge => next.end(State::Purged { finished_at: now }),
+        Event::Fence if !task.status().is_final() => return Err(refused(task)),
+        Event::Fence => Course::Quiet,
     };
-    Ok(next.moved(task, event, act, entry_first))
+    Ok(next.written(task, event, act, course))
+}
+
+/// How a change is written down.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Course {
+    /// Only the task, and not in its history.
+    Quiet,
+    /// Only the task.
+    TaskOnly,
+    /// The task, then its entry.
+    TaskFirst,
+    /// The entry, then the task.
+    EntryFirst,
 }
 
 /// A task in the making.
@@ -313,43 +247,131 @@ struct Next {
 }
 
 impl Next {
-    /// Pending again after a pause, or failed for good; says whether the entry goes first.
-    fn fail(&mut self, cancel_requested: bool, retryable: bool, act: &Act) -> bool {
-        let now = act.now.earliest;
-        let again = retryable && self.task.attempt < self.task.max_attempts && !cancel_requested;
-        self.task.state = if again {
-            let pause = self.task.retry_policy.backoff(self.task.attempt, act.chance);
-            State::Pending { available_at: now.plus(pause) }
-        } else if cancel_requested {
-            State::Cancelled { finished_at: now }
-        } else {
-            State::Failed { finished_at: now }
-        };
-        again
+    fn claim(
+        &mut self,
+        from: &Task,
+        worker: &WorkerId,
+        lease_id: &LeaseId,
+        lease: Duration,
+        now: Now,
+    ) -> Result<Course, Rejected> {
+        let State::Pending { available_at } = from.state else { return Err(refused(from)) };
+        may_start(from, available_at, now)?;
+        self.task.epoch += 1;
+        self.task.attempt += 1;
+        self.task.lease_id = Some(lease_id.clone());
+        let expires_at = now.earliest.plus(lease);
+        let claim = Claim { by: worker.clone(), expires_at, renewed_at: None, cancel_requested: false };
+        self.task.state = State::Running(claim);
+        Ok(Course::TaskFirst)
     }
 
-    /// Pending again without having used an attempt; says whether the entry goes first.
-    fn hand_back(&mut self, cancel_requested: bool, available_at: StoreTime, now: StoreTime) -> bool {
-        if cancel_requested {
-            self.task.state = State::Cancelled { finished_at: now };
-        } else {
-            self.task.attempt = self.task.attempt.saturating_sub(1);
-            self.task.state = State::Pending { available_at };
+    fn renew(&mut self, claim: &Claim, lease: Duration, progress: Option<&Value>, now: StoreTime) -> Course {
+        // Never shorter than what was confirmed before.
+        let expires_at = claim.expires_at.max(now.plus(lease));
+        self.task.state = State::Running(Claim { expires_at, renewed_at: Some(now), ..claim.clone() });
+        if progress.is_some() {
+            self.task.progress = progress.cloned();
         }
-        !cancel_requested
+        Course::Quiet
     }
 
-    fn moved(self, from: &Task, event: &Event, act: &Act, entry_first: bool) -> Step {
-        let mut step = self.with_history(from, event, act, Order::TaskOnly);
-        let (write, remove) = (step.task.entry(), from.entry());
-        step.order = match write {
-            Some(write) if entry_first => Order::EntryFirst { write, remove },
-            write => Order::TaskFirst { write, remove },
+    fn end(&mut self, state: State) -> Course {
+        self.task.state = state;
+        Course::TaskFirst
+    }
+
+    fn wait(&mut self, available_at: StoreTime) -> Course {
+        self.task.state = State::Pending { available_at };
+        Course::EntryFirst
+    }
+
+    /// Pending again after a pause, or ended for good.
+    fn fail(&mut self, claim: &Claim, error: String, retryable: bool, act: &Act) -> Course {
+        self.why = Some(error.clone());
+        self.task.error = Some(error);
+        let finished_at = act.now.earliest;
+        if claim.cancel_requested {
+            self.end(State::Cancelled { finished_at })
+        } else if retryable && self.task.attempt < self.task.max_attempts {
+            let pause = self.task.retry_policy.backoff(self.task.attempt, act.chance);
+            self.wait(finished_at.plus(pause))
+        } else {
+            self.end(State::Failed { finished_at })
+        }
+    }
+
+    /// Pending again without having used an attempt.
+    fn hand_back(&mut self, claim: &Claim, available_at: StoreTime, now: StoreTime) -> Course {
+        if claim.cancel_requested {
+            return self.end(State::Cancelled { finished_at: now });
+        }
+        self.task.attempt = self.task.attempt.saturating_sub(1);
+        self.wait(available_at)
+    }
+
+    fn time_out(&mut self, from: &Task, act: &Act) -> Result<Course, Rejected> {
+        let State::Running(claim) = &from.state else { return Err(refused(from)) };
+        if !act.now.is_past(claim.expires_at) {
+            return Err(Rejected::NotBefore(claim.expires_at));
+        }
+        self.fail(claim, format!("the lease of {} ran out", claim.by), true, act);
+        // The lease entry by which it was found stays until the new entry is there, so the task may go first.
+        Ok(Course::TaskFirst)
+    }
+
+    fn cancel(&mut self, from: &Task, now: StoreTime) -> Result<Course, Rejected> {
+        match &from.state {
+            State::Pending { .. } => Ok(self.end(State::Cancelled { finished_at: now })),
+            State::Running(claim) if claim.cancel_requested => Err(Rejected::AlreadySo),
+            State::Running(claim) => {
+                self.task.state = State::Running(Claim { cancel_requested: true, ..claim.clone() });
+                Ok(Course::TaskOnly)
+            }
+            _ => Err(refused(from)),
+        }
+    }
+
+    fn expire(&mut self, from: &Task, now: Now) -> Result<Course, Rejected> {
+        let (State::Pending { .. }, Some(expiry)) = (&from.state, from.expires_at) else {
+            return Err(refused(from));
         };
-        step
+        if !now.is_past(expiry) {
+            return Err(Rejected::NotBefore(expiry));
+        }
+        Ok(self.end(State::Expired { finished_at: now.earliest }))
     }
 
-    fn with_history(mut self, from: &Task, event: &Event, act: &Act, order: Order) -> Step {
+    fn retry(&mut self, from: &Task, now: StoreTime) -> Result<Course, Rejected> {
+        if from.is_tombstone() {
+            return Err(Rejected::Tombstone);
+        }
+        if !matches!(from.status(), Status::Failed | Status::Cancelled | Status::Expired) {
+            return Err(refused(from));
+        }
+        self.task.attempt = 0;
+        // It has expired, or may have: whoever wants it again wants it in spite of that.
+        self.task.expires_at = None;
+        Ok(self.wait(now))
+    }
+
+    fn written(mut self, from: &Task, event: &Event, act: &Act, course: Course) -> Step {
+        self.task.rev += 1;
+        self.task.write_id = act.write_id.clone();
+        self.task.updated_at = act.now.earliest;
+        if course != Course::Quiet {
+            self.note(from, event, act);
+        }
+        let (write, remove) = (self.task.entry(), from.entry());
+        let order = match (course, write) {
+            (Course::Quiet | Course::TaskOnly, _) => Order::TaskOnly,
+            (Course::EntryFirst, Some(write)) => Order::EntryFirst { write, remove },
+            (_, write) => Order::TaskFirst { write, remove },
+        };
+        Step { task: self.task, order }
+    }
+
+    fn note(&mut self, from: &Task, event: &Event, act: &Act) {
         let change = Change {
             at: act.now.earliest,
             event: event.name().to_owned(),
@@ -363,14 +385,6 @@ impl Next {
             write_id: act.write_id.clone(),
         };
         self.task.history.add(change);
-        Step { order, ..self.without_history(act) }
-    }
-
-    fn without_history(mut self, act: &Act) -> Step {
-        self.task.rev += 1;
-        self.task.write_id = act.write_id.clone();
-        self.task.updated_at = act.now.earliest;
-        Step { task: self.task, order: Order::TaskOnly }
     }
 }
 

@@ -303,6 +303,7 @@ pub struct History {
 
 impl History {
     /// The changes that are kept, oldest first.
+    #[must_use]
     pub fn events(&self) -> impl DoubleEndedIterator<Item = &Change> {
         self.changes.iter()
     }

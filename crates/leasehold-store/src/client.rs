@@ -71,6 +71,13 @@ impl Client {
         self
     }
 
+    /// The same client for use on another runtime: the same ledger, but nothing that a busy runtime could hold up.
+    #[must_use]
+    pub fn apart(&self) -> Self {
+        let store = self.store.apart().unwrap_or_else(|| self.store.clone());
+        Self { store, ..self.clone() }
+    }
+
     /// Every request of this client and its clones.
     #[must_use]
     pub fn ledger(&self) -> &Ledger {

@@ -39,15 +39,16 @@ impl<T: ObjectStore + PaginatedListStore> Remote for T {}
 pub struct BucketStore {
     remote: Arc<dyn Remote>,
     clock: Arc<Clock>,
+    host: Arc<dyn Host>,
     address: BucketAddress,
 }
 
 impl BucketStore {
     /// A client of the bucket at this address. Sends nothing yet.
-    pub fn open(address: BucketAddress, host: &Arc<dyn Host>) -> Result<Self> {
+    pub fn open(mut address: BucketAddress, host: &Arc<dyn Host>) -> Result<Self> {
         let clock = Arc::new(Clock::dated(host.clone()));
         let remote = address.connect(&clock, host)?;
-        Ok(Self { remote, clock, address })
+        Ok(Self { remote, clock, host: host.clone(), address })
     }
 
     fn path(&self, key: &str) -> Result<Path, Failure> {
@@ -112,7 +113,7 @@ impl Store for BucketStore {
             match self.send(call).await {
                 Ok((body, meta)) => self.object(body, &meta).map(Get::Found),
                 Err(refused) if refused.is(StatusCode::NOT_MODIFIED) => Ok(Get::Unchanged),
-                Err(refused) if refused.is(StatusCode::NOT_FOUND) && !refused.says("NoSuchBucket") => {
+                Err(refused) if refused.is(StatusCode::NOT_FOUND) && !refused.is_without_bucket() => {
                     Ok(Get::Missing)
                 }
                 Err(refused) => Err(self.address.explain(refused)),
@@ -143,7 +144,13 @@ impl Store for BucketStore {
         Box::pin(async move {
             let path = self.path(key)?;
             match self.send(self.remote.delete(&path)).await {
-                Err(refused) if !refused.is(StatusCode::NOT_FOUND) || refused.says("NoSuchBucket") => {
+                // Azure answers a removal of nothing with a good status around a bad one.
+                Err(Refused { error: object_store::Error::NotFound { .. }, exchange })
+                    if exchange != Exchange::Answered(StatusCode::NOT_FOUND) =>
+                {
+                    Ok(())
+                }
+                Err(refused) if !refused.is(StatusCode::NOT_FOUND) || refused.is_without_bucket() => {
                     Err(self.address.explain(refused))
                 }
                 _ => Ok(()),
@@ -162,8 +169,16 @@ impl Store for BucketStore {
                 ..PaginatedListOptions::default()
             };
             let call = self.remote.list_paginated((!prefix.is_empty()).then_some(&prefix), options);
-            let answer = self.send(call).await.map_err(|refused| self.address.explain(refused))?;
-            Ok(self.page(answer))
+            match self.send(call).await {
+                Ok(answer) => Ok(self.page(answer)),
+                // The page arrived, but `object_store` cannot read one of its keys, and never will.
+                Err(Refused { error: error @ object_store::Error::InvalidPath { .. }, .. }) => {
+                    let message =
+                        format!("{} holds a key that cannot be read: {error}; remove it", self.describe());
+                    Err(Failure::last(Kind::Corrupt, message).because(error))
+                }
+                Err(refused) => Err(self.address.explain(refused)),
+            }
         })
     }
 
@@ -173,6 +188,13 @@ impl Store for BucketStore {
 
     fn describe(&self) -> String {
         self.address.describe()
+    }
+
+    /// With connections of its own, but the same clock: what one learns of the store's time, the other knows.
+    fn apart(&self) -> Option<Arc<dyn Store>> {
+        let mut address = self.address.clone();
+        let remote = address.connect(&self.clock, &self.host).ok()?;
+        Some(Arc::new(Self { remote, clock: self.clock.clone(), host: self.host.clone(), address }))
     }
 }
 
@@ -197,17 +219,22 @@ impl Refused {
     /// compatibles; a missing bucket does not.
     fn is_about_the_condition(&self) -> bool {
         let Exchange::Answered(status) = self.exchange else { return false };
-        let missing = status == StatusCode::NOT_FOUND && !self.says("NoSuchBucket");
+        let missing = status == StatusCode::NOT_FOUND && !self.is_without_bucket();
         missing
             || [StatusCode::PRECONDITION_FAILED, StatusCode::CONFLICT, StatusCode::NOT_MODIFIED]
                 .contains(&status)
     }
 
-    /// Whether the store's own words contain this code.
+    fn is_without_bucket(&self) -> bool {
+        self.says("NoSuchBucket") || self.says("ContainerNotFound")
+    }
+
+    /// Whether the store gave this code as its reason.
     fn says(&self, code: &str) -> bool {
+        let code = format!("<Code>{code}</Code>");
         let mut next: Option<&(dyn StdError + 'static)> = Some(&self.error);
         while let Some(error) = next {
-            if error.to_string().contains(code) {
+            if error.to_string().contains(&code) {
                 return true;
             }
             next = error.source();
@@ -217,15 +244,17 @@ impl Refused {
 
     fn cause(&self) -> Cause {
         match self.exchange {
-            Exchange::Unsent => Cause::Final(Kind::Denied),
-            // Turned away at the door for its date: it surely was not carried out, and the next try is signed
-            // with the time that the refusal told.
-            Exchange::Unreached | Exchange::Misdated => Cause::Unreached,
+            // The credentials could not be had, which may pass, as when they are being renewed; or it was turned away
+            // at the door for its date, and the next try is signed with the time that the refusal told. Either way
+            // it surely was not carried out.
+            Exchange::Unsent | Exchange::Unreached | Exchange::Misdated => Cause::Unreached,
             Exchange::Unanswered => Cause::Unanswered,
             Exchange::Answered(status) => match status.as_u16() {
                 // 409 speaks of another request for the same key at the same time: wait and ask again.
                 409 | 429 | 503 => Cause::Throttled,
                 401 | 403 => Cause::Final(Kind::Denied),
+                400 if self.says("ExpiredToken") || self.says("InvalidToken") => Cause::Final(Kind::Denied),
+                400 if self.says("RequestTimeout") => Cause::Unanswered,
                 501 => Cause::Final(Kind::Invalid),
                 // A good status, but the body did not arrive whole.
                 200..300 | 408 | 500.. => Cause::Unanswered,
@@ -242,7 +271,7 @@ impl BucketAddress {
         let store = self.describe();
         let bucket = &self.bucket;
         let message = match cause {
-            _ if refused.says("NoSuchBucket") || refused.says("ContainerNotFound") => {
+            _ if refused.is_without_bucket() => {
                 format!(
                     "bucket `{bucket}` does not exist at {}; create it, or correct the name",
                     self.place()
@@ -251,14 +280,14 @@ impl BucketAddress {
             _ if refused.exchange == Exchange::Misdated || refused.says("RequestTimeTooSkewed") => {
                 format!("{store} refuses requests because this machine's clock is wrong; set it")
             }
+            Cause::Unreached if refused.exchange == Exchange::Unsent => {
+                format!("no credentials for {store}; {}", self.provider.credentials_hint())
+            }
             Cause::Unreached => {
                 format!("{} cannot be reached; check the address and the network", self.place())
             }
             Cause::Unanswered => format!("{store} did not give a usable answer"),
             Cause::Throttled => format!("{store} asks to slow down"),
-            Cause::Final(Kind::Denied) if refused.exchange == Exchange::Unsent => {
-                format!("no credentials for {store}; {}", self.provider.credentials_hint())
-            }
             Cause::Final(Kind::Denied) => format!(
                 "{store} refuses these credentials; check them, and that they may read, write, list and delete"
             ),
@@ -266,12 +295,12 @@ impl BucketAddress {
                 "{store} refuses the request; check the region, the endpoint and the bucket's settings"
             ),
         };
-        let kind = match cause {
-            _ if refused.says("NoSuchBucket") || refused.says("ContainerNotFound") => Kind::Invalid,
-            Cause::Final(kind) => kind,
-            _ => Kind::Unavailable,
+        let (cause, kind) = match cause {
+            _ if refused.is_without_bucket() => (Cause::Final(Kind::Invalid), Kind::Invalid),
+            Cause::Final(kind) => (cause, kind),
+            _ if refused.exchange == Exchange::Unsent => (cause, Kind::Denied),
+            _ => (cause, Kind::Unavailable),
         };
-        let cause = if kind == Kind::Unavailable { cause } else { Cause::Final(kind) };
         Failure { cause, error: Error::new(kind, message).because(refused.error) }
     }
 }

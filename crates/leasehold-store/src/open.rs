@@ -26,7 +26,7 @@ pub struct OpenOptions {
 pub fn open(address: &str, options: &OpenOptions, host: &Arc<dyn Host>) -> Result<Arc<dyn Store>> {
     if let Some(bucket) = BucketAddress::parse(address) {
         let bucket = BucketAddress {
-            endpoint: options.endpoint.clone().or_else(usual_endpoint),
+            endpoint: options.endpoint.clone(),
             region: options.region.clone(),
             access_key: options.access_key.clone(),
             ..bucket?
@@ -54,11 +54,6 @@ pub fn open(address: &str, options: &OpenOptions, host: &Arc<dyn Host>) -> Resul
         return Err(Error::invalid("the store's address is empty"));
     }
     Ok(Arc::new(FolderStore::open(path, options.folder, host)?))
-}
-
-/// The variables that all AWS tools know.
-fn usual_endpoint() -> Option<String> {
-    ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"].iter().find_map(|name| std::env::var(name).ok())
 }
 
 #[cfg(test)]

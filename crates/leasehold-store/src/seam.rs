@@ -31,6 +31,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// The store as a person would name it, without secrets.
     fn describe(&self) -> String;
+
+    /// The same store for use on another runtime, sharing nothing that a busy one could hold up; nothing if it
+    /// shares nothing anyway.
+    fn apart(&self) -> Option<Arc<dyn Store>> {
+        None
+    }
 }
 
 /// An answer that is on its way.

@@ -1,10 +1,10 @@
 //! Where a bucket is, and a client for it.
 
 use leasehold_core::{Error, Result};
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
-use object_store::azure::MicrosoftAzureBuilder;
-use object_store::gcp::GoogleCloudStorageBuilder;
-use object_store::{ClientConfigKey, ClientOptions, RetryConfig};
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, AwsCredential};
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::{ClientConfigKey, ClientOptions, RetryConfig, StaticCredentialProvider};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -115,42 +115,60 @@ impl BucketAddress {
         }
     }
 
-    pub(super) fn connect(&self, clock: &Arc<Clock>, host: &Arc<dyn Host>) -> Result<Arc<dyn Remote>> {
-        let connector = |parts| DatedConnector {
-            clock: clock.clone(),
-            host: host.clone(),
-            endpoint: Endpoint { exactly: self.endpoint.as_deref().and_then(host_of), parts },
-            signer: Signer::default(),
+    /// A client for it. The endpoint may come from a variable or a profile: the one that is used is kept.
+    pub(super) fn connect(&mut self, clock: &Arc<Clock>, host: &Arc<dyn Host>) -> Result<Arc<dyn Remote>> {
+        let described = self.describe();
+        let (s3, google, azure) = (self.s3(), self.google(), self.azure());
+        let mut connector = |endpoint: Option<String>, parts| {
+            self.endpoint.clone_from(&endpoint);
+            DatedConnector {
+                clock: clock.clone(),
+                host: host.clone(),
+                endpoint: Endpoint { exactly: endpoint.as_deref().and_then(host_of), parts },
+                signer: Signer::default(),
+            }
         };
         let built = match self.provider {
-            Provider::Aws => signing(self.s3()?, connector(&[".s3.", ".s3-", ".s3express-"])),
-            Provider::Google => self
-                .google()
-                .with_http_connector(connector(&[".storage.googleapis.com"]))
-                .build()
-                .map(|gs| Arc::new(gs) as _),
+            Provider::Aws => {
+                let s3 = s3?;
+                let endpoint = s3_endpoint(&s3);
+                signing(s3, connector(endpoint, &[".s3.", ".s3-", ".s3express-"]))
+            }
+            Provider::Google => {
+                let endpoint = google.get_config_value(&GoogleConfigKey::BaseUrl);
+                let connector = connector(endpoint, &[".storage.googleapis.com"]);
+                google.with_http_connector(connector).build().map(|gs| Arc::new(gs) as _)
+            }
             Provider::Azure => {
-                self.azure().with_http_connector(connector(&[".blob."])).build().map(|az| Arc::new(az) as _)
+                let endpoint = azure.get_config_value(&AzureConfigKey::Endpoint);
+                let connector = connector(endpoint, &[".blob."]);
+                azure.with_http_connector(connector).build().map(|az| Arc::new(az) as _)
             }
         };
         built.map_err(|error| {
-            Error::invalid(format!("{} is not set up rightly: {error}", self.describe())).because(error)
+            Error::invalid(format!("{described} is not set up rightly: {error}")).because(error)
         })
     }
 
     fn s3(&self) -> Result<AmazonS3Builder> {
         let mut s3 = AmazonS3Builder::from_env();
         if let Some(key) = &self.access_key {
-            s3 = s3.with_access_key_id(&key.id).with_secret_access_key(&key.secret);
+            // As credentials of their own: a session token from the variables belongs to another key.
+            let (key_id, secret_key) = (key.id.clone(), key.secret.clone());
+            let credential = AwsCredential { key_id, secret_key, token: None };
+            s3 = s3
+                .with_access_key_id(&key.id)
+                .with_credentials(Arc::new(StaticCredentialProvider::new(credential)));
         }
         s3 = aws_files::complete(s3)?;
         if let Some(endpoint) = &self.endpoint {
-            s3 = s3.with_endpoint(endpoint);
+            // The key that goes before all others, so that what was said here is not overruled by a variable.
+            s3 = s3.with_config(AmazonS3ConfigKey::S3Endpoint, endpoint);
         }
         if let Some(region) = &self.region {
             s3 = s3.with_region(region);
         }
-        let endpoint = s3.get_config_value(&AmazonS3ConfigKey::Endpoint);
+        let endpoint = s3_endpoint(&s3);
         let asked = s3.get_config_value(&AmazonS3ConfigKey::Client(ClientConfigKey::AllowHttp));
         let allow_http = asked.as_deref() == Some("true") || endpoint.as_deref().is_some_and(is_loopback);
         if let Some(endpoint) = endpoint.filter(|url| url.starts_with("http://") && !allow_http) {
@@ -190,6 +208,12 @@ fn signing(s3: AmazonS3Builder, connector: DatedConnector) -> object_store::Resu
     let s3 = s3.with_http_connector(connector).build()?;
     signer.learn(s3.credentials());
     Ok(Arc::new(s3))
+}
+
+/// The server that will be used, in the order in which `object_store` looks for it.
+fn s3_endpoint(s3: &AmazonS3Builder) -> Option<String> {
+    let value = |key| s3.get_config_value(&key);
+    value(AmazonS3ConfigKey::S3Endpoint).or_else(|| value(AmazonS3ConfigKey::Endpoint))
 }
 
 /// Retrying is ours, with the rule for lost answers.
@@ -254,10 +278,10 @@ mod tests {
     fn google_and_azure_clients_are_built_from_their_usual_settings() {
         let host: Arc<dyn Host> = Arc::new(crate::host::SystemHost);
         let clock = Arc::new(Clock::dated(host.clone()));
-        let google = BucketAddress::parse("gs://tasks/q").unwrap().unwrap();
+        let mut google = BucketAddress::parse("gs://tasks/q").unwrap().unwrap();
         // Without a key file the client looks for one only when it sends something.
         google.connect(&clock, &host).unwrap();
-        let azure = BucketAddress {
+        let mut azure = BucketAddress {
             endpoint: Some("http://127.0.0.1:10000/devstoreaccount1".into()),
             ..BucketAddress::parse("az://tasks/q").unwrap().unwrap()
         };

@@ -4,7 +4,7 @@ use futures::future::BoxFuture;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::host::{Host, Instant};
+use crate::host::{Host, Instant, Running, SystemHost};
 
 /// A host for tests: sleeping moves its clocks, chance is a fixed sequence. Clones are the same host.
 #[derive(Debug, Clone)]
@@ -75,5 +75,13 @@ impl Host for FakeHost {
         let mixed = (state.chance ^ (state.chance >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
+    }
+
+    fn spawn(&self, work: BoxFuture<'static, ()>) -> Running {
+        SystemHost.spawn(work)
+    }
+
+    fn spawn_apart(&self, name: &str, work: BoxFuture<'static, ()>) -> Running {
+        SystemHost.spawn_apart(name, work)
     }
 }

@@ -1,7 +1,7 @@
 //! The store's time from a real server's answers, on hosts whose wall clocks lie.
 
 use futures::future::BoxFuture;
-use leasehold_store::host::Instant;
+use leasehold_store::host::{Instant, Running};
 use leasehold_store::testing::{Proxy, pass};
 use leasehold_store::{Client, Host, Purpose, SystemHost, open};
 use std::sync::Arc;
@@ -28,6 +28,14 @@ impl Host for Liar {
 
     fn random(&self) -> u64 {
         SystemHost.random()
+    }
+
+    fn spawn(&self, work: BoxFuture<'static, ()>) -> Running {
+        SystemHost.spawn(work)
+    }
+
+    fn spawn_apart(&self, name: &str, work: BoxFuture<'static, ()>) -> Running {
+        SystemHost.spawn_apart(name, work)
     }
 }
 
