@@ -163,6 +163,12 @@ impl Now {
         self.latest != StoreTime::NEVER && at <= self.latest
     }
 
+    /// The latest it can be, or the earliest when that is unknown.
+    #[must_use]
+    pub fn latest_known(&self) -> StoreTime {
+        if self.latest == StoreTime::NEVER { self.earliest } else { self.latest }
+    }
+
     /// How wide the interval is, if it has an end.
     #[must_use]
     pub fn width(&self) -> Option<Duration> {

@@ -1,7 +1,7 @@
 //! The one loop in which anything is read, decided upon and written back on condition.
 //!
 //! ```text
-//!   read ──▶ decide ──▶ put on condition ──▶ written: done
+//!   read ──▶ decide ──▶ (entry) ──▶ put on condition ──▶ written: done
 //!              ▲                │
 //!              └── what stands ─┘ lost: decide again, from what was read
 //!                  there now
@@ -28,6 +28,8 @@ pub enum Decision<R> {
         body: Bytes,
         /// Recognises this write in a later state of the object.
         ours: Recognise,
+        /// The key of an empty object that must be there before this write: an index entry by which it is found.
+        first: Option<String>,
         /// The caller's result.
         result: R,
     },
@@ -38,7 +40,7 @@ pub enum Decision<R> {
 impl<R> Decision<R> {
     /// Write these bytes, which nobody builds upon.
     pub fn write(body: impl Into<Bytes>, result: R) -> Self {
-        Decision::Write { body: body.into(), ours: Box::new(|_| false), result }
+        Decision::Write { body: body.into(), ours: Box::new(|_| false), first: None, result }
     }
 }
 
@@ -82,10 +84,13 @@ pub async fn update_from<R>(
     mut decide: impl FnMut(Option<&Object>) -> Result<Decision<R>>,
 ) -> Result<Updated<R>> {
     for round in 0..UPDATE_ROUNDS_MAX {
-        let (body, ours, result) = match decide(found.as_ref())? {
+        let (body, ours, first, result) = match decide(found.as_ref())? {
             Decision::Leave(result) => return Ok(Updated { result, now: Standing::Left }),
-            Decision::Write { body, ours, result } => (body, ours, result),
+            Decision::Write { body, ours, first, result } => (body, ours, first, result),
         };
+        if let Some(first) = first {
+            client.put_always(purpose, &first, Bytes::new()).await?;
+        }
         let when = found.map_or(When::Absent, |object| When::Unchanged(object.version));
         match client.put_knowing(purpose, key, body, &when, &*ours).await? {
             Put::Written(version) => return Ok(Updated { result, now: Standing::Written(version) }),

@@ -30,7 +30,7 @@ pub async fn increment(client: &Client, key: &str) -> leasehold_core::Result<u64
         let ids: Vec<_> = std::iter::once(id.as_str()).chain(earlier).collect();
         let body = format!("{count} {}", ids.join(" ")).into();
         let ours = Box::new(move |found: &[u8]| String::from_utf8_lossy(found).contains(&id));
-        Ok(Decision::Write { body, ours, result: count })
+        Ok(Decision::Write { body, ours, first: None, result: count })
     });
     Ok(updated.await?.result)
 }

@@ -1,0 +1,98 @@
+//! Looking at everything (`fsck`): tasks without their entry, entries without a task, objects that make no sense.
+//!
+//! This is an audit, not part of the protocol: a queue needs it only after something outside its rules has happened,
+//! such as a backup that was restored in part.
+
+use futures::TryStreamExt;
+use leasehold_core::{Entry, Index, Kind, Result};
+use leasehold_store::Purpose;
+use serde::Serialize;
+use std::collections::BTreeSet;
+
+use crate::connect::Queue;
+use crate::discover::Found;
+use crate::inspect::is_task_key;
+use crate::sweep::Swept;
+use crate::tasks::Loaded;
+
+/// What was found.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Checked {
+    /// Tasks that were read.
+    pub tasks: u64,
+    /// Index entries that were seen.
+    pub entries: u64,
+    /// Tasks that are not final and whose called-for entry is not there.
+    pub uncovered: Vec<String>,
+    /// Entries that no task calls for.
+    pub dangling: Vec<String>,
+    /// Objects that make no sense, and why.
+    pub corrupt: Vec<String>,
+    /// How many of the uncovered and dangling were put right.
+    pub repaired: u64,
+}
+
+impl Queue {
+    /// Looks at every task and every entry; with `repair` writes missing entries, and sweeps those that no task calls
+    /// for, by the rules of the index. A task is covered when its called-for entry or any older one of it is there.
+    pub async fn check(&self, repair: bool) -> Result<Checked> {
+        let mut checked = Checked::default();
+        // Entries first: a task that moves in between has then left an entry that was seen.
+        let entries = self.all_entries(&mut checked).await?;
+        let by_task: BTreeSet<_> = entries.iter().map(|found| found.entry.id).collect();
+        let present: BTreeSet<_> = entries.iter().map(|found| found.entry.clone()).collect();
+        let mut called_for = BTreeSet::new();
+        let mut keys = std::pin::pin!(self.task_keys());
+        while let Some(key) = keys.try_next().await? {
+            let Some(loaded) = self.checked_task(&key, &mut checked).await? else { continue };
+            let Some(entry) = loaded.task.entry() else { continue };
+            if !present.contains(&entry) && !by_task.contains(&entry.id) {
+                checked.uncovered.push(key);
+                if repair {
+                    self.put_entry(Purpose::Admin, &entry).await?;
+                    checked.repaired += 1;
+                }
+            }
+            called_for.insert(entry);
+        }
+        for found in entries.iter().filter(|found| !called_for.contains(&found.entry)) {
+            checked.dangling.push(found.entry.key());
+            if repair && matches!(self.sweep(found).await?, Swept::Removed | Swept::Moved(_)) {
+                checked.repaired += 1;
+            }
+        }
+        Ok(checked)
+    }
+
+    async fn all_entries(&self, checked: &mut Checked) -> Result<Vec<Found>> {
+        let mut all = Vec::new();
+        for index in [Index::Ready, Index::Lease] {
+            let mut entries = std::pin::pin!(self.entries(index.root().into()));
+            while let Some(listed) = entries.try_next().await? {
+                match Entry::parse(&listed.key) {
+                    Some(entry) => all.push(Found { entry, written_at: listed.modified }),
+                    None => checked.corrupt.push(format!("`{}` is not an index entry", listed.key)),
+                }
+            }
+        }
+        checked.entries = all.len() as u64;
+        Ok(all)
+    }
+
+    async fn checked_task(&self, key: &str, checked: &mut Checked) -> Result<Option<Loaded>> {
+        if !is_task_key(key) {
+            checked.corrupt.push(format!("`{key}` is not the key of a task"));
+            return Ok(None);
+        }
+        let Some(object) = self.client().get(Purpose::Admin, key).await? else { return Ok(None) };
+        checked.tasks += 1;
+        match Loaded::read(key, object) {
+            Ok(loaded) => Ok(Some(loaded)),
+            Err(error) if error.kind() == Kind::Corrupt => {
+                checked.corrupt.push(error.to_string());
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Making a task ours.
+//!
+//! Requests: 1 get (the task), 1 put (the claim), 1 put (the lease entry), 1 delete (the ready entry).
+
+use leasehold_core::{
+    Error, Event, LeaseId, Rejected, Result, State, Status, StoreTime, Task, TaskType, WorkerId,
+};
+use leasehold_store::Purpose;
+use std::time::Duration;
+
+use crate::connect::Queue;
+use crate::discover::Found;
+use crate::tasks::{Loaded, Moved};
+
+/// A task that is ours for a while.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Claimed {
+    pub(crate) loaded: Loaded,
+    pub(crate) lease_id: LeaseId,
+    pub(crate) by: WorkerId,
+}
+
+impl Claimed {
+    /// The task as we last knew it.
+    #[must_use]
+    pub fn task(&self) -> &Task {
+        &self.loaded.task
+    }
+
+    /// Until when it is ours for certain, by the store's time.
+    #[must_use]
+    pub fn expires_at(&self) -> StoreTime {
+        match &self.loaded.task.state {
+            State::Running(claim) => claim.expires_at,
+            _ => StoreTime::from_millis(0),
+        }
+    }
+
+    /// Whether someone has asked for it to be called off.
+    #[must_use]
+    pub fn cancel_requested(&self) -> bool {
+        matches!(&self.loaded.task.state, State::Running(claim) if claim.cancel_requested)
+    }
+}
+
+/// What meeting a ready entry came to.
+#[derive(Debug)]
+pub enum Met {
+    /// The task is ours.
+    Claimed(Box<Claimed>),
+    /// It may start at this moment.
+    NotDue(StoreTime),
+    /// Nobody here can run its type.
+    Foreign(TaskType),
+    /// Its task is not there yet, or not yet as far.
+    Ahead,
+    /// The task has left this entry behind.
+    Stale,
+    /// Its record makes no sense: left for a person.
+    Corrupt(Error),
+    /// It is past its expiry.
+    Expired,
+}
+
+impl Queue {
+    /// Tries to claim the task of a ready entry. A claim whose outcome is unknown is an error: it counts as not held.
+    pub async fn claim(
+        &self,
+        found: &Found,
+        worker: &WorkerId,
+        lease: Duration,
+        handles: &(dyn Fn(&TaskType) -> bool + Sync),
+    ) -> Result<Met> {
+        let entry = &found.entry;
+        let loaded = match self.load(Purpose::Claim, &entry.id).await {
+            Ok(Some(loaded)) => loaded,
+            Ok(None) => return Ok(Met::Ahead),
+            Err(error) if error.kind() == leasehold_core::Kind::Corrupt => return Ok(Met::Corrupt(error)),
+            Err(error) => return Err(error),
+        };
+        if entry.rev > loaded.task.rev {
+            return Ok(Met::Ahead);
+        }
+        if loaded.task.status() != Status::Pending {
+            return Ok(Met::Stale);
+        }
+        if !handles(&loaded.task.task_type) {
+            return Ok(Met::Foreign(loaded.task.task_type));
+        }
+        let lease_id = self.random_name();
+        let event = Event::Claim { worker: worker.clone(), lease_id: lease_id.clone(), lease };
+        let moved = self.change_loaded(Purpose::Claim, &loaded, &event, worker.as_str()).await?;
+        let claimed = match moved {
+            Moved::Done(loaded) => Claimed { loaded, lease_id, by: worker.clone() },
+            Moved::Overtaken(loaded) if loaded.task.lease_id.as_ref() == Some(&lease_id) => {
+                Claimed { loaded, lease_id, by: worker.clone() }
+            }
+            Moved::Rejected(Rejected::NotBefore(at), _) => return Ok(Met::NotDue(at)),
+            Moved::Rejected(Rejected::TooLate(_), _) => return Ok(Met::Expired),
+            Moved::Rejected(..) | Moved::Overtaken(_) | Moved::Missing => return Ok(Met::Stale),
+        };
+        if claimed.loaded.task.status() != Status::Running {
+            return Ok(Met::Stale);
+        }
+        Ok(Met::Claimed(Box::new(claimed)))
+    }
+}

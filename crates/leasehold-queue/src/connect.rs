@@ -1,0 +1,195 @@
+//! Opening a queue.
+//!
+//! What all clients must agree on — the format and how many digits name a shard — is in the store itself, in
+//! `queue.json`. A client whose settings disagree is refused with both values; it never writes to the wrong place.
+
+use bytes::Bytes;
+use leasehold_core::{
+    Act, Error, HexName, Kind, Now, Result, Shard, ShardLen, StoreTime, TaskId, WriteId, keys,
+};
+use leasehold_store::{Client, HostExt, Purpose, Put, When};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// The format of the layout that this program knows.
+const FORMAT: u32 = 1;
+
+/// A queue: tasks over a store. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Queue {
+    pub(crate) client: Client,
+    pub(crate) agreement: Arc<Agreement>,
+    pub(crate) options: Arc<QueueOptions>,
+    /// Rung by everyone in this process who makes a task pending, heard by the workers of this process.
+    pub(crate) news: Arc<Notify>,
+}
+
+/// What all clients of a queue agree on: `queue.json`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Agreement {
+    /// The format of the layout.
+    pub format: u32,
+    /// The queue's own name, for good.
+    pub queue_id: HexName,
+    /// How many hex digits name a shard.
+    pub shard_prefix_len: ShardLen,
+    /// When it was founded.
+    pub created_at: StoreTime,
+    /// The write that founded it.
+    pub write_id: WriteId,
+}
+
+/// What a client can choose for itself.
+#[derive(Debug, Clone)]
+pub struct QueueOptions {
+    /// How many hex digits name a shard: asked of an existing queue, given to a new one.
+    pub shard_prefix_len: Option<u8>,
+    /// Who acts, for the history of tasks.
+    pub by: String,
+    /// How long an entry ahead of its task is left alone. Longer than any store accepts a signed request, so that
+    /// whoever wrote it has surely written its task by then, or never will.
+    pub ahead_grace: Duration,
+    /// How long an entry that a task has left is left to whoever moved the task.
+    pub stale_grace: Duration,
+    /// How long a submit whose outcome is unknown is tried before it fences itself off.
+    pub submit_wait: Duration,
+}
+
+impl Default for QueueOptions {
+    fn default() -> Self {
+        Self {
+            shard_prefix_len: None,
+            by: "client".into(),
+            ahead_grace: Duration::from_mins(30),
+            stale_grace: Duration::from_mins(1),
+            submit_wait: Duration::from_mins(15),
+        }
+    }
+}
+
+impl Queue {
+    /// Opens the queue in this store, or founds it. A store that has never held a queue is probed first: one that
+    /// ignores conditions is refused.
+    pub async fn connect(client: Client, options: QueueOptions) -> Result<Self> {
+        let wanted = options.shard_prefix_len.map(ShardLen::new).transpose()?;
+        let agreement = match client.get(Purpose::Admin, keys::QUEUE).await? {
+            Some(object) => read(&object.body)?,
+            None => found(&client, wanted.unwrap_or(ShardLen::DEFAULT)).await?,
+        };
+        agree(&agreement, wanted)?;
+        Ok(Self { client, agreement: Arc::new(agreement), options: Arc::new(options), news: Arc::default() })
+    }
+
+    /// The same queue for use on another runtime.
+    #[must_use]
+    pub fn apart(&self) -> Self {
+        Self { client: self.client.apart(), ..self.clone() }
+    }
+
+    /// The store's client, with its ledger.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// What all clients of this queue agree on.
+    #[must_use]
+    pub fn agreement(&self) -> &Agreement {
+        &self.agreement
+    }
+
+    /// How many hex digits name a shard.
+    #[must_use]
+    pub fn shard_len(&self) -> ShardLen {
+        self.agreement.shard_prefix_len
+    }
+
+    /// All shards of a queue with so many digits.
+    pub fn all_shards(digits: u8) -> Result<Vec<Shard>> {
+        Ok(ShardLen::new(digits)?.all())
+    }
+
+    /// The present in the store's time.
+    pub fn now(&self) -> Result<Now> {
+        self.client.now().ok_or_else(|| {
+            let store = self.client.describe();
+            Error::new(Kind::Unavailable, format!("{store} has not told its time yet"))
+        })
+    }
+
+    /// Waits until something was made pending in this process.
+    pub async fn news(&self) {
+        self.news.notified().await;
+    }
+
+    pub(crate) fn ring(&self) {
+        self.news.notify_waiters();
+    }
+
+    pub(crate) fn act(&self) -> Result<Act> {
+        self.act_as(&self.options.by)
+    }
+
+    pub(crate) fn act_as(&self, by: &str) -> Result<Act> {
+        let chance = self.client.host().random();
+        Ok(Act { by: by.to_owned(), now: self.now()?, write_id: self.client.write_id(), chance })
+    }
+
+    pub(crate) fn task_key(&self, id: &TaskId) -> String {
+        keys::task(&self.shard_len().shard_of(id), id)
+    }
+
+    pub(crate) fn random_name(&self) -> HexName {
+        HexName::from_random(self.client.host().random_bits())
+    }
+}
+
+async fn found(client: &Client, shard_prefix_len: ShardLen) -> Result<Agreement> {
+    leasehold_store::probe(client).await?.verdict()?;
+    let now = client.now().ok_or_else(|| Error::new(Kind::Internal, "a probed store has no time"))?;
+    let agreement = Agreement {
+        format: FORMAT,
+        queue_id: HexName::from_random(client.host().random_bits()),
+        shard_prefix_len,
+        created_at: now.earliest,
+        write_id: client.write_id(),
+    };
+    let body = serde_json::to_vec_pretty(&agreement)
+        .map_err(|error| Error::new(Kind::Internal, "queue.json cannot be written").because(error))?;
+    match client.put(Purpose::Admin, keys::QUEUE, Bytes::from(body), &When::Absent).await? {
+        Put::Written(_) => Ok(agreement),
+        Put::Lost(Some(object)) | Put::Overtaken(object) => read(&object.body),
+        Put::Lost(None) => Err(Error::new(Kind::Unavailable, "queue.json came and went; try again")),
+    }
+}
+
+/// What every format has in common.
+#[derive(Deserialize)]
+struct Format {
+    format: u32,
+}
+
+fn read(body: &[u8]) -> Result<Agreement> {
+    let corrupt = |why: String| Error::new(Kind::Corrupt, format!("`queue.json` cannot be used: {why}"));
+    let Format { format } = serde_json::from_slice(body).map_err(|error| corrupt(error.to_string()))?;
+    if format > FORMAT {
+        return Err(corrupt(format!(
+            "it has format {format}, and this program knows {FORMAT}: use a newer one"
+        )));
+    }
+    serde_json::from_slice(body).map_err(|error| corrupt(error.to_string()))
+}
+
+fn agree(agreement: &Agreement, wanted: Option<ShardLen>) -> Result<()> {
+    let has = agreement.shard_prefix_len;
+    match wanted {
+        Some(wanted) if wanted != has => Err(Error::invalid(format!(
+            "shard_prefix_len is {} here, but this queue has {}; remove the setting, or correct it",
+            wanted.digits(),
+            has.digits()
+        ))),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,183 @@
+//! Looking at tasks: one, many, all; waiting for one; counting.
+
+use futures::{Stream, StreamExt, TryStreamExt, stream};
+use leasehold_core::task::Change;
+use leasehold_core::{Entry, Error, Index, Kind, Minute, Result, Shard, Status, Task, TaskId, keys};
+use leasehold_store::{Get, List, Purpose};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::connect::Queue;
+use crate::operate::unknown_task;
+use crate::tasks::Loaded;
+
+/// How many tasks are read at once.
+pub const READS_AT_ONCE: usize = 32;
+/// Pauses between looks at a task that is waited for.
+const WAIT_MIN: Duration = Duration::from_millis(100);
+const WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// Which tasks to list.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// In this status.
+    pub status: Option<Status>,
+    /// Of this type.
+    pub task_type: Option<String>,
+    /// With all of these tags.
+    pub tags: BTreeMap<String, String>,
+}
+
+impl Filter {
+    fn fits(&self, task: &Task) -> bool {
+        self.status.is_none_or(|status| task.status() == status)
+            && self.task_type.as_ref().is_none_or(|wanted| task.task_type.as_str() == wanted)
+            && self.tags.iter().all(|(key, value)| task.tags.get(key) == Some(value))
+            && !task.is_tombstone()
+    }
+}
+
+/// How full the queue is, by its index: one list per thousand entries, no task is read.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Stats {
+    /// Tasks that wait and are due.
+    pub due: u64,
+    /// Tasks that are planned for later.
+    pub scheduled: u64,
+    /// Tasks that are held by workers.
+    pub running: u64,
+    /// How long the oldest due task has been waiting, in seconds, to the minute.
+    pub oldest_due_secs: Option<u64>,
+    /// The same by shard, for shards that are not empty: due, scheduled, running.
+    pub shards: BTreeMap<String, [u64; 3]>,
+}
+
+impl Queue {
+    /// Reads a task.
+    pub async fn get(&self, id: &TaskId) -> Result<Task> {
+        let loaded = self.load(Purpose::Admin, id).await?;
+        loaded.map(|loaded| loaded.task).ok_or_else(|| unknown_task(id))
+    }
+
+    /// Reads how a task came to be what it is.
+    pub async fn get_history(&self, id: &TaskId) -> Result<Vec<Change>> {
+        Ok(self.get(id).await?.history.events().cloned().collect())
+    }
+
+    /// Lists tasks, shard by shard, as they are read. What cannot be read as a task comes as an error of kind corrupt,
+    /// and the list goes on.
+    pub fn list(&self, filter: Filter) -> impl Stream<Item = Result<Task>> + Send + '_ {
+        let reads = self.task_keys().map_ok(move |key| async move {
+            let object = self.client.get(Purpose::Admin, &key).await?;
+            object.map(|object| Loaded::read(&key, object)).transpose()
+        });
+        let loaded = reads.try_buffered(READS_AT_ONCE);
+        loaded.filter_map(move |loaded| {
+            let kept = match loaded {
+                Ok(Some(loaded)) if filter.fits(&loaded.task) => Some(Ok(loaded.task)),
+                Ok(_) => None,
+                Err(error) => Some(Err(error)),
+            };
+            async move { kept }
+        })
+    }
+
+    /// The keys of all tasks, and whatever else lies there.
+    pub(crate) fn task_keys(&self) -> impl Stream<Item = Result<String>> + Send + '_ {
+        self.keys("tasks/".into())
+    }
+
+    /// All keys that begin with `prefix`, page by page.
+    pub(crate) fn keys(&self, prefix: String) -> impl Stream<Item = Result<String>> + Send + '_ {
+        let entries = self.entries(prefix);
+        entries.map_ok(|entry| entry.key)
+    }
+
+    pub(crate) fn entries(
+        &self,
+        prefix: String,
+    ) -> impl Stream<Item = Result<leasehold_store::Entry>> + Send + '_ {
+        let pages = stream::try_unfold(Some(List::all(prefix)), move |list| async move {
+            let Some(list) = list else { return Ok::<_, Error>(None) };
+            let page = self.client.list(Purpose::Admin, &list).await?;
+            let next = page.next.map(|cursor| list.at(cursor));
+            Ok(Some((stream::iter(page.entries.into_iter().map(Ok)), next)))
+        });
+        pages.try_flatten()
+    }
+
+    /// Waits until a task is final, and gives it. `patience` bounds the wait.
+    pub async fn wait(&self, id: &TaskId, patience: Option<Duration>) -> Result<Task> {
+        let (key, host) = (self.task_key(id), self.client.host().clone());
+        let started = host.instant();
+        let (mut known, mut pause) = (None, WAIT_MIN);
+        loop {
+            match self.client.get_unless(Purpose::Admin, &key, known.as_ref()).await? {
+                Get::Missing => return Err(unknown_task(id)),
+                Get::Unchanged => {}
+                Get::Found(object) => {
+                    let loaded = Loaded::read(&key, object)?;
+                    if loaded.task.status().is_final() {
+                        return Ok(loaded.task);
+                    }
+                    // It moves: look more often again.
+                    (known, pause) = (Some(loaded.version), WAIT_MIN);
+                }
+            }
+            if patience.is_some_and(|patience| host.instant().since(started) >= patience) {
+                return Err(Error::new(Kind::Unavailable, format!("task {id} is not final yet")));
+            }
+            host.sleep(pause).await;
+            pause = (pause * 2).min(WAIT_MAX);
+        }
+    }
+
+    /// Counts what waits and what runs.
+    pub async fn stats(&self) -> Result<Stats> {
+        let mut stats = Stats::default();
+        for index in [Index::Ready, Index::Lease] {
+            let mut entries = std::pin::pin!(self.entries(index.root().into()));
+            while let Some(listed) = entries.try_next().await? {
+                if let Some(entry) = Entry::parse(&listed.key) {
+                    stats.count(&entry, self.now()?);
+                }
+            }
+        }
+        Ok(stats)
+    }
+
+    /// The shards of this queue by their names; an empty list means all.
+    pub fn shards(&self, names: &[String]) -> Result<Vec<Shard>> {
+        let len = self.shard_len();
+        if names.is_empty() { Ok(len.all()) } else { names.iter().map(|name| len.parse(name)).collect() }
+    }
+}
+
+impl Stats {
+    fn count(&mut self, entry: &Entry, now: leasehold_core::Now) {
+        let shard = self.shards.entry(entry.shard.to_string()).or_default();
+        let is_due = now.is_due(entry.bucket.start());
+        match entry.index {
+            Index::Lease => {
+                shard[2] += 1;
+                self.running += 1;
+            }
+            Index::Ready if is_due => {
+                shard[0] += 1;
+                self.due += 1;
+                let waited = now.earliest.since(Minute::start(entry.bucket)).as_secs();
+                self.oldest_due_secs = self.oldest_due_secs.max(Some(waited));
+            }
+            Index::Ready => {
+                shard[1] += 1;
+                self.scheduled += 1;
+            }
+        }
+    }
+}
+
+/// Whether a key is one that a task could have.
+pub(crate) fn is_task_key(key: &str) -> bool {
+    keys::parse_task(key).is_some()
+}

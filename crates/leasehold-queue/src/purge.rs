@@ -1,0 +1,69 @@
+//! Retention: removing final tasks that nobody needs any more.
+//!
+//! A task is first marked *purged* on condition — nothing leaves that state — and deleted a day later: whatever was
+//! still on its way to it has landed or been refused by then. It stays as long as its idempotency record could still
+//! be asked for it.
+
+use leasehold_core::{Event, Result, State, Status, Task};
+use leasehold_store::Purpose;
+use std::time::Duration;
+
+use crate::connect::Queue;
+use crate::tasks::{Loaded, Moved};
+
+/// How long a mark, and a new task, is left alone.
+pub const PURGE_GRACE: Duration = Duration::from_hours(24);
+
+/// Which tasks to remove.
+#[derive(Debug, Clone)]
+pub struct Retention {
+    /// Only tasks in one of these final states; empty means all of them.
+    pub statuses: Vec<Status>,
+    /// Only tasks that have been final for so long.
+    pub older_than: Duration,
+}
+
+/// What became of one task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purged {
+    /// Kept.
+    Kept,
+    /// Marked, to be deleted after the grace.
+    Marked,
+    /// Deleted.
+    Deleted,
+}
+
+impl Queue {
+    /// Applies the retention to one task.
+    pub async fn purge(&self, task: &Task, retention: &Retention) -> Result<Purged> {
+        let Some(loaded) = self.load(Purpose::Sweep, &task.id).await? else { return Ok(Purged::Kept) };
+        let now = self.now()?;
+        if !now.is_past(loaded.task.created_at.plus(PURGE_GRACE)) {
+            return Ok(Purged::Kept);
+        }
+        if let State::Purged { finished_at } = loaded.task.state {
+            if !now.is_past(finished_at.plus(PURGE_GRACE)) {
+                return Ok(Purged::Kept);
+            }
+            self.client.delete(Purpose::Sweep, &self.task_key(&task.id)).await?;
+            return Ok(Purged::Deleted);
+        }
+        if !self.is_past_retention(&loaded, retention).await? {
+            return Ok(Purged::Kept);
+        }
+        let moved = self.change_loaded(Purpose::Sweep, &loaded, &Event::Purge, &self.options.by).await?;
+        Ok(if matches!(moved, Moved::Done(_)) { Purged::Marked } else { Purged::Kept })
+    }
+
+    async fn is_past_retention(&self, loaded: &Loaded, retention: &Retention) -> Result<bool> {
+        let (task, now) = (&loaded.task, self.now()?);
+        let Some(finished_at) = task.state.finished_at() else { return Ok(false) };
+        let is_wanted = retention.statuses.is_empty() || retention.statuses.contains(&task.status());
+        if !is_wanted || !now.is_past(finished_at.plus(retention.older_than)) {
+            return Ok(false);
+        }
+        let key_expiry = self.key_expiry(task).await?;
+        Ok(key_expiry.is_none_or(|expiry| now.is_past(expiry.plus(PURGE_GRACE))))
+    }
+}

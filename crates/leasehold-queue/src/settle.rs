@@ -1,0 +1,87 @@
+//! Keeping a claim, and ending it.
+//!
+//! Requests: a renewal is 1 put; a settlement is 1 put and 1 delete, and 1 put more (the ready entry, first) when the
+//! task is to run again.
+
+use leasehold_core::new_task::check_size;
+use leasehold_core::{Event, Rejected, Result, StoreTime, Task};
+use leasehold_store::Purpose;
+use serde_json::Value;
+use std::time::Duration;
+
+use crate::claim::Claimed;
+use crate::connect::Queue;
+use crate::tasks::Moved;
+
+/// How a run of a task has ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Settlement {
+    /// Done, with this output.
+    Complete(Value),
+    /// Not done.
+    Fail {
+        /// What went wrong.
+        error: String,
+        /// Whether another attempt could help.
+        retryable: bool,
+    },
+    /// To be run again at this moment; does not count as an attempt.
+    Snooze(StoreTime),
+    /// To be run again at once, elsewhere; does not count as an attempt.
+    Release,
+    /// Stopped, because it was called off.
+    Stop,
+}
+
+/// What became of a renewal.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Renewal {
+    /// Still ours.
+    Kept(Box<Claimed>),
+    /// Someone else's: stop at once.
+    Lost,
+}
+
+impl Queue {
+    /// Keeps a claim for another while.
+    pub async fn renew(
+        &self,
+        claimed: &Claimed,
+        lease: Duration,
+        progress: Option<Value>,
+    ) -> Result<Renewal> {
+        let event = Event::Renew { lease_id: claimed.lease_id.clone(), lease, progress };
+        let moved = self.change_loaded(Purpose::Renew, &claimed.loaded, &event, claimed.by.as_str()).await?;
+        Ok(match moved {
+            Moved::Done(loaded) => Renewal::Kept(Box::new(Claimed { loaded, ..claimed.clone() })),
+            // Only the holder renews and settles, so whatever others have added leaves it ours, if it still says so.
+            Moved::Overtaken(loaded) if loaded.task.lease_id.as_ref() == Some(&claimed.lease_id) => {
+                Renewal::Kept(Box::new(Claimed { loaded, ..claimed.clone() }))
+            }
+            Moved::Overtaken(_) | Moved::Rejected(..) | Moved::Missing => Renewal::Lost,
+        })
+    }
+
+    /// Ends a claim. The handler must have stopped before this is called. Gives the task as it stands, or nothing if
+    /// the claim was lost.
+    pub async fn settle(&self, claimed: &Claimed, settlement: Settlement) -> Result<Option<Task>> {
+        let lease_id = claimed.lease_id.clone();
+        let event = match settlement {
+            Settlement::Complete(output) => match check_size("output", &output) {
+                Ok(()) => Event::Complete { lease_id, output },
+                Err(error) => Event::Fail { lease_id, error: error.to_string(), retryable: false },
+            },
+            Settlement::Fail { error, retryable } => Event::Fail { lease_id, error, retryable },
+            Settlement::Snooze(until) => Event::Snooze { lease_id, until },
+            Settlement::Release => Event::Release { lease_id },
+            Settlement::Stop => Event::Stop { lease_id },
+        };
+        let moved = self.change_loaded(Purpose::Settle, &claimed.loaded, &event, claimed.by.as_str()).await?;
+        Ok(match moved {
+            Moved::Done(loaded) | Moved::Overtaken(loaded) | Moved::Rejected(Rejected::AlreadySo, loaded) => {
+                Some(loaded.task)
+            }
+            Moved::Rejected(..) | Moved::Missing => None,
+        })
+    }
+}

@@ -1,0 +1,146 @@
+//! Putting tasks in: pointer first (rule 3 of the index).
+//!
+//! ```text
+//!   ready entry ──▶ task, on condition absent ──▶ acknowledged
+//! ```
+//!
+//! A producer that dies between the two leaves an entry without a task, which is swept after the grace. A submit whose
+//! outcome stays unknown puts a tombstone at its own id: either that succeeds, and the task can never appear any more;
+//! or it is refused, and the read shows whether the task is there. Only when even that gets no answer is the caller
+//! told `outcome unknown`, with the id.
+//!
+//! Requests: 2 puts; with an idempotency key 1 more.
+
+use bytes::Bytes;
+use futures::{Stream, StreamExt};
+use leasehold_core::{Error, Kind, NewTask, Result, Task, TaskId, record};
+use leasehold_store::{HostExt, Purpose, Put, When};
+
+use crate::connect::Queue;
+use crate::unique::{Reserved, UniqueKey};
+
+/// How many submits of [`Queue::submit_many`] are under way at once.
+pub const SUBMITS_AT_ONCE: usize = 32;
+
+/// A task that was accepted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Submitted {
+    /// Its id.
+    pub id: TaskId,
+    /// False if a task with the same idempotency key was there already.
+    pub is_new: bool,
+}
+
+impl Queue {
+    /// Submits a task. Once this returns, the task survives the crash of any process (promise P1).
+    pub async fn submit(&self, order: NewTask) -> Result<Submitted> {
+        self.submit_as(order, None).await
+    }
+
+    /// Submits a task only once under a key.
+    pub async fn submit_once(&self, order: NewTask, key: UniqueKey) -> Result<Submitted> {
+        self.submit_as(order, Some(key)).await
+    }
+
+    async fn submit_as(&self, mut order: NewTask, key: Option<UniqueKey>) -> Result<Submitted> {
+        order.check(self.now()?.earliest)?;
+        let fresh = TaskId::from_random(self.client.host().random_bits());
+        let Some(key) = key else {
+            self.write_task(fresh, order).await?;
+            return Ok(Submitted { id: fresh, is_new: true });
+        };
+        order.idempotency_key = Some(key.key.clone());
+        match self.reserve(&key, fresh, &order).await? {
+            Reserved::Ours => {
+                self.write_task(fresh, order).await?;
+                Ok(Submitted { id: fresh, is_new: true })
+            }
+            Reserved::Exists(id) => Ok(Submitted { id, is_new: false }),
+            // Its producer may have died in between, or may just be slow: whoever comes first creates it.
+            Reserved::Unfinished(id) => {
+                let is_new = self.write_task(id, order).await?;
+                Ok(Submitted { id, is_new })
+            }
+        }
+    }
+
+    /// Submits many tasks, several at once; the results come in the order of the tasks.
+    pub fn submit_many<'a>(
+        &'a self,
+        orders: impl Stream<Item = (NewTask, Option<UniqueKey>)> + Send + 'a,
+    ) -> impl Stream<Item = Result<Submitted>> + Send + 'a {
+        orders.map(|(order, key)| self.submit_as(order, key)).buffered(SUBMITS_AT_ONCE)
+    }
+
+    /// Writes the entry and the task; false if the task was there already.
+    async fn write_task(&self, id: TaskId, order: NewTask) -> Result<bool> {
+        let task = order.submitted(id, self.shard_len().shard_of(&id), &self.act()?);
+        let entry =
+            task.entry().ok_or_else(|| Error::new(Kind::Internal, "a new task calls for an entry"))?;
+        self.put_entry(Purpose::Submit, &entry).await?;
+        let is_new = self.put_task(&task).await?;
+        self.ring();
+        Ok(is_new)
+    }
+
+    async fn put_task(&self, task: &Task) -> Result<bool> {
+        let key = self.task_key(&task.id);
+        let body = Bytes::from(record::write(task));
+        let write_id = task.write_id.clone();
+        let ours = |found: &[u8]| record::read(&key, found).is_ok_and(|task| task.has_write(&write_id));
+        let started = self.client.host().instant();
+        loop {
+            let put =
+                self.client.put_knowing(Purpose::Submit, &key, body.clone(), &When::Absent, &ours).await;
+            match put {
+                Ok(Put::Written(_) | Put::Overtaken(_)) => return Ok(true),
+                Ok(Put::Lost(found)) => {
+                    return stands_already(&key, found.as_ref().map(|o| &o.body[..]));
+                }
+                Err(error) if !error.outcome_is_unknown() => return Err(error),
+                Err(error) => {
+                    let tried = self.client.host().instant().since(started);
+                    if tried >= self.options.submit_wait {
+                        return self.fence_own(task, &key, &ours, error).await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes sure that the submit can not succeed any more, or finds that it has.
+    async fn fence_own(
+        &self,
+        task: &Task,
+        key: &str,
+        ours: leasehold_store::client::Ours<'_>,
+        error: Error,
+    ) -> Result<bool> {
+        let tombstone = Task::tombstone(task.id, task.shard.clone(), "submit abandoned", &self.act()?);
+        let body = Bytes::from(record::write(&tombstone));
+        let unknown = |error: Error| {
+            let message = format!("outcome unknown: task {} may or may not run", task.id);
+            Error::new(Kind::Unavailable, message).with_unknown_outcome().because(error)
+        };
+        match self.client.put(Purpose::Submit, key, body, &When::Absent).await {
+            Ok(Put::Written(_) | Put::Overtaken(_)) => {
+                Err(Error::new(Kind::Unavailable, format!("task {} was not submitted", task.id))
+                    .because(error))
+            }
+            Ok(Put::Lost(Some(object))) if ours(&object.body) => Ok(true),
+            Ok(Put::Lost(found)) => stands_already(key, found.as_ref().map(|o| &o.body[..])),
+            Err(error) => Err(unknown(error)),
+        }
+    }
+}
+
+/// Something stands at the id: the task, put there by whoever shares the key, or a tombstone.
+fn stands_already(key: &str, found: Option<&[u8]>) -> Result<bool> {
+    let task = record::read(key, found.unwrap_or_default())?;
+    if task.is_tombstone() {
+        let message =
+            format!("the submit of task {} took so long that it was fenced off; submit again", task.id);
+        return Err(Error::new(Kind::Lost, message));
+    }
+    Ok(false)
+}

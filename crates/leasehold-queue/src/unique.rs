@@ -1,0 +1,213 @@
+//! Submitting only once: idempotency keys.
+//!
+//! A record under the hash of the key names the task's id. It is created, on condition *absent*, before the task; a
+//! producer that dies between the two is completed by the next submit with that key. Whoever replaces or removes an
+//! expired record first puts a tombstone at its task id, so that a stalled producer can not still create the task.
+
+use bytes::Bytes;
+use leasehold_core::{
+    Error, HexName, Kind, NewTask, Result, StoreTime, Task, TaskId, TaskType, keys, record,
+};
+use leasehold_store::{Decision, Object, Purpose, Put, When, update};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+use crate::connect::Queue;
+
+/// Shortest lifetime of a key: below an hour a slow producer could outlive it.
+pub const LIFETIME_MIN: Duration = Duration::from_hours(1);
+/// Usual lifetime of a key.
+pub const LIFETIME: Duration = Duration::from_hours(24);
+/// A record marked for removal is not overwritten for so long: its one delete may still be on its way.
+pub const MARK_GRACE: Duration = Duration::from_mins(30);
+
+/// A key under which a task is submitted only once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UniqueKey {
+    /// The key itself.
+    pub key: String,
+    /// Among which tasks it is unique.
+    pub scope: Scope,
+    /// For how long.
+    pub lifetime: Duration,
+}
+
+/// Among which tasks a key is unique.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Scope {
+    /// All tasks of the queue.
+    #[default]
+    Queue,
+    /// The tasks of one type.
+    TaskType,
+}
+
+impl UniqueKey {
+    /// A key that is unique in the whole queue for a day.
+    pub fn new(key: impl Into<String>) -> Self {
+        Self { key: key.into(), scope: Scope::Queue, lifetime: LIFETIME }
+    }
+
+    fn hash(&self, task_type: &TaskType) -> String {
+        let scope = match self.scope {
+            Scope::Queue => String::new(),
+            Scope::TaskType => task_type.to_string(),
+        };
+        blake3::hash(format!("{scope}\n{}", self.key).as_bytes()).to_hex().to_string()
+    }
+}
+
+/// What stands in the store for a key.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Record {
+    format: u32,
+    pub(crate) task_id: TaskId,
+    task_type: TaskType,
+    input_hash: String,
+    pub(crate) expires_at: StoreTime,
+    /// Set once it is about to be removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) removed_at: Option<StoreTime>,
+    write_id: HexName,
+}
+
+/// What a producer finds under its key.
+pub(crate) enum Reserved {
+    /// Nothing: the key is ours now.
+    Ours,
+    /// A task that is there.
+    Exists(TaskId),
+    /// A task that is not there yet.
+    Unfinished(TaskId),
+}
+
+impl Queue {
+    /// Takes the key for `fresh`, or finds whose it is.
+    pub(crate) async fn reserve(&self, key: &UniqueKey, fresh: TaskId, order: &NewTask) -> Result<Reserved> {
+        if key.lifetime < LIFETIME_MIN {
+            return Err(Error::invalid("the lifetime of an idempotency key must be at least one hour"));
+        }
+        let path = keys::unique(&key.hash(&order.task_type));
+        let input = serde_json::to_vec(&order.input).unwrap_or_default();
+        let record = Record {
+            format: 1,
+            task_id: fresh,
+            task_type: order.task_type.clone(),
+            input_hash: blake3::hash(&input).to_hex().to_string(),
+            expires_at: self.now()?.latest_known().plus(key.lifetime),
+            removed_at: None,
+            write_id: self.client.write_id(),
+        };
+        let mut when = When::Absent;
+        loop {
+            let body = Bytes::from(written(&record)?);
+            match self.client.put(Purpose::Submit, &path, body, &when).await? {
+                Put::Written(_) | Put::Overtaken(_) => return Ok(Reserved::Ours),
+                Put::Lost(None) => when = When::Absent,
+                Put::Lost(Some(object)) => match self.reserved_by(key, &path, &object, &record).await? {
+                    Some(reserved) => return Ok(reserved),
+                    // Expired, and its task can never appear: ours to replace.
+                    None => when = When::Unchanged(object.version),
+                },
+            }
+        }
+    }
+
+    /// Whose the key is; nothing if the record may be replaced.
+    async fn reserved_by(
+        &self,
+        key: &UniqueKey,
+        path: &str,
+        object: &Object,
+        wanted: &Record,
+    ) -> Result<Option<Reserved>> {
+        let found = parsed(path, &object.body)?;
+        let now = self.now()?;
+        if let Some(removed_at) = found.removed_at {
+            let until = removed_at.plus(MARK_GRACE);
+            if now.is_past(until) {
+                return Ok(None);
+            }
+            let message =
+                format!("idempotency key `{}` is just being removed; try again after {until}", key.key);
+            return Err(Error::new(Kind::Unavailable, message));
+        }
+        if now.is_past(found.expires_at) {
+            self.fence_task(&found.task_id).await?;
+            return Ok(None);
+        }
+        if (&found.task_type, &found.input_hash) != (&wanted.task_type, &wanted.input_hash) {
+            return Err(Error::invalid(format!(
+                "idempotency key `{}` belongs to task {} with another type or input",
+                key.key, found.task_id
+            )));
+        }
+        Ok(match self.load(Purpose::Submit, &found.task_id).await? {
+            None => Some(Reserved::Unfinished(found.task_id)),
+            // Its submit was given up for good: the key is free again.
+            Some(loaded) if loaded.task.is_tombstone() => None,
+            Some(_) => Some(Reserved::Exists(found.task_id)),
+        })
+    }
+
+    /// Makes sure that a task which is not there can never appear; one that is there stays.
+    pub(crate) async fn fence_task(&self, id: &TaskId) -> Result<()> {
+        let shard = self.shard_len().shard_of(id);
+        let tombstone = Task::tombstone(*id, shard, "submit abandoned", &self.act()?);
+        let body = Bytes::from(record::write(&tombstone));
+        self.client.put(Purpose::Sweep, &self.task_key(id), body, &When::Absent).await.map(|_| ())
+    }
+
+    /// Removes an idempotency record that has expired: tombstone, mark, one delete that is never repeated. True if it
+    /// was removed.
+    pub async fn remove_expired_key(&self, path: &str) -> Result<bool> {
+        let now = self.now()?;
+        let Some(object) = self.client.get(Purpose::Sweep, path).await? else { return Ok(false) };
+        let found = parsed(path, &object.body)?;
+        if found.removed_at.is_some() || !now.is_past(found.expires_at) {
+            return Ok(false);
+        }
+        self.fence_task(&found.task_id).await?;
+        let marked = update(&self.client, Purpose::Sweep, path, |object| {
+            let Some(object) = object else { return Ok(Decision::Leave(false)) };
+            let mut record = parsed(path, &object.body)?;
+            if record.removed_at.is_some() || !now.is_past(record.expires_at) {
+                return Ok(Decision::Leave(false));
+            }
+            record.removed_at = Some(now.latest_known());
+            record.write_id = self.client.write_id();
+            Ok(Decision::write(written(&record)?, true))
+        });
+        let is_ours = marked.await?.result;
+        if is_ours {
+            self.client.delete(Purpose::Sweep, path).await?;
+        }
+        Ok(is_ours)
+    }
+
+    /// When the idempotency record of a task expires, if it has one that still names it.
+    pub(crate) async fn key_expiry(&self, task: &Task) -> Result<Option<StoreTime>> {
+        let Some(key) = &task.idempotency_key else { return Ok(None) };
+        let mut latest = None;
+        for scope in [Scope::Queue, Scope::TaskType] {
+            let key = UniqueKey { scope, ..UniqueKey::new(key.clone()) };
+            let path = keys::unique(&key.hash(&task.task_type));
+            let Some(object) = self.client.get(Purpose::Sweep, &path).await? else { continue };
+            let record = parsed(&path, &object.body)?;
+            if record.task_id == task.id {
+                latest = latest.max(Some(record.expires_at));
+            }
+        }
+        Ok(latest)
+    }
+}
+
+fn parsed(path: &str, body: &[u8]) -> Result<Record> {
+    serde_json::from_slice(body)
+        .map_err(|error| Error::new(Kind::Corrupt, format!("`{path}` is not an idempotency record: {error}")))
+}
+
+fn written(record: &Record) -> Result<Vec<u8>> {
+    serde_json::to_vec(record)
+        .map_err(|error| Error::new(Kind::Internal, "an idempotency record cannot be written").because(error))
+}
