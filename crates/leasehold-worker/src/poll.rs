@@ -7,10 +7,12 @@
 use futures::StreamExt;
 use futures::future::{BoxFuture, Either, select, select_all};
 use futures::stream::FuturesUnordered;
-use leasehold_core::{Index, Result, StoreTime, TaskId};
+use leasehold_core::{Entry, Index, Result, StoreTime, TaskId};
+use leasehold_queue::discover::{Look, lists_of};
 use leasehold_queue::sweep::Swept;
 use leasehold_queue::{Found, Met};
-use leasehold_store::{HostExt, Purpose};
+use leasehold_store::host::Instant;
+use leasehold_store::{HostExt, List, Purpose};
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,22 +37,29 @@ pub(crate) struct Poller {
     waiting: VecDeque<Found>,
     remembered: Remembered,
     pause: Duration,
+    /// How long to wait after the last look.
+    wait: Duration,
     /// When something known will be due.
     next_due: Option<StoreTime>,
-    foreign: usize,
+    /// The last look did not see the whole index.
+    is_partial: bool,
+    /// When the whole index was last seen.
+    look_after: Option<Instant>,
 }
 
 impl Poller {
     pub(crate) fn new(engine: Arc<Engine>) -> Self {
         Self {
             pause: engine.options.polling.min,
+            wait: Duration::ZERO,
             engine,
             slots: FuturesUnordered::new(),
             busy: HashSet::new(),
             waiting: VecDeque::new(),
             remembered: Remembered::default(),
             next_due: None,
-            foreign: 0,
+            is_partial: false,
+            look_after: None,
         }
     }
 
@@ -62,6 +71,10 @@ impl Poller {
                 self.next_slot(shutdown).await;
                 continue;
             }
+            if let Some(left) = self.before_next_look() {
+                self.idle(left, shutdown).await;
+                continue;
+            }
             if let Err(error) = self.look().await {
                 tracing::warn!("looking for work failed: {error}");
                 self.idle(FAILED_PAUSE, shutdown).await;
@@ -69,15 +82,22 @@ impl Poller {
             }
             if !self.waiting.is_empty() {
                 self.pause = self.engine.options.polling.min;
+                self.wait = self.pause;
                 continue;
             }
             if self.engine.options.until_empty && self.slots.is_empty() && !self.is_more_coming() {
                 return;
             }
-            let pause = self.until_next();
-            self.idle(pause, shutdown).await;
+            let jitter = self.engine.host().random_below(self.pause / 5);
+            self.wait = self.until_next().mul_f64(0.9) + jitter;
             self.pause = self.engine.options.polling.slower(self.pause);
         }
+    }
+
+    /// How long to wait until the index is looked at again.
+    fn before_next_look(&self) -> Option<Duration> {
+        let passed = self.engine.host().instant().since(self.look_after?);
+        self.wait.checked_sub(passed).filter(|left| !left.is_zero())
     }
 
     /// Waits for everything that is under way.
@@ -109,12 +129,8 @@ impl Poller {
     async fn idle(&mut self, pause: Duration, shutdown: &Shutdown) {
         let host = self.engine.host().clone();
         let queue = self.engine.queue.clone();
-        let jitter = host.random_below(pause / 5);
-        let waits: Vec<BoxFuture<'_, ()>> = vec![
-            host.sleep(pause.mul_f64(0.9) + jitter),
-            Box::pin(queue.news()),
-            Box::pin(shutdown.reached(Stage::Drain)),
-        ];
+        let waits: Vec<BoxFuture<'_, ()>> =
+            vec![host.sleep(pause), Box::pin(queue.news()), Box::pin(shutdown.reached(Stage::Drain))];
         let waited = select_all(waits);
         if self.slots.is_empty() {
             let ((), which, _) = waited.await;
@@ -131,6 +147,7 @@ impl Poller {
     fn heard(&mut self, which: usize) {
         if which == 1 {
             self.pause = self.engine.options.polling.min;
+            self.look_after = None;
         }
     }
 
@@ -153,32 +170,63 @@ impl Poller {
         self.remembered.until(found.entry, until, next);
     }
 
-    /// Looks at the index once and sorts what it shows.
+    /// Looks at the index until something is found to be claimed, or all of it was seen.
     async fn look(&mut self) -> Result<()> {
         let engine = self.engine.clone();
         let (shards, all) = engine.shards();
-        let look = engine.queue.discover(Purpose::Discover, Index::Ready, shards, all).await?;
-        for key in &look.odd {
-            engine.report(&format!("`{key}` is not an index entry"));
+        let mut lists: VecDeque<List> =
+            if all { self.root_lists() } else { lists_of(Index::Ready, shards).into() };
+        let (mut stale, mut there) = (Vec::new(), HashSet::new());
+        (self.is_partial, self.next_due) = (false, None);
+        while let Some(list) = lists.pop_front() {
+            let (look, beyond) = engine.queue.look(Purpose::Discover, list).await?;
+            self.sort(look, &mut there, &mut stale)?;
+            lists.extend(beyond);
+            if !self.waiting.is_empty() && !lists.is_empty() {
+                self.is_partial = true;
+                break;
+            }
         }
-        let there: HashSet<_> = look.due.iter().map(|found| found.entry.clone()).collect();
-        self.remembered.keep(|entry| there.contains(entry));
-        let now = engine.queue.now()?;
-        self.foreign = 0;
-        self.next_due = look.next.map(leasehold_core::Minute::start);
-        let mut to_sweep = Vec::new();
+        if !self.is_partial {
+            self.remembered.keep(|entry| there.contains(entry));
+        }
+        self.start_anywhere();
+        self.sweep(stale).await;
+        let now = engine.host().instant();
+        // What was seen whole needs no second look before the pause is over.
+        self.look_after = if self.is_partial { None } else { Some(now) };
+        Ok(())
+    }
+
+    /// The whole index from its beginning while it fits on a page; else from a shard chosen by chance, so that no shard
+    /// has to wait for those before it.
+    fn root_lists(&self) -> VecDeque<List> {
+        let whole = List::all(Index::Ready.root());
+        if !self.is_partial {
+            return [whole].into();
+        }
+        let (shards, _) = self.engine.shards();
+        let at = usize::try_from(self.engine.host().random() % shards.len() as u64).unwrap_or(0);
+        [whole.clone().after(Index::Ready.prefix(&shards[at])), whole].into()
+    }
+
+    fn sort(&mut self, look: Look, there: &mut HashSet<Entry>, stale: &mut Vec<Found>) -> Result<()> {
+        for key in &look.odd {
+            self.engine.report(&format!("`{key}` is not an index entry"));
+        }
+        let now = self.engine.queue.now()?;
+        let next = look.next.map(leasehold_core::Minute::start);
+        self.next_due = [self.next_due, next].into_iter().flatten().min();
         for found in look.due {
-            if self.busy.contains(&found.entry.id) {
+            if self.busy.contains(&found.entry.id) || !there.insert(found.entry.clone()) {
                 continue;
             }
             match self.remembered.next(&found.entry, now) {
                 Some(Next::Claim) => self.waiting.push_back(found),
-                Some(Next::Sweep) => to_sweep.push(found),
-                None => self.foreign += 1,
+                Some(Next::Sweep) => stale.push(found),
+                None => {}
             }
         }
-        self.start_anywhere();
-        self.sweep(to_sweep).await;
         Ok(())
     }
 
