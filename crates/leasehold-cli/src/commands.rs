@@ -1,21 +1,37 @@
 //! One file per command.
 
+mod config;
 mod doctor;
 
-use leasehold_store::{Client, Host, OpenOptions, SystemHost, open};
+use leasehold_store::{Client, Host, SystemHost, open};
 use std::sync::Arc;
 
-use crate::args::{Args, Command, Global};
+use crate::args::{Args, Command, ConfigCommand, Global};
 use crate::printer::Printer;
+use crate::settings::typed::Queue;
+use crate::settings::{self, Flags, Surroundings};
 
 pub(crate) async fn run(args: Args, printer: &Printer) -> anyhow::Result<()> {
-    let client = connect(&args.global)?;
+    let around = Surroundings::of_process()?;
+    let load = || settings::load(&around, &flags(&args.global));
     match args.command {
-        Command::Doctor => doctor::run(client, printer).await,
+        Command::Config { command: ConfigCommand::Paths } => config::paths(&around, printer),
+        Command::Config { command: ConfigCommand::Show } => config::show(&load()?, printer),
+        Command::Doctor => doctor::run(connect(&load()?.queue)?, printer).await?,
     }
+    Ok(())
 }
 
-fn connect(global: &Global) -> anyhow::Result<Client> {
+/// The flags that every command understands, as settings.
+fn flags(global: &Global) -> Flags {
+    Flags::default().with_profile(global.profile.as_deref()).with(
+        "--store",
+        "queue.store",
+        global.store.as_deref(),
+    )
+}
+
+fn connect(queue: &Queue) -> anyhow::Result<Client> {
     let host: Arc<dyn Host> = Arc::new(SystemHost);
-    Ok(Client::new(open(&global.store, &OpenOptions::default(), &host)?, host))
+    Ok(Client::new(open(&queue.store, &queue.open, &host)?, host))
 }

@@ -5,10 +5,12 @@
 //! | [`args`] | what can be asked for |
 //! | [`commands`] | one file per command |
 //! | [`printer`] | the only place that prints: for people on a terminal, for machines with `--json` |
+//! | [`settings`] | what a user has said in files, variables and flags, and which of it counts |
 
 mod args;
 mod commands;
 mod printer;
+mod settings;
 
 use clap::Parser;
 use std::process::ExitCode;
