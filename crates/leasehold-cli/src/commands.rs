@@ -80,7 +80,6 @@ async fn with_queue(
         Command::Tail(args) => list::tail(queue, &args, printer, &shutdown).await,
         Command::Demo | Command::Doctor | Command::Config { .. } | Command::Completions { .. } => Ok(()),
     }
-    Ok(())
 }
 
 /// The flags, as settings.

@@ -233,7 +233,7 @@ fn refused(setting: &Setting, written: &str, origin: &Origin) -> Error {
 
 fn unknown(variable: &str) -> Error {
     let advice = nearest::variable(variable).map_or_else(
-        || "`leasehold config show` lists all settings".to_owned(),
+        || "unset it; docs/reference/settings.md lists all settings".to_owned(),
         |setting| format!("did you mean `{}`?", setting.variable),
     );
     Error::invalid(format!("unknown variable `{variable}`; {advice}"))

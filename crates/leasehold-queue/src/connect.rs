@@ -88,6 +88,13 @@ impl Queue {
         Self { client: self.client.apart(), ..self.clone() }
     }
 
+    /// The same queue in the name of someone else, for the history of tasks.
+    #[must_use]
+    pub fn acting_as(self, by: &str) -> Self {
+        let options = QueueOptions { by: by.to_owned(), ..(*self.options).clone() };
+        Self { options: Arc::new(options), ..self }
+    }
+
     /// The store's client, with its ledger.
     #[must_use]
     pub fn client(&self) -> &Client {

@@ -95,6 +95,7 @@ impl Worker {
     pub fn new(queue: Queue, id: &str, shards: Option<Vec<Shard>>) -> Result<Self> {
         let options = WorkerOptions { shards, ..WorkerOptions::default() };
         let id = Name::checked("worker id", id)?;
+        let queue = queue.acting_as(id.as_str());
         Ok(Self { queue, id, handlers: Handlers::default(), options, counts: Arc::default() })
     }
 

@@ -168,7 +168,7 @@ fn not_a_table(name: &str, place: &str) -> Error {
 fn unknown(name: &str, place: &str, profile: Option<&str>) -> Error {
     let profile = profile.map_or(String::new(), |profile| format!(" in profile `{profile}`"));
     let advice = nearest::key(name).map_or_else(
-        || "`leasehold config show` lists all settings".to_owned(),
+        || "remove it; docs/reference/settings.md lists all settings".to_owned(),
         |setting| format!("did you mean `{}`?", setting.name),
     );
     Error::invalid(format!("unknown key `{name}`{profile} at {place}; {advice}"))

@@ -89,8 +89,11 @@ impl Kind {
 
     /// What is said about a value that is not allowed: the value itself, except for secrets.
     pub(super) fn quote(self, written: &str) -> String {
-        let written = if self == Kind::Secret { MASK } else { written };
-        format!("`{}`", plain(written))
+        match (self, written) {
+            (_, "") => "empty".to_owned(),
+            (Kind::Secret, _) => MASK.to_owned(),
+            _ => format!("`{}`", plain(written)),
+        }
     }
 }
 
@@ -98,7 +101,7 @@ impl Kind {
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Kind::Text | Kind::Secret => f.write_str("text"),
+            Kind::Text | Kind::Secret => f.write_str("text that is not empty"),
             Kind::Address => f.write_str("a path or an address"),
             Kind::Name => f.write_str("a name of letters, digits, `-`, `_` and `.`"),
             Kind::Choice(choices) => {
@@ -108,7 +111,7 @@ impl fmt::Display for Kind {
             Kind::Whole { from, to } => write!(f, "a whole number from {from} to {to}"),
             Kind::Number { from, to } => write!(f, "a number from {from} to {to}"),
             Kind::Switch => f.write_str("`true` or `false`"),
-            Kind::List => f.write_str("a list of text"),
+            Kind::List => f.write_str("a list of at least one text, none of them empty"),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Runs the command line and shows everything it says.
 
+pub(crate) mod crashes;
+
 use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;

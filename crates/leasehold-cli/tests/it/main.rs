@@ -1,7 +1,9 @@
 //! The command line as a person meets it, on folders.
+#![expect(clippy::disallowed_methods, reason = "real processes live in real time")]
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report, in its helpers too")]
 
 #[path = "../common/mod.rs"]
 mod common;
 mod config;
+mod crashes;
 mod doctor;

@@ -1,6 +1,8 @@
 //! The command line on real and on unruly servers.
+#![expect(clippy::disallowed_methods, reason = "real processes live in real time")]
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report, in its helpers too")]
 
 #[path = "../common/mod.rs"]
 mod common;
+mod crashes;
 mod doctor;

@@ -1,0 +1,170 @@
+//! Real worker processes, killed and stopped, on any store; then an audit that reads the raw objects.
+
+use leasehold_core::{NewTask, StoreTime};
+use leasehold_queue::{Queue, QueueOptions};
+use leasehold_store::{Client, Host, List, OpenOptions, Purpose, SystemHost, open};
+use serde_json::Value;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::leasehold;
+
+/// A store, as the command line and as the library address it.
+pub(crate) struct Place {
+    pub(crate) store: String,
+    pub(crate) variables: Vec<(&'static str, String)>,
+    pub(crate) options: OpenOptions,
+}
+
+impl Place {
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = leasehold(args);
+        command.args(["--store", &self.store]).envs(self.variables.iter().cloned());
+        command
+    }
+
+    pub(crate) async fn queue(&self) -> Queue {
+        let host: Arc<dyn Host> = Arc::new(SystemHost);
+        let client = Client::new(open(&self.store, &self.options, &host).unwrap(), host);
+        Queue::connect(client, QueueOptions::default()).await.unwrap()
+    }
+
+    fn worker(&self, id: &str, exec: &str) -> Child {
+        let args =
+            ["worker", "--id", id, "--exec", exec, "--lease-secs", "3", "--concurrency", "16", "--json"];
+        let mut command = self.command(&args);
+        command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+    }
+}
+
+fn signal(child: &Child, name: &str) {
+    let done = Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
+    assert!(done.success());
+}
+
+/// Lets a worker end by itself, and reads what it has done.
+fn summary(child: Child) -> Value {
+    signal(&child, "-TERM");
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+async fn until_empty(queue: &Queue) {
+    loop {
+        let stats = queue.stats().await.unwrap();
+        if stats.due + stats.scheduled + stats.running == 0 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+/// Tasks worked by four processes, one of which is killed and replaced every second.
+pub(crate) async fn killed_every_second(place: &Place, tasks: usize, kills: usize) {
+    let queue = place.queue().await;
+    let orders = (0..tasks).map(|number| (NewTask::new("noop", number.into()).unwrap(), None));
+    let submitted: Vec<_> =
+        futures::StreamExt::collect(queue.submit_many(futures::stream::iter(orders.collect::<Vec<_>>())))
+            .await;
+    assert!(submitted.iter().all(Result::is_ok));
+    let mut workers: Vec<_> = (0..4).map(|n| place.worker(&format!("w{n}"), "noop=true")).collect();
+    for kill in 0..kills {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let mut killed = workers.remove(0);
+        killed.kill().unwrap();
+        killed.wait().unwrap();
+        workers.push(place.worker(&format!("w{}", kill + 4), "noop=true"));
+    }
+    until_empty(&queue).await;
+    let recovered: u64 =
+        workers.into_iter().map(|worker| summary(worker)["counts"]["recovered"].as_u64().unwrap()).sum();
+    let audit = audit(&queue).await;
+    assert_eq!(audit.tasks, tasks, "a task was lost");
+    assert!(
+        audit.taken_over > 0,
+        "no kill hit a running task: the test shows nothing ({recovered} recovered)"
+    );
+    // With nobody left to be waited for, what crashed processes left behind can be swept at once.
+    let check = |args: &[&str]| {
+        let output = place.command(args).output().unwrap();
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    check(&["check", "--repair", "--grace-secs", "1", "--json"]);
+    let clean = check(&["check", "--json"]);
+    for fault in ["uncovered", "dangling", "corrupt"] {
+        assert_eq!(clean[fault], Value::Array(vec![]), "{fault}");
+    }
+}
+
+struct Audit {
+    tasks: usize,
+    taken_over: usize,
+}
+
+/// Reads every task as plain JSON and checks its history: one completion, epochs and attempts without gaps, times in
+/// order, no claim before the lease of the one before it had run out or was ended.
+async fn audit(queue: &Queue) -> Audit {
+    let client = queue.client();
+    let mut found = Audit { tasks: 0, taken_over: 0 };
+    let mut list = List::all("tasks/");
+    loop {
+        let page = client.list(Purpose::Admin, &list).await.unwrap();
+        for entry in page.entries {
+            let body = client.get(Purpose::Admin, &entry.key).await.unwrap().unwrap().body;
+            let task: Value = serde_json::from_slice(&body).unwrap();
+            audit_task(&task);
+            found.tasks += 1;
+            found.taken_over += usize::from(task["epoch"].as_u64() > Some(1));
+        }
+        match page.next {
+            Some(cursor) => list = list.at(cursor),
+            None => return found,
+        }
+    }
+}
+
+fn audit_task(task: &Value) {
+    let history = task["history"].as_array().unwrap();
+    assert_eq!(task["status"], "completed", "{task}");
+    let count = |event: &str| history.iter().filter(|change| change["event"] == event).count();
+    assert_eq!(count("complete"), 1, "{task}");
+    assert_eq!(count("claim") as u64, task["epoch"].as_u64().unwrap(), "{task}");
+    assert_eq!(history[0]["event"], "submit");
+    assert!(task["rev"].as_u64().unwrap() >= history.len() as u64, "every change is a revision: {task}");
+    let (mut epoch, mut status) = (0, Value::Null);
+    let mut last = StoreTime::from_millis(0);
+    for change in history {
+        assert_eq!(change["from"], status, "{task}");
+        status = change["to"].clone();
+        epoch += u64::from(change["event"] == "claim");
+        assert_eq!(change["epoch"].as_u64(), Some(epoch), "{task}");
+        let at: StoreTime = change["at"].as_str().unwrap().parse().unwrap();
+        // Two processes may know the present differently, by a second or two.
+        assert!(at.plus(Duration::from_secs(3)) >= last, "time goes back: {task}");
+        last = at;
+    }
+}
+
+/// A worker that is stopped for longer than its lease, and goes on: it is told, and can change nothing.
+pub(crate) async fn stopped_longer_than_its_lease(place: &Place) {
+    let queue = place.queue().await;
+    let id = queue.submit(NewTask::new("slow", Value::Null).unwrap()).await.unwrap().id;
+    let sleeper = place.worker("sleeper", "slow=sleep 600");
+    while queue.get(&id).await.unwrap().epoch == 0 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    signal(&sleeper, "-STOP");
+    let other = place.worker("other", "slow=echo 2");
+    let task = queue.wait(&id, None).await.unwrap();
+    assert_eq!(task.epoch, 2);
+    signal(&sleeper, "-CONT");
+    // Its program ends because the run was told to stop, not because 600 s have passed.
+    let told = summary(sleeper);
+    assert_eq!(told["counts"]["lost"], 1, "{told}");
+    assert_eq!(summary(other)["counts"]["completed"], 1);
+    let after = queue.get(&id).await.unwrap();
+    assert_eq!(after, task, "a fenced worker has changed the task");
+}

@@ -1,0 +1,19 @@
+use leasehold_store::OpenOptions;
+
+use crate::common::crashes::{self, Place};
+
+fn folder(root: &std::path::Path) -> Place {
+    Place { store: root.to_str().unwrap().into(), variables: Vec::new(), options: OpenOptions::default() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_thousand_tasks_survive_a_kill_every_second() {
+    let root = tempfile::tempdir().unwrap();
+    crashes::killed_every_second(&folder(root.path()), 10_000, 20).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_worker_cannot_change_what_others_have_taken() {
+    let root = tempfile::tempdir().unwrap();
+    crashes::stopped_longer_than_its_lease(&folder(root.path())).await;
+}
