@@ -89,7 +89,7 @@ impl Files {
         if *when != When::Always && !when.holds(read(&path)?.as_ref()) {
             return Ok(PutAnswer::Refused);
         }
-        let temp = self.temps.create(|file| self.fill(file, body))?;
+        let mut temp = self.temps.create(|file| self.fill(file, body))?;
         self.unsynced.lock().unwrap_or_else(PoisonError::into_inner).insert(key.to_owned());
         self.in_directory(&path, || temp.rename(&path))?;
         drop(lock);

@@ -22,6 +22,7 @@ pub(super) struct Temps {
 /// A temporary file; gone when this is dropped, unless it was renamed.
 pub(super) struct Temp {
     path: PathBuf,
+    is_renamed: bool,
 }
 
 impl Temps {
@@ -45,7 +46,8 @@ impl Temps {
     }
 
     pub(super) fn create(&self, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<Temp> {
-        let temp = Temp { path: self.directory.join(self.count.fetch_add(1, Relaxed).to_string()) };
+        let path = self.directory.join(self.count.fetch_add(1, Relaxed).to_string());
+        let temp = Temp { path, is_renamed: false };
         fill(&mut File::create_new(&temp.path)?)?;
         Ok(temp)
     }
@@ -60,14 +62,19 @@ impl Drop for Temps {
 }
 
 impl Temp {
-    pub(super) fn rename(&self, to: &Path) -> io::Result<()> {
-        fs::rename(&self.path, to)
+    pub(super) fn rename(&mut self, to: &Path) -> io::Result<()> {
+        fs::rename(&self.path, to)?;
+        self.is_renamed = true;
+        Ok(())
     }
 }
 
 impl Drop for Temp {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        // Not in vain: even a removal that finds nothing locks the directory that all writers share.
+        if !self.is_renamed {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 
