@@ -316,6 +316,8 @@ impl Next {
             return Err(Rejected::NotBefore(claim.expires_at));
         }
         self.fail(claim, format!("the lease of {} ran out", claim.by), true, act);
+        // It did not settle the task, and must not be told that it has.
+        self.task.lease_id = None;
         // The lease entry by which it was found stays until the new entry is there, so the task may go first.
         Ok(Course::TaskFirst)
     }

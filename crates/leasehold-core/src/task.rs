@@ -62,7 +62,7 @@ pub struct Task {
     pub updated_at: StoreTime,
     /// After this moment it is not worth starting.
     pub expires_at: Option<StoreTime>,
-    /// The claim that holds it, or the last one that did.
+    /// The claim that holds it, or the one that settled it last; none after a time-out.
     pub lease_id: Option<LeaseId>,
     /// Grows by one with every claim: the fencing token.
     pub epoch: u64,
