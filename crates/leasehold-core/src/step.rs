@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::ids::{LeaseId, WorkerId, WriteId};
 use crate::keys::Entry;
-use crate::limits::REASON_BYTES_MAX;
+use crate::limits::{PLAN_AHEAD_MAX, REASON_BYTES_MAX};
 use crate::task::{Change, Claim, State, Status, Task};
 use crate::time::{Now, StoreTime};
 
@@ -260,7 +260,7 @@ impl Next {
         self.task.epoch += 1;
         self.task.attempt += 1;
         self.task.lease_id = Some(lease_id.clone());
-        let expires_at = now.earliest.plus(lease);
+        let expires_at = now.earliest.plus(lease.min(PLAN_AHEAD_MAX));
         let claim = Claim { by: worker.clone(), expires_at, renewed_at: None, cancel_requested: false };
         self.task.state = State::Running(claim);
         Ok(Course::TaskFirst)
@@ -268,7 +268,7 @@ impl Next {
 
     fn renew(&mut self, claim: &Claim, lease: Duration, progress: Option<&Value>, now: StoreTime) -> Course {
         // Never shorter than what was confirmed before.
-        let expires_at = claim.expires_at.max(now.plus(lease));
+        let expires_at = claim.expires_at.max(now.plus(lease.min(PLAN_AHEAD_MAX)));
         self.task.state = State::Running(Claim { expires_at, renewed_at: Some(now), ..claim.clone() });
         if progress.is_some() {
             self.task.progress = progress.cloned();

@@ -5,6 +5,7 @@
 //! expired record first puts a tombstone at its task id, so that a stalled producer can not still create the task.
 
 use bytes::Bytes;
+use leasehold_core::limits::PLAN_AHEAD_MAX;
 use leasehold_core::{
     Error, HexName, Kind, NewTask, Result, StoreTime, Task, TaskId, TaskType, keys, record,
 };
@@ -86,6 +87,9 @@ impl Queue {
     pub(crate) async fn reserve(&self, key: &UniqueKey, fresh: TaskId, order: &NewTask) -> Result<Reserved> {
         if key.lifetime < LIFETIME_MIN {
             return Err(Error::invalid("the lifetime of an idempotency key must be at least one hour"));
+        }
+        if key.lifetime > PLAN_AHEAD_MAX {
+            return Err(Error::invalid("the lifetime of an idempotency key must be at most ten years"));
         }
         let path = keys::unique(&key.hash(&order.task_type));
         let input = serde_json::to_vec(&order.input).unwrap_or_default();
