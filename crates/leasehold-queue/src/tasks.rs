@@ -114,14 +114,15 @@ impl Queue {
             Order::TaskFirst { write, remove } => (write.as_ref(), remove.as_ref()),
             Order::EntryFirst { remove, .. } => (None, remove.as_ref()),
         };
-        if step.task.status() == leasehold_core::Status::Pending {
-            self.ring();
-        }
         if let Some(write) = write
             && let Err(error) = self.put_entry(purpose, write).await
         {
             tracing::debug!(task = %step.task.id, "index entry was not written, the old one stays: {error}");
             return;
+        }
+        if step.task.status() == leasehold_core::Status::Pending {
+            // Only now: before this there was nothing to be found.
+            self.ring();
         }
         if let Some(remove) = remove {
             self.remove_entry(purpose, remove).await;
