@@ -48,8 +48,7 @@ impl Queue {
             }
         }
         for shard in shards {
-            let page = self.client.list(purpose, &List::all(index.prefix(shard))).await?;
-            look.take(page, self.now()?);
+            look.add(self.discover_shard(purpose, index, shard, &|_| false).await?);
         }
         Ok(look)
     }
@@ -60,13 +59,13 @@ impl Queue {
         purpose: Purpose,
         index: Index,
         shard: &Shard,
-        known: &dyn Fn(&Entry) -> bool,
+        known: &(dyn Fn(&Entry) -> bool + Sync),
     ) -> Result<Look> {
         let mut list = List::all(index.prefix(shard));
+        let mut look = Look::default();
         loop {
             let page = self.client.list(purpose, &list).await?;
             let next = page.next.clone();
-            let mut look = Look::default();
             look.take(page, self.now()?);
             look.due.retain(|found| !known(&found.entry));
             match next {
@@ -78,6 +77,12 @@ impl Queue {
 }
 
 impl Look {
+    fn add(&mut self, other: Look) {
+        self.due.extend(other.due);
+        self.odd.extend(other.odd);
+        self.next = [self.next, other.next].into_iter().flatten().min();
+    }
+
     fn take(&mut self, page: Page, now: Now) {
         for listed in page.entries {
             match Entry::parse(&listed.key) {
