@@ -257,8 +257,8 @@ impl Next {
     ) -> Result<Course, Rejected> {
         let State::Pending { available_at } = from.state else { return Err(refused(from)) };
         may_start(from, available_at, now)?;
-        self.task.epoch += 1;
-        self.task.attempt += 1;
+        self.task.epoch = self.task.epoch.saturating_add(1);
+        self.task.attempt = self.task.attempt.saturating_add(1);
         self.task.lease_id = Some(lease_id.clone());
         let expires_at = now.earliest.plus(lease.min(PLAN_AHEAD_MAX));
         let claim = Claim { by: worker.clone(), expires_at, renewed_at: None, cancel_requested: false };

@@ -318,7 +318,7 @@ impl History {
         self.changes.push(change);
         if self.changes.len() > HISTORY_MAX {
             self.changes.remove(HISTORY_FIRST);
-            self.folded += 1;
+            self.folded = self.folded.saturating_add(1);
         }
     }
 }

@@ -11,7 +11,6 @@ use std::collections::BTreeSet;
 
 use crate::connect::Queue;
 use crate::discover::Found;
-use crate::inspect::is_task_key;
 use crate::sweep::Swept;
 use crate::tasks::Loaded;
 
@@ -80,8 +79,8 @@ impl Queue {
     }
 
     async fn checked_task(&self, key: &str, checked: &mut Checked) -> Result<Option<Loaded>> {
-        if !is_task_key(key) {
-            checked.corrupt.push(format!("`{key}` is not the key of a task"));
+        if let Err(error) = self.check_task_key(key) {
+            checked.corrupt.push(error.to_string());
             return Ok(None);
         }
         let Some(object) = self.client().get(Purpose::Admin, key).await? else { return Ok(None) };

@@ -69,6 +69,7 @@ impl Queue {
     /// and the list goes on.
     pub fn list(&self, filter: Filter) -> impl Stream<Item = Result<Task>> + Send + '_ {
         let reads = self.task_keys().map_ok(move |key| async move {
+            self.check_task_key(&key)?;
             let object = self.client.get(Purpose::Admin, &key).await?;
             object.map(|object| Loaded::read(&key, object)).transpose()
         });
@@ -86,6 +87,14 @@ impl Queue {
     /// The keys of all tasks, and whatever else lies there.
     pub(crate) fn task_keys(&self) -> impl Stream<Item = Result<String>> + Send + '_ {
         self.keys("tasks/".into())
+    }
+
+    /// Refuses a key at which no task of this queue can lie: nobody would find it there.
+    pub(crate) fn check_task_key(&self, key: &str) -> Result<()> {
+        match keys::parse_task(key) {
+            Some((_, id)) if self.task_key(&id) == key => Ok(()),
+            _ => Err(Error::new(Kind::Corrupt, format!("`{key}` is not the key of a task"))),
+        }
     }
 
     /// All keys that begin with `prefix`, page by page.
@@ -175,9 +184,4 @@ impl Stats {
             }
         }
     }
-}
-
-/// Whether a key is one that a task could have.
-pub(crate) fn is_task_key(key: &str) -> bool {
-    keys::parse_task(key).is_some()
 }
