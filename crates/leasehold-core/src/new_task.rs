@@ -163,6 +163,7 @@ fn first_revision(
         epoch: 0,
         why,
         write_id: act.write_id.clone(),
+        unknown: serde_json::Map::new(),
     });
     Task {
         id,

@@ -385,6 +385,7 @@ impl Next {
             epoch: self.task.epoch,
             why: self.why.take(),
             write_id: act.write_id.clone(),
+            unknown: serde_json::Map::new(),
         };
         self.task.history.add(change);
     }

@@ -292,6 +292,9 @@ pub struct Change {
     pub why: Option<String>,
     /// The write that recorded it: how a writer recognises its own after a lost answer.
     pub write_id: WriteId,
+    /// Fields of a newer format: kept as they are.
+    #[serde(flatten)]
+    pub unknown: Map<String, Value>,
 }
 
 /// The changes of a task, the first and the newest of them when there are too many.
