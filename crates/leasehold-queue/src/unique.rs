@@ -170,12 +170,13 @@ impl Queue {
         })
     }
 
-    /// Makes sure that a task which is not there can never appear; one that is there stays.
-    pub(crate) async fn fence_task(&self, id: &TaskId) -> Result<()> {
+    /// Puts a tombstone where a task is not, so that it can never appear; false if it is there after all, and stays.
+    pub(crate) async fn fence_task(&self, id: &TaskId) -> Result<bool> {
         let shard = self.shard_len().shard_of(id);
         let tombstone = Task::tombstone(*id, shard, "submit abandoned", &self.act()?);
         let body = Bytes::from(record::write(&tombstone));
-        self.client.put(Purpose::Sweep, &self.task_key(id), body, &When::Absent).await.map(|_| ())
+        let put = self.client.put(Purpose::Sweep, &self.task_key(id), body, &When::Absent).await?;
+        Ok(matches!(put, Put::Written(_)))
     }
 
     /// Removes an idempotency record that has expired: tombstone, mark, one delete that is never repeated. True if it
