@@ -134,10 +134,11 @@ impl Queue {
                     (known, pause) = (Some(loaded.version), WAIT_MIN);
                 }
             }
-            if patience.is_some_and(|patience| host.instant().since(started) >= patience) {
+            let left = patience.map(|patience| patience.saturating_sub(host.instant().since(started)));
+            if left.is_some_and(|left| left.is_zero()) {
                 return Err(Error::new(Kind::Unavailable, format!("task {id} is not final yet")));
             }
-            host.sleep(pause).await;
+            host.sleep(left.map_or(pause, |left| left.min(pause))).await;
             pause = (pause * 2).min(WAIT_MAX);
         }
     }
