@@ -2,6 +2,8 @@
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
+use crate::commands::{get, list, operate, overview, submit, submit_many, worker};
+
 /// A task queue with no server of its own: a bucket, or a folder, is enough.
 #[derive(Debug, Parser)]
 #[command(name = "leasehold", version, max_term_width = 100)]
@@ -15,15 +17,12 @@ pub(crate) struct Args {
 /// What every command understands, before or after its name.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Global {
-    /// Where the queue is: a path, `s3://bucket/prefix`, `gs://…`, `az://…` or `memory://`
-    #[arg(
-        long,
-        global = true,
-        value_name = "URI",
-        env = "LEASEHOLD_STORE",
-        default_value = "./leasehold-data"
-    )]
-    pub(crate) store: String,
+    /// Where the queue is: a path, `s3://bucket/prefix`, `gs://…`, `az://…` or `memory://` (setting `queue.store`)
+    #[arg(long, global = true, value_name = "URI")]
+    pub(crate) store: Option<String>,
+    /// Which `[profiles.NAME]` of the settings files to use; else `LEASEHOLD_PROFILE` says
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(crate) profile: Option<String>,
     /// Print JSON for machines instead of words for people
     #[arg(long, global = true)]
     pub(crate) json: bool,
@@ -31,7 +30,84 @@ pub(crate) struct Global {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// A tour that ends by itself: tasks worked in a folder, a worker killed, its tasks recovered
+    #[command(after_help = "Example:\n  leasehold demo")]
+    Demo,
+    /// Found a queue, or see that there is one
+    #[command(after_help = "Example:\n  leasehold init --store s3://my-bucket/tasks --shard-prefix-len 2")]
+    Init(overview::Init),
+    /// Submit a task
+    #[command(
+        after_help = "Example:\n  leasehold submit -t resize -i '{\"url\": \"a.png\"}' --delay 5 --key img-1"
+    )]
+    Submit(submit::Submit),
+    /// Submit many tasks, one JSON object per line
+    #[command(
+        after_help = "Example:\n  echo '{\"task_type\": \"resize\", \"input\": 1}' | leasehold submit-many -"
+    )]
+    SubmitMany(submit_many::SubmitMany),
+    /// Run tasks with programs
+    #[command(after_help = "Example:\n  leasehold worker --exec 'resize=./resize.sh --fast' --concurrency 4")]
+    Worker(worker::Work),
+    /// Only recover, sweep and expire: what every worker also does
+    #[command(after_help = "Example:\n  leasehold monitor --store s3://my-bucket/tasks")]
+    Monitor,
+    /// List tasks
+    #[command(after_help = "Example:\n  leasehold list --status failed --type resize --json")]
+    List(list::List),
+    /// Show a task
+    #[command(after_help = "Example:\n  leasehold get 3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3")]
+    Get(get::Get),
+    /// Show how a task came to be what it is
+    #[command(after_help = "Example:\n  leasehold history 3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3")]
+    History(get::Get),
+    /// Wait until a task is final
+    #[command(after_help = "Example:\n  leasehold wait 3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3 --timeout 60")]
+    Wait(get::Wait),
+    /// Call tasks off
+    #[command(after_help = "Example:\n  leasehold cancel --type resize")]
+    Cancel(operate::Which),
+    /// Let tasks run again that have failed, were cancelled or have expired
+    #[command(after_help = "Example:\n  leasehold retry 3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3")]
+    Retry(operate::Which),
+    /// Plan a waiting task for another time
+    #[command(after_help = "Example:\n  leasehold reschedule ID --at 2026-12-24T18:00:00Z")]
+    Reschedule(operate::Reschedule),
+    /// Remove final tasks that are past their retention
+    #[command(after_help = "Example:\n  leasehold purge --older-than-days 30 --status completed")]
+    Purge(operate::Purge),
+    /// Look at everything, and repair it
+    #[command(after_help = "Example:\n  leasehold check --repair")]
+    Check(overview::Check),
+    /// Count what waits and what runs
+    #[command(after_help = "Example:\n  leasehold stats --json")]
+    Stats,
+    /// Print tasks as they change, until interrupted
+    #[command(after_help = "Example:\n  leasehold tail --every 5")]
+    Tail(list::Tail),
     /// Find out whether a store is good enough: it must honour conditions, list at once and tell the time
     #[command(after_help = "Example:\n  leasehold doctor --store s3://my-bucket/tasks")]
     Doctor,
+    /// See the settings: from defaults, files, a profile, the environment and flags
+    #[command(after_help = "Example:\n  leasehold config show --profile production")]
+    Config {
+        #[command(subcommand)]
+        command: ConfigCommand,
+    },
+    /// Print completions for a shell
+    #[command(
+        after_help = "Example:\n  leasehold completions bash > ~/.local/share/bash-completion/completions/leasehold"
+    )]
+    Completions {
+        /// For which shell
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Print every setting, its value and where it came from; secrets are masked
+    Show,
+    /// Print where settings files are looked for, and which were read
+    Paths,
 }

@@ -1,21 +1,125 @@
-//! One file per command.
+//! One file per command, or per family of commands.
 
+mod config;
+mod demo;
 mod doctor;
+mod exec;
+pub(crate) mod get;
+pub(crate) mod list;
+pub(crate) mod operate;
+pub(crate) mod overview;
+pub(crate) mod submit;
+pub(crate) mod submit_many;
+pub(crate) mod worker;
 
-use leasehold_store::{Client, Host, OpenOptions, SystemHost, open};
+use clap::CommandFactory;
+use leasehold_core::Error;
+use leasehold_queue::{Queue, QueueOptions};
+use leasehold_store::{Client, Host, SystemHost, open};
+use leasehold_worker::Shutdown;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::args::{Args, Command, Global};
+use crate::args::{Args, Command, ConfigCommand, Global};
 use crate::printer::Printer;
+use crate::settings::{self, Flags, Settings, Surroundings, typed};
 
-pub(crate) async fn run(args: Args, printer: &Printer) -> anyhow::Result<()> {
-    let client = connect(&args.global)?;
-    match args.command {
-        Command::Doctor => doctor::run(client, printer).await,
+pub(crate) async fn run(args: Args, printer: &Printer, shutdown: Shutdown) -> anyhow::Result<()> {
+    let around = Surroundings::of_process()?;
+    let flags = flags(&args.global, &args.command);
+    let settings = || settings::load(&around, &flags);
+    match &args.command {
+        Command::Config { command: ConfigCommand::Paths } => config::paths(&around, printer),
+        Command::Config { command: ConfigCommand::Show } => config::show(&settings()?, printer),
+        Command::Completions { shell } => completions(*shell),
+        Command::Demo => demo::run(printer, shutdown).await?,
+        Command::Doctor => doctor::run(connect(&settings()?.queue)?, printer).await?,
+        _ => with_queue(args.command, &settings()?, printer, shutdown).await?,
+    }
+    Ok(())
+}
+
+/// Settings for what is not built yet are refused, not ignored.
+fn refuse_unbuilt(settings: &Settings) -> anyhow::Result<()> {
+    let unbuilt = if settings.queue.kind == typed::QueueType::Filesystem {
+        "queue.type filesystem"
+    } else if settings.queue.dispatch == typed::DispatchMode::Direct {
+        "queue.dispatch_mode direct"
+    } else if settings.worker.leasing.is_some() {
+        "worker.shard_leasing"
+    } else {
+        return Ok(());
+    };
+    Err(Error::invalid(format!("{unbuilt} is not built yet; leave the setting out")).into())
+}
+
+async fn with_queue(
+    command: Command,
+    settings: &Settings,
+    printer: &Printer,
+    shutdown: Shutdown,
+) -> anyhow::Result<()> {
+    refuse_unbuilt(settings)?;
+    let queue = &open_queue(&command, &settings.queue).await?;
+    match command {
+        Command::Init(_) => overview::init(queue, printer),
+        Command::Submit(args) => submit::run(queue, args, printer).await,
+        Command::SubmitMany(args) => submit_many::run(queue, args, printer).await,
+        Command::Worker(args) => worker::work(queue, &args, &settings.worker, printer, shutdown).await,
+        Command::Monitor => worker::monitor(queue, &settings.worker, printer, shutdown).await,
+        Command::List(args) => list::run(queue, &args, printer).await,
+        Command::Get(args) => get::get(queue, &args, printer).await,
+        Command::History(args) => get::history(queue, &args, printer).await,
+        Command::Wait(args) => get::wait(queue, &args, printer).await,
+        Command::Cancel(which) => operate::cancel(queue, &which, printer).await,
+        Command::Retry(which) => operate::retry(queue, &which, printer).await,
+        Command::Reschedule(args) => operate::reschedule(queue, &args, printer).await,
+        Command::Purge(args) => operate::purge(queue, &args, printer).await,
+        Command::Check(args) => overview::check(queue, &args, printer).await,
+        Command::Stats => overview::stats(queue, printer).await,
+        Command::Tail(args) => list::tail(queue, &args, printer, &shutdown).await,
+        Command::Demo | Command::Doctor | Command::Config { .. } | Command::Completions { .. } => Ok(()),
+    }
+    Ok(())
+}
+
+/// The flags, as settings.
+fn flags(global: &Global, command: &Command) -> Flags {
+    let flags = Flags::default().with_profile(global.profile.as_deref());
+    let flags = flags.with("--store", "queue.store", global.store.as_deref());
+    match command {
+        Command::Init(init) => {
+            flags.with("--shard-prefix-len", "queue.shard_prefix_len", init.shard_prefix_len)
+        }
+        Command::Worker(work) => flags
+            .with("--id", "worker.id", work.id.as_deref())
+            .with("--concurrency", "worker.concurrency", work.concurrency)
+            .with("--shards", "worker.shards", work.shards.as_deref())
+            .with("--shard-range", "worker.shard_range", work.shard_range.as_deref())
+            .with("--lease-secs", "worker.lease_secs", work.lease_secs)
+            .with("--drain-secs", "worker.drain_secs", work.drain_secs),
+        _ => flags,
     }
 }
 
-fn connect(global: &Global) -> anyhow::Result<Client> {
+fn connect(queue: &typed::Queue) -> anyhow::Result<Client> {
     let host: Arc<dyn Host> = Arc::new(SystemHost);
-    Ok(Client::new(open(&global.store, &OpenOptions::default(), &host)?, host))
+    Ok(Client::new(open(&queue.store, &queue.open, &host)?, host))
+}
+
+async fn open_queue(command: &Command, settings: &typed::Queue) -> anyhow::Result<Queue> {
+    let mut options = QueueOptions {
+        shard_prefix_len: settings.shard_len.map(leasehold_core::ShardLen::digits),
+        by: "cli".into(),
+        ..QueueOptions::default()
+    };
+    if let Command::Check(overview::Check { grace_secs: Some(grace), .. }) = command {
+        options.ahead_grace = Duration::from_secs(*grace);
+        options.stale_grace = options.ahead_grace;
+    }
+    Ok(Queue::connect(connect(settings)?, options).await?)
+}
+
+fn completions(shell: clap_complete::Shell) {
+    clap_complete::generate(shell, &mut Args::command(), "leasehold", &mut std::io::stdout());
 }

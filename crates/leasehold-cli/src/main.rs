@@ -5,13 +5,19 @@
 //! | [`args`] | what can be asked for |
 //! | [`commands`] | one file per command |
 //! | [`printer`] | the only place that prints: for people on a terminal, for machines with `--json` |
+//! | [`settings`] | what a user has said in files, variables and flags, and which of it counts |
 
 mod args;
 mod commands;
 mod printer;
+mod settings;
 
 use clap::Parser;
+use leasehold_store::{Host, SystemHost};
+use leasehold_worker::Shutdown;
+use leasehold_worker::shutdown::Stage;
 use std::process::ExitCode;
+use tokio::signal::unix::{SignalKind, signal};
 
 use printer::Printer;
 
@@ -33,5 +39,24 @@ fn run(args: args::Args, printer: &Printer) -> anyhow::Result<()> {
         .with_writer(std::io::stderr)
         .init();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(commands::run(args, printer))
+    let shutdown = Shutdown::default();
+    runtime.block_on(async {
+        // Ctrl-C drains; twice, it aborts.
+        let signals = SystemHost.spawn(Box::pin(obey_signals(shutdown.clone())));
+        let result = commands::run(args, printer, shutdown).await;
+        drop(signals);
+        result
+    })
+}
+
+async fn obey_signals(shutdown: Shutdown) {
+    let (Ok(mut interrupt), Ok(mut terminate)) =
+        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
+        return;
+    };
+    loop {
+        tokio::select! { biased; _ = interrupt.recv() => {} _ = terminate.recv() => {} }
+        if shutdown.stage() == Stage::Go { shutdown.drain() } else { shutdown.abort() }
+    }
 }

@@ -1,6 +1,7 @@
 //! The only place that prints. Words and colour for people on a terminal, JSON for machines.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "printing is what this module is for")]
 
+use indicatif::{ProgressBar, ProgressStyle};
 use leasehold_core::{Error, Kind};
 use serde_json::json;
 use std::fmt;
@@ -10,6 +11,7 @@ use std::process::ExitCode;
 /// How something looks on a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Style {
+    Plain,
     Strong,
     Good,
     Bad,
@@ -18,6 +20,7 @@ pub(crate) enum Style {
 impl Style {
     fn code(self) -> &'static str {
         match self {
+            Style::Plain => "0",
             Style::Strong => "1",
             Style::Good => "32",
             Style::Bad => "31",
@@ -42,6 +45,25 @@ impl Printer {
 
     pub(crate) fn paint(&self, style: Style, text: &str) -> String {
         if self.colour { format!("\x1b[{}m{text}\x1b[0m", style.code()) } else { text.to_owned() }
+    }
+
+    /// Something worth knowing that is not the answer.
+    pub(crate) fn note(&self, text: &str) {
+        if self.json {
+            eprintln!("{}", json!({"note": text}));
+        } else {
+            eprintln!("{text}");
+        }
+    }
+
+    /// A bar for long work: only for people on a terminal.
+    pub(crate) fn bar(&self, length: u64, what: &'static str) -> ProgressBar {
+        if self.json || !std::io::stderr().is_terminal() {
+            return ProgressBar::hidden();
+        }
+        let style = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} {per_sec} {eta}");
+        let bar = ProgressBar::new(length).with_message(what);
+        if let Ok(style) = style { bar.with_style(style) } else { bar }
     }
 
     /// Says what went wrong, and gives the exit code that goes with it.

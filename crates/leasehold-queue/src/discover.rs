@@ -3,7 +3,8 @@
 //! Entries sort by minute, oldest first, so one page shows the oldest, however old; what lies in a future minute ends
 //! the look at a shard. Nothing is ever skipped.
 //!
-//! Requests: one list for the whole index while it fits on a page, else one per shard.
+//! Requests: one list for each thousand entries that are due, and one for each shard that has more than a page of
+//! entries in the future.
 
 use leasehold_core::{Entry, Index, Minute, Now, Result, Shard, StoreTime};
 use leasehold_store::{List, Page, Purpose};
@@ -31,7 +32,27 @@ pub struct Look {
 }
 
 impl Queue {
-    /// Looks at an index for all of these shards; `all` says that they are all shards of the queue.
+    /// Looks at one page of an index. Gives what it shows, and how to go on behind it, if there is more: what is left
+    /// of a shard lies in the future once its page ends there, and is passed over.
+    pub async fn look(&self, purpose: Purpose, list: List) -> Result<(Look, Option<List>)> {
+        let page = self.client.list(purpose, &list).await?;
+        let final_entry = page.entries.last().and_then(|listed| Entry::parse(&listed.key));
+        let next = page.next.clone();
+        let mut look = Look::default();
+        let now = self.now()?;
+        look.take(page, now);
+        let beyond = next.map(|cursor| match final_entry {
+            Some(entry) if !now.is_due(entry.bucket.start()) => {
+                // A tilde sorts behind every minute.
+                let end = format!("{}~", entry.index.prefix(&entry.shard));
+                List { cursor: None, after: Some(end), ..list }
+            }
+            _ => list.at(cursor),
+        });
+        Ok((look, beyond))
+    }
+
+    /// Looks at all that is due in an index for these shards; `all` says that they are all shards of the queue.
     pub async fn discover(
         &self,
         purpose: Purpose,
@@ -39,41 +60,24 @@ impl Queue {
         shards: &[Shard],
         all: bool,
     ) -> Result<Look> {
-        let mut look = Look::default();
-        if all {
-            let page = self.client.list(purpose, &List::all(index.root())).await?;
-            if page.next.is_none() {
-                look.take(page, self.now()?);
-                return Ok(look);
+        let lists = if all { vec![List::all(index.root())] } else { lists_of(index, shards) };
+        let mut whole = Look::default();
+        for list in lists {
+            let mut list = Some(list);
+            while let Some(next) = list {
+                let (look, beyond) = self.look(purpose, next).await?;
+                whole.add(look);
+                list = beyond;
             }
         }
-        for shard in shards {
-            look.add(self.discover_shard(purpose, index, shard, &|_| false).await?);
-        }
-        Ok(look)
+        Ok(whole)
     }
+}
 
-    /// Looks at one shard, beyond the entries that are already known: pages are followed while they hold nothing else.
-    pub async fn discover_shard(
-        &self,
-        purpose: Purpose,
-        index: Index,
-        shard: &Shard,
-        known: &(dyn Fn(&Entry) -> bool + Sync),
-    ) -> Result<Look> {
-        let mut list = List::all(index.prefix(shard));
-        let mut look = Look::default();
-        loop {
-            let page = self.client.list(purpose, &list).await?;
-            let next = page.next.clone();
-            look.take(page, self.now()?);
-            look.due.retain(|found| !known(&found.entry));
-            match next {
-                Some(cursor) if look.due.is_empty() && look.next.is_none() => list = list.at(cursor),
-                _ => return Ok(look),
-            }
-        }
-    }
+/// A list for each of these shards.
+#[must_use]
+pub fn lists_of(index: Index, shards: &[Shard]) -> Vec<List> {
+    shards.iter().map(|shard| List::all(index.prefix(shard))).collect()
 }
 
 impl Look {

@@ -65,7 +65,10 @@ impl Queue {
         }
         let called_for = loaded.task.entry();
         if called_for.as_ref() == Some(entry) {
-            return Ok(Swept::Fine);
+            return Ok(match &loaded.task.state {
+                State::Running(claim) => Swept::Later(claim.expires_at),
+                _ => Swept::Fine,
+            });
         }
         let left_at = found.written_at.max(loaded.task.updated_at).plus(self.options.stale_grace);
         if !self.now()?.is_past(left_at) {

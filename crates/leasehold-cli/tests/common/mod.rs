@@ -4,10 +4,10 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 
-/// The command line, without the caller's settings and credentials.
+/// The command line, without the caller's settings and credentials, and where no project's file is found.
 pub(crate) fn leasehold(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
-    command.args(args).env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    command.args(args).current_dir("/").env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
     command
 }
 

@@ -18,6 +18,13 @@ async fn a_real_server_is_good_enough_and_its_refusals_are_explained() {
     let weed = Weed::start(std::env::var_os("LEASEHOLD_WEED").expect("run ./test").as_ref()).await.unwrap();
     weed.create_bucket("tasks").await.unwrap();
     shown("real", &mut doctor(&weed.endpoint(), "tasks"), None);
+    let mut by_settings = leasehold(&["doctor", "--store", "s3://tasks/q"]);
+    by_settings
+        .env("LEASEHOLD_QUEUE_ENDPOINT", weed.endpoint())
+        .env("LEASEHOLD_QUEUE_REGION", "us-east-1")
+        .env("LEASEHOLD_QUEUE_ACCESS_KEY_ID", "test")
+        .env("LEASEHOLD_QUEUE_SECRET_ACCESS_KEY", "testsecret");
+    shown("real", &mut by_settings, None);
     shown("missing_bucket", &mut doctor(&weed.endpoint(), "nowhere"), None);
     shown("wrong_credentials", doctor(&weed.endpoint(), "tasks").env("AWS_SECRET_ACCESS_KEY", "wrong"), None);
 }

@@ -75,7 +75,7 @@ async fn due_entries_behind_a_page_of_nonsense_are_found() {
         world.scribble(&format!("ready/{shard}/!{number}"), "").await;
     }
     assert!(matches!(world.meet(&id).await, Met::Claimed(_)));
-    let look = world.queue.discover_shard(Purpose::Discover, Index::Ready, &shard, &|_| false).await.unwrap();
+    let look = world.queue.discover(Purpose::Discover, Index::Ready, &[shard], false).await.unwrap();
     assert_eq!((look.due.len(), look.odd.len()), (0, 2_500));
 }
 

@@ -1,0 +1,60 @@
+//! `leasehold config`: what holds, and who said so.
+
+use serde_json::json;
+
+use crate::printer::{Printer, line};
+use crate::settings::files::{self, Looked};
+use crate::settings::kind::Value;
+use crate::settings::{Layer, Settings, Surroundings};
+
+/// Every setting, its value and where it came from.
+pub(crate) fn show(settings: &Settings, printer: &Printer) {
+    if printer.is_json() {
+        for effective in &settings.all {
+            let value = effective.value.as_ref().map(Value::json);
+            let origin = effective.origin.to_string();
+            line(json!({"name": effective.setting.name, "value": value, "origin": origin}));
+        }
+    } else {
+        let rows = settings.all.iter().map(|effective| {
+            let value = effective.value.as_ref().map_or("unset".to_owned(), ToString::to_string);
+            [effective.setting.name.to_owned(), value, effective.origin.to_string()]
+        });
+        table(&rows.collect::<Vec<_>>());
+    }
+}
+
+/// Where files were looked for. Works with files that are wrong: it helps to find them.
+pub(crate) fn paths(around: &Surroundings, printer: &Printer) {
+    let looked = files::look(around);
+    if printer.is_json() {
+        for file in &looked {
+            line(json!({"file": whose(file), "path": file.path, "found": found(file)}));
+        }
+    } else {
+        let rows =
+            looked.iter().map(|file| [whose(file).to_owned(), file.path.display().to_string(), found(file)]);
+        table(&rows.collect::<Vec<_>>());
+    }
+}
+
+fn whose(file: &Looked) -> &'static str {
+    if file.layer == Layer::UserFile { "user" } else { "project" }
+}
+
+fn found(file: &Looked) -> String {
+    match &file.text {
+        Ok(_) => "read".into(),
+        Err(_) if file.is_missing() => "not there".into(),
+        Err(error) => format!("cannot be read: {error}"),
+    }
+}
+
+/// Columns, as wide as they need to be.
+fn table(rows: &[[String; 3]]) {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let (first, second) = (width(0), width(1));
+    for [name, value, origin] in rows {
+        line(format_args!("{name:first$}  {value:second$}  {origin}"));
+    }
+}

@@ -1,0 +1,174 @@
+//! `leasehold demo`: a tour that ends by itself. A queue in a folder, tasks worked by two processes, one of them killed
+//! in the middle, its tasks recovered, the history of one of them, and what it all would have cost on S3.
+
+use futures::StreamExt;
+use futures::future::{Either, select};
+use leasehold_core::{Error, Kind, NewTask, Status, Task, TaskId};
+use leasehold_queue::{Filter, Queue, QueueOptions};
+use leasehold_store::{Client, FolderOptions, FolderStore, Host, Prices, SystemHost, Verb};
+use leasehold_worker::Shutdown;
+use leasehold_worker::shutdown::Stage;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::process::{Child, Command};
+
+use super::get::print_history;
+use crate::printer::{Printer, Style, line};
+
+const TASKS: u64 = 200;
+/// Short, so that a lost worker is noticed while one watches.
+const LEASE_SECS: u64 = 3;
+/// The tour gives up after so long: it has never been seen to take half of it.
+const LIMIT: Duration = Duration::from_secs(55);
+/// Of this type are the demo's tasks.
+const TYPE: &str = "resize";
+
+pub(crate) async fn run(printer: &Printer, shutdown: Shutdown) -> anyhow::Result<()> {
+    let folder = tempfile::Builder::new().prefix("leasehold-demo-").tempdir()?;
+    let host: Arc<dyn Host> = Arc::new(SystemHost);
+    let late = host.sleep(LIMIT);
+    let stop = select(late, Box::pin(shutdown.reached(Stage::Drain)));
+    match select(Box::pin(tour(folder.path(), &host, printer)), stop).await {
+        Either::Left((toured, _)) => toured,
+        Either::Right((Either::Left(_), _)) => {
+            Err(Error::new(Kind::Unavailable, format!("the demo took longer than {} s", LIMIT.as_secs()))
+                .into())
+        }
+        Either::Right((Either::Right(_), _)) => Ok(()),
+    }
+}
+
+async fn tour(folder: &Path, host: &Arc<dyn Host>, printer: &Printer) -> anyhow::Result<()> {
+    let step = |number: u32, text: &str| {
+        line(format_args!("\n{} {text}", printer.paint(Style::Strong, &format!("{number}."))));
+    };
+    step(1, &format!("A queue in a plain folder, {}: no server, no database.", folder.display()));
+    let store = FolderStore::open(folder, FolderOptions::default(), host)?;
+    let client = Client::new(Arc::new(store), host.clone());
+    let queue = Queue::connect(client, QueueOptions { by: "demo".into(), ..QueueOptions::default() }).await?;
+
+    step(2, &format!("{TASKS} tasks are submitted. Each is one file, written on condition."));
+    let bar = printer.bar(TASKS, "submitting");
+    let orders = (0..TASKS).map(|number| NewTask::new(TYPE, json!({"image": number})));
+    let orders = orders.collect::<leasehold_core::Result<Vec<_>>>()?;
+    let orders = futures::stream::iter(orders.into_iter().map(|order| (order, None)));
+    let mut submitted = std::pin::pin!(queue.submit_many(orders));
+    while let Some(one) = submitted.next().await {
+        one?;
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    line(format_args!("   {TASKS} submitted"));
+
+    step(3, "Two worker processes start. One of them is killed (kill -9) in the middle.");
+    let (mut alice, bob) = (worker(folder, "alice")?, worker(folder, "bob")?);
+    let bar = printer.bar(TASKS, "working");
+    wait_for(&queue, &bar, TASKS / 4).await?;
+    alice.kill().await?;
+    let orphaned = held_by(&queue, "alice").await?;
+    bar.suspend(|| {
+        let text = format!(
+            "   alice is dead and leaves {} tasks behind, each under a lease of {LEASE_SECS} s",
+            orphaned.len()
+        );
+        line(printer.paint(Style::Bad, &text));
+    });
+    wait_for(&queue, &bar, TASKS).await?;
+    bar.finish_and_clear();
+    let output = bob.wait_with_output().await?;
+    line(printer.paint(Style::Good, "   bob has finished everything, alice's tasks too"));
+
+    step(4, "What happened to one of them? Every change is in the task itself.");
+    let tasks = all(&queue).await?;
+    let completed = tasks.iter().filter(|task| task.status() == Status::Completed).count() as u64;
+    let recovered = tasks.iter().find(|task| orphaned.contains(&task.id)).or(tasks.first());
+    if let Some(task) = recovered {
+        print_history(task, printer);
+    }
+
+    step(5, "Every request was counted. On S3 they would have cost:");
+    cost(&queue, &output.stdout, printer)?;
+    if completed != TASKS {
+        return Err(Error::new(Kind::Internal, format!("{completed} of {TASKS} tasks were completed")).into());
+    }
+    line(format_args!(
+        "\nAll {TASKS} tasks were completed, none was lost. Next: {}",
+        printer.paint(Style::Strong, "leasehold --help")
+    ));
+    Ok(())
+}
+
+/// A worker in a process of its own; it is killed when this is dropped.
+fn worker(folder: &Path, name: &str) -> anyhow::Result<Child> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command
+        .args(["worker", "--json", "--drain", "--concurrency", "4", "--id", name])
+        .args(["--lease-secs", &LEASE_SECS.to_string()])
+        .args(["--exec", &format!("{TYPE}=sleep 0.1")])
+        .arg("--store")
+        .arg(folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true);
+    Ok(command.spawn()?)
+}
+
+/// Waits until so many tasks are neither waiting nor running.
+async fn wait_for(queue: &Queue, bar: &indicatif::ProgressBar, done: u64) -> anyhow::Result<()> {
+    loop {
+        let stats = queue.stats().await?;
+        let finished = TASKS.saturating_sub(stats.due + stats.scheduled + stats.running);
+        bar.set_position(finished);
+        if finished >= done {
+            return Ok(());
+        }
+        queue.client().host().sleep(Duration::from_millis(100)).await;
+    }
+}
+
+async fn all(queue: &Queue) -> anyhow::Result<Vec<Task>> {
+    let tasks: Vec<_> = queue.list(Filter::default()).collect().await;
+    Ok(tasks.into_iter().collect::<leasehold_core::Result<_>>()?)
+}
+
+async fn held_by(queue: &Queue, worker: &str) -> anyhow::Result<Vec<TaskId>> {
+    let is_held = |task: &Task| matches!(&task.state, leasehold_core::State::Running(claim) if claim.by.as_str() == worker);
+    Ok(all(queue).await?.iter().filter(|task| is_held(task)).map(|task| task.id).collect())
+}
+
+/// The demo's own requests and bob's; alice has taken hers into the grave.
+fn cost(queue: &Queue, told: &[u8], printer: &Printer) -> anyhow::Result<()> {
+    let prices = Prices::of("aws")?;
+    let mut by_purpose: BTreeMap<String, [u64; 4]> = BTreeMap::new();
+    let own = serde_json::to_value(queue.client().ledger().snapshot())?;
+    let bobs: Value = serde_json::from_slice(told)?;
+    let verbs = [Verb::Put, Verb::Get, Verb::List, Verb::Delete];
+    for row in [&own, &bobs["requests"]].into_iter().filter_map(Value::as_array).flatten() {
+        let purpose = row["purpose"].as_str().unwrap_or_default();
+        let verb = verbs.iter().position(|verb| row["verb"] == verb.name());
+        if let (Some(verb), Some(requests), false) = (verb, row["requests"].as_u64(), purpose == "admin") {
+            by_purpose.entry(purpose.to_owned()).or_default()[verb] += requests;
+        }
+    }
+    line(format_args!(
+        "   {:<10} {:>6} {:>6} {:>6} {:>7}  {:>12}",
+        "FOR", "PUT", "GET", "LIST", "DELETE", "US$"
+    ));
+    let mut total = 0.0;
+    for (purpose, counts) in &by_purpose {
+        let price: f64 = verbs.iter().zip(counts).map(|(verb, count)| prices.cost(*verb, *count)).sum();
+        total += price;
+        let [put, get, list, delete] = counts;
+        line(format_args!("   {purpose:<10} {put:>6} {get:>6} {list:>6} {delete:>7}  {price:>12.6}"));
+    }
+    #[expect(clippy::cast_precision_loss, reason = "a few hundred tasks")]
+    let per_million = total / TASKS as f64 * 1e6;
+    let sum = format!("US$ {total:.4}, or US$ {per_million:.2} for a million tasks");
+    line(format_args!("   {} (without alice's part)", printer.paint(Style::Strong, &sum)));
+    Ok(())
+}

@@ -1,0 +1,130 @@
+//! Programs as handlers: `--exec 'TYPE=program args'`.
+
+use leasehold_core::{Error, Result};
+use leasehold_worker::{Context, TaskError};
+use serde_json::Value;
+use std::process::Stdio;
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+
+/// Exit code of a program that could not do its work now (`EX_TEMPFAIL`).
+const RETRY_LATER: i32 = 75;
+
+/// A program and its arguments.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Program {
+    words: Vec<String>,
+}
+
+impl Program {
+    /// Reads `TYPE=program args`.
+    pub(crate) fn parse(exec: &str) -> Result<(String, Self)> {
+        let Some((task_type, command)) = exec.split_once('=') else {
+            let message = format!("`{exec}` names no task type; write it like resize=./resize.sh --fast");
+            return Err(Error::invalid(message));
+        };
+        let words = split(command)?;
+        if words.is_empty() {
+            return Err(Error::invalid(format!("`{exec}` names no program")));
+        }
+        Ok((task_type.to_owned(), Self { words }))
+    }
+
+    /// Runs it for one task. It is killed if the run has to stop.
+    pub(crate) async fn run(self, context: Context, input: Value) -> Result<Value, TaskError> {
+        let task = context.task();
+        let mut command = Command::new(&self.words[0]);
+        command
+            .args(&self.words[1..])
+            .env("LEASEHOLD_TASK_ID", task.id.to_string())
+            .env("LEASEHOLD_TASK_TYPE", task.task_type.as_str())
+            .env("LEASEHOLD_TASK_ATTEMPT", context.attempt().to_string())
+            .env("LEASEHOLD_TASK_EPOCH", context.epoch().to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        let mut child = command.spawn().map_err(|error| self.not_started(&error))?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // A program may end without reading its input; then the pipe breaks, and that is no failure.
+            let _ = stdin.write_all(input.to_string().as_bytes()).await;
+        }
+        let output = child.wait_with_output().await?;
+        let complaint = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        match output.status.code() {
+            Some(0) => Ok(parsed(&output.stdout)),
+            Some(RETRY_LATER) => Err(TaskError::Retry(complaint_or(complaint, "retry later (exit code 75)"))),
+            Some(code) => Err(TaskError::Permanent(complaint_or(complaint, &format!("exit code {code}")))),
+            // Killed by a signal: nobody decided that the task cannot be done.
+            None => Err(TaskError::Retry(complaint_or(complaint, "the program was killed"))),
+        }
+    }
+
+    fn not_started(&self, error: &std::io::Error) -> TaskError {
+        TaskError::Retry(format!("`{}` cannot be started: {error}", self.words[0]))
+    }
+}
+
+fn complaint_or(complaint: String, otherwise: &str) -> String {
+    if complaint.is_empty() { otherwise.to_owned() } else { complaint }
+}
+
+/// JSON if it is JSON, else the text as it is.
+fn parsed(stdout: &[u8]) -> Value {
+    let text = String::from_utf8_lossy(stdout);
+    let text = text.trim();
+    if text.is_empty() {
+        return Value::Null;
+    }
+    serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()))
+}
+
+/// Words as a shell would split them: quotes keep spaces, a backslash keeps the next character.
+fn split(command: &str) -> Result<Vec<String>> {
+    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+    let mut letters = command.chars();
+    while let Some(letter) = letters.next() {
+        match (letter, quote) {
+            ('\\', None | Some('"')) => word.get_or_insert_default().extend(letters.next()),
+            (_, Some(open)) if letter == open => quote = None,
+            ('"' | '\'', None) => {
+                quote = Some(letter);
+                word.get_or_insert_default();
+            }
+            (' ' | '\t', None) => words.extend(word.take()),
+            _ => word.get_or_insert_default().push(letter),
+        }
+    }
+    if quote.is_some() {
+        return Err(Error::invalid(format!("`{command}` has a quote that is not closed")));
+    }
+    words.extend(word);
+    Ok(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_split_as_a_shell_would() {
+        for (command, words) in [
+            ("sleep 1", vec!["sleep", "1"]),
+            ("  a  'b c' \"d 'e'\" f\\ g ", vec!["a", "b c", "d 'e'", "f g"]),
+            ("sh -c 'echo \"x\"'", vec!["sh", "-c", "echo \"x\""]),
+            ("a '' b", vec!["a", "", "b"]),
+            ("", vec![]),
+        ] {
+            assert_eq!(split(command).unwrap(), words);
+        }
+        assert!(split("a 'b").is_err());
+    }
+
+    #[test]
+    fn a_program_has_a_type_and_a_name() {
+        let (task_type, program) = Program::parse("a.b=c d=e").unwrap();
+        assert_eq!((task_type.as_str(), program.words.len()), ("a.b", 2));
+        assert!(Program::parse("nothing").is_err());
+        assert!(Program::parse("a=").is_err());
+    }
+}

@@ -1,0 +1,161 @@
+//! `leasehold submit`: one task.
+
+use clap::Args;
+use leasehold_core::new_task::Start;
+use leasehold_core::{Error, NewTask, Priority, Result, StoreTime, record};
+use leasehold_queue::{Queue, Scope, UniqueKey};
+use serde_json::{Value, json};
+use std::io::Read;
+use std::time::Duration;
+
+use crate::printer::{Printer, line};
+
+#[derive(Debug, Args)]
+pub(crate) struct Submit {
+    /// What kind of work it is: which handler runs it
+    #[arg(short = 't', long = "type", value_name = "TYPE")]
+    task_type: String,
+    /// Its input: JSON, `@file` or `-` for standard input
+    #[arg(short, long, value_name = "JSON", default_value = "null")]
+    input: String,
+    /// Start it after this many seconds
+    #[arg(long, value_name = "SECONDS", conflicts_with = "at")]
+    delay: Option<f64>,
+    /// Start it at this moment of the store's time
+    #[arg(long, value_name = "TIME")]
+    at: Option<StoreTime>,
+    /// Submit it only once under this key
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+    /// How many attempts it has
+    #[arg(long, value_name = "N")]
+    max_attempts: Option<u32>,
+    /// How long one run of the handler may take, in seconds
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<u64>,
+    /// Do not start it any more after this many seconds
+    #[arg(long, value_name = "SECONDS")]
+    expires: Option<u64>,
+    /// Which of the tasks of one minute goes first: 0 to 9, 9 first
+    #[arg(long, value_name = "N")]
+    priority: Option<u8>,
+    /// For finding it; can be given several times
+    #[arg(long = "tag", value_name = "KEY=VALUE")]
+    tags: Vec<String>,
+    /// Wait until it is final
+    #[arg(long)]
+    wait: bool,
+}
+
+pub(crate) async fn run(queue: &Queue, args: Submit, printer: &Printer) -> anyhow::Result<()> {
+    let wait = args.wait;
+    let key = args.key.clone().map(UniqueKey::new);
+    let order = order(args)?;
+    let submitted = match key {
+        Some(key) => queue.submit_once(order, key).await?,
+        None => queue.submit(order).await?,
+    };
+    if wait {
+        let task = queue.wait(&submitted.id, None).await?;
+        super::get::print(&task, printer);
+    } else if printer.is_json() {
+        line(json!({"id": submitted.id, "is_new": submitted.is_new}));
+    } else {
+        line(submitted.id);
+    }
+    Ok(())
+}
+
+fn order(args: Submit) -> Result<NewTask> {
+    let mut order = NewTask::new(&args.task_type, parse_input(&args.input)?)?;
+    order.start = match (args.delay, args.at) {
+        (Some(secs), _) => Start::After(seconds("delay", secs)?),
+        (None, Some(at)) => Start::At(at),
+        (None, None) => Start::Now,
+    };
+    order.max_attempts = args.max_attempts.unwrap_or(order.max_attempts);
+    order.timeout_secs = args.timeout;
+    order.expires_in = args.expires.map(Duration::from_secs);
+    order.priority = args.priority.map(Priority::new).transpose()?.unwrap_or_default();
+    for tag in args.tags {
+        let Some((key, value)) = tag.split_once('=') else {
+            return Err(Error::invalid(format!("tag `{tag}` has no `=`; write it like colour=red")));
+        };
+        order.tags.insert(key.to_owned(), value.to_owned());
+    }
+    Ok(order)
+}
+
+pub(crate) fn seconds(what: &str, secs: f64) -> Result<Duration> {
+    Duration::try_from_secs_f64(secs)
+        .map_err(|_| Error::invalid(format!("{what} {secs} is not a number of seconds from now on")))
+}
+
+fn parse_input(input: &str) -> Result<Value> {
+    let unreadable = |error| Error::invalid(format!("input `{input}` cannot be read")).because(error);
+    let text = match (input, input.strip_prefix('@')) {
+        ("-", _) => {
+            let mut text = String::new();
+            std::io::stdin().read_to_string(&mut text).map_err(unreadable)?;
+            text
+        }
+        (_, Some(path)) => std::fs::read_to_string(path).map_err(unreadable)?,
+        (text, None) => text.to_owned(),
+    };
+    serde_json::from_str(&text).map_err(|error| Error::invalid(format!("the input is not JSON: {error}")))
+}
+
+/// One line of `submit-many`.
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Line {
+    task_type: String,
+    #[serde(default)]
+    input: Value,
+    delay_secs: Option<f64>,
+    at: Option<StoreTime>,
+    key: Option<String>,
+    key_scope: Option<KeyScope>,
+    max_attempts: Option<u32>,
+    timeout_secs: Option<u64>,
+    expires_secs: Option<u64>,
+    priority: Option<Priority>,
+    #[serde(default)]
+    tags: std::collections::BTreeMap<String, String>,
+    retry_policy: Option<leasehold_core::RetryPolicy>,
+}
+
+#[derive(Debug, Clone, Copy, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum KeyScope {
+    Queue,
+    TaskType,
+}
+
+impl Line {
+    pub(crate) fn order(self) -> Result<(NewTask, Option<UniqueKey>)> {
+        let mut order = NewTask::new(&self.task_type, self.input)?;
+        order.start = match (self.delay_secs, self.at) {
+            (Some(_), Some(_)) => return Err(Error::invalid("delay_secs and at exclude each other")),
+            (Some(secs), None) => Start::After(seconds("delay_secs", secs)?),
+            (None, Some(at)) => Start::At(at),
+            (None, None) => Start::Now,
+        };
+        order.max_attempts = self.max_attempts.unwrap_or(order.max_attempts);
+        order.timeout_secs = self.timeout_secs;
+        order.expires_in = self.expires_secs.map(Duration::from_secs);
+        order.priority = self.priority.unwrap_or_default();
+        order.tags = self.tags;
+        order.retry_policy = self.retry_policy.unwrap_or_default();
+        let scope = match self.key_scope {
+            Some(KeyScope::TaskType) => Scope::TaskType,
+            Some(KeyScope::Queue) | None => Scope::Queue,
+        };
+        Ok((order, self.key.map(|key| UniqueKey { scope, ..UniqueKey::new(key) })))
+    }
+}
+
+/// A task as one line of JSON.
+pub(crate) fn json_line(task: &leasehold_core::Task) {
+    line(record::value(task));
+}

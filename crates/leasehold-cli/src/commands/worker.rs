@@ -1,0 +1,124 @@
+//! `leasehold worker` and `leasehold monitor`.
+
+use clap::Args;
+use leasehold_core::{Error, Result, Shard};
+use leasehold_queue::Queue;
+use leasehold_store::{HostExt, Prices};
+use leasehold_worker::{Counts, Shutdown, Worker, WorkerOptions};
+use serde_json::json;
+
+use super::exec::Program;
+use crate::printer::{Printer, line};
+use crate::settings::typed::{self, Polling, ShardChoice};
+
+#[derive(Debug, Args)]
+pub(crate) struct Work {
+    /// The worker's name; by default one made by chance
+    #[arg(long, value_name = "NAME")]
+    pub(crate) id: Option<String>,
+    /// Run tasks of a type with a program: input JSON on its standard input, output JSON from its standard output, exit
+    /// code 0 = done, 75 = retry later, other = failed. Can be given several times; `*` stands for every other type
+    #[arg(long, value_name = "TYPE=PROGRAM ARGS", required = true)]
+    exec: Vec<String>,
+    /// How many tasks run at once
+    #[arg(long, value_name = "N")]
+    pub(crate) concurrency: Option<usize>,
+    /// Only these shards, separated by commas
+    #[arg(long, value_name = "SHARDS", conflicts_with = "shard_range")]
+    pub(crate) shards: Option<String>,
+    /// Only the shards of this inclusive range, like 00-3f
+    #[arg(long, value_name = "FIRST-LAST")]
+    pub(crate) shard_range: Option<String>,
+    /// How long a claim lasts without renewal, in seconds
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) lease_secs: Option<u64>,
+    /// How long handlers may go on after Ctrl-C, in seconds
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) drain_secs: Option<u64>,
+    /// Stop when there is nothing left to do
+    #[arg(long)]
+    drain: bool,
+}
+
+pub(crate) async fn work(
+    queue: &Queue,
+    args: &Work,
+    settings: &typed::Worker,
+    printer: &Printer,
+    shutdown: Shutdown,
+) -> anyhow::Result<()> {
+    let name = name(queue, settings);
+    let mut worker = Worker::new(queue.clone(), &name, shards(queue, &settings.shards)?)?;
+    for exec in &args.exec {
+        let (task_type, program) = Program::parse(exec)?;
+        worker = worker.handle(&task_type, move |context, input| program.clone().run(context, input))?;
+    }
+    let options = WorkerOptions { until_empty: args.drain, ..options(settings) };
+    printer.note(&format!("worker {name} on {}; Ctrl-C drains, twice aborts", queue.client().describe()));
+    let counts = worker.options(options).run(shutdown).await?;
+    summary(queue, &name, &counts, printer);
+    Ok(())
+}
+
+pub(crate) async fn monitor(
+    queue: &Queue,
+    settings: &typed::Worker,
+    printer: &Printer,
+    shutdown: Shutdown,
+) -> anyhow::Result<()> {
+    let name = name(queue, settings);
+    let worker = Worker::new(queue.clone(), &name, shards(queue, &settings.shards)?)?;
+    printer.note(&format!("monitor {name} on {}; Ctrl-C stops it", queue.client().describe()));
+    let counts = worker.options(options(settings)).run_duties(shutdown).await?;
+    summary(queue, &name, &counts, printer);
+    Ok(())
+}
+
+fn summary(queue: &Queue, name: &str, counts: &Counts, printer: &Printer) {
+    let ledger = queue.client().ledger().snapshot();
+    if printer.is_json() {
+        line(json!({"worker": name, "counts": counts, "requests": ledger}));
+        return;
+    }
+    let Counts { completed, failed, cancelled, put_back, lost, recovered, .. } = counts;
+    line(format_args!(
+        "{completed} completed, {failed} failed, {cancelled} cancelled, {put_back} put back, {lost} lost, \
+         {recovered} recovered from others"
+    ));
+    let price = Prices::of("aws").map(|prices| prices.total(&ledger)).unwrap_or_default();
+    line(format_args!("{} requests; on S3 they would cost US$ {price:.6}", ledger.requests()));
+}
+
+fn name(queue: &Queue, settings: &typed::Worker) -> String {
+    match &settings.id {
+        Some(id) => id.to_string(),
+        None => format!("w-{:08x}", queue.client().host().random_bits() & 0xffff_ffff),
+    }
+}
+
+fn shards(queue: &Queue, choice: &ShardChoice) -> Result<Option<Vec<Shard>>> {
+    let len = queue.shard_len();
+    match choice {
+        ShardChoice::All => Ok(None),
+        ShardChoice::Range(range) => len.parse_range(range).map(Some),
+        ShardChoice::List(names) if names.is_empty() => Err(Error::invalid("the list of shards is empty")),
+        ShardChoice::List(names) => {
+            let shards: Result<Vec<_>> = names.iter().map(|name| len.parse(name)).collect();
+            shards.map(Some)
+        }
+    }
+}
+
+fn options(settings: &typed::Worker) -> WorkerOptions {
+    let polling = match settings.polling {
+        Polling::Adaptive { min, max, factor } => leasehold_worker::Polling { min, max, factor },
+        Polling::Fixed { interval } => leasehold_worker::Polling::fixed(interval),
+    };
+    WorkerOptions {
+        concurrency: settings.concurrency,
+        lease: settings.lease,
+        drain: settings.drain,
+        polling,
+        ..WorkerOptions::default()
+    }
+}

@@ -1,0 +1,240 @@
+//! Settings: what a user has said, in which place, and which of it counts.
+//!
+//! Later wins: defaults < user file < project file < profile < environment < flags. A profile has the same
+//! tables as the top level, in either file; the project's wins over the user's of the same name. Whatever is
+//! said is checked where it stands, even if something later wins over it or nobody chose its profile: a mistake
+//! is told when it is made, not when it begins to matter.
+//!
+//! [`load`] depends on nothing but its arguments and the two files they lead to. The process and its environment
+//! are looked at in [`Surroundings::of_process`] and nowhere else. Credentials, region and endpoint of buckets
+//! have further sources of their own (`AWS_…`), which the store asks when the settings here are unset.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | [`table`] | every setting: the one list from which the rest follows |
+//! | [`kind`] | what a setting may be, and what it is |
+//! | [`files`] | the two files, and the line of every key |
+//! | [`nearest`] | "did you mean" |
+//! | [`typed`] | the settings as commands use them |
+
+pub(crate) mod files;
+pub(crate) mod kind;
+mod nearest;
+#[cfg(test)]
+mod reference;
+pub(crate) mod table;
+#[cfg(test)]
+mod tests;
+pub(crate) mod typed;
+
+use leasehold_core::{Error, Result};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::fmt;
+use std::path::PathBuf;
+
+use kind::Value;
+use table::{Setting, TABLE};
+use typed::{Queue, Worker};
+
+/// Variables that are ours but set nothing: what is logged, which profile, the servers of the tests.
+const OTHER_VARIABLES: [&str; 4] = ["LEASEHOLD_LOG", PROFILE_VARIABLE, "LEASEHOLD_MOTO", "LEASEHOLD_WEED"];
+const PROFILE_VARIABLE: &str = "LEASEHOLD_PROFILE";
+
+/// Everything outside the settings that they depend on. No `Debug`: variables hold secrets.
+pub(crate) struct Surroundings {
+    pub(crate) cwd: PathBuf,
+    pub(crate) home: Option<PathBuf>,
+    pub(crate) variables: BTreeMap<String, OsString>,
+}
+
+impl Surroundings {
+    /// Those of this process. An empty variable counts as unset, as usual.
+    pub(crate) fn of_process() -> Result<Self> {
+        let cwd = std::env::current_dir()
+            .map_err(|error| Error::invalid("the working directory is gone; go to another").because(error))?;
+        let variables: BTreeMap<_, _> = std::env::vars_os()
+            .filter(|(_, value)| !value.is_empty())
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
+            .collect();
+        Ok(Self { cwd, home: variables.get("HOME").map(PathBuf::from), variables })
+    }
+}
+
+/// What the command line says.
+#[derive(Debug, Default)]
+pub(crate) struct Flags {
+    profile: Option<String>,
+    given: Vec<(&'static Setting, &'static str, String)>,
+}
+
+impl Flags {
+    pub(crate) fn with_profile(self, profile: Option<&str>) -> Self {
+        Self { profile: profile.map(ToOwned::to_owned), ..self }
+    }
+
+    /// A flag for a setting; nothing happens if it was not used.
+    pub(crate) fn with(mut self, flag: &'static str, setting: &str, value: Option<impl ToString>) -> Self {
+        let setting = table::find(setting).expect("a flag stands for a setting in the table");
+        self.given.extend(value.map(|value| (setting, flag, value.to_string())));
+        self
+    }
+}
+
+/// Who said something; the later in this order wins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Layer {
+    Default,
+    UserFile,
+    ProjectFile,
+    UserProfile,
+    ProjectProfile,
+    Environment,
+    Flag,
+}
+
+/// Where a value came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Origin {
+    pub(crate) layer: Layer,
+    /// File and line, variable or flag.
+    place: String,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.place)
+    }
+}
+
+/// One value that someone has said.
+struct Given {
+    setting: &'static Setting,
+    value: Value,
+    origin: Origin,
+    profile: Option<String>,
+}
+
+/// What a setting is in the end.
+#[derive(Debug)]
+pub(crate) struct Effective {
+    pub(crate) setting: &'static Setting,
+    pub(crate) value: Option<Value>,
+    pub(crate) origin: Origin,
+}
+
+/// What holds for this call.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) queue: Queue,
+    pub(crate) worker: Worker,
+    /// All of them, in the order of the table.
+    pub(crate) all: Vec<Effective>,
+}
+
+/// Finds out what holds.
+pub(crate) fn load(around: &Surroundings, flags: &Flags) -> Result<Settings> {
+    let all = resolve(around, flags)?;
+    Ok(Settings { queue: Queue::new(&all)?, worker: Worker::new(&all)?, all })
+}
+
+/// The value of each setting that counts, each fit for itself. Whether they fit together is checked in [`typed`].
+fn resolve(around: &Surroundings, flags: &Flags) -> Result<Vec<Effective>> {
+    let (mut given, mut profiles) = (Vec::new(), BTreeSet::new());
+    for looked in files::look(around) {
+        if let Some(said) = files::read(&looked, &around.cwd)? {
+            given.extend(said.given);
+            profiles.extend(said.profiles);
+        }
+    }
+    let chosen = chosen_profile(around, flags, &profiles)?;
+    given.retain(|given| given.profile.is_none() || given.profile == chosen);
+    given.extend(from_environment(around)?);
+    given.extend(from_flags(flags)?);
+    let effective = |setting| {
+        let said = given.iter().filter(|given| given.setting == setting);
+        let last = said.max_by_key(|given| given.origin.layer);
+        last.map_or_else(
+            || Effective { setting, value: default(setting), origin: Origin::default() },
+            |given| Effective { setting, value: Some(given.value.clone()), origin: given.origin.clone() },
+        )
+    };
+    Ok(TABLE.iter().map(effective).collect())
+}
+
+impl Default for Origin {
+    fn default() -> Self {
+        Self { layer: Layer::Default, place: "default".into() }
+    }
+}
+
+fn default(setting: &Setting) -> Option<Value> {
+    setting.default.map(|text| setting.kind.parse(text).expect("a default is allowed"))
+}
+
+fn chosen_profile(
+    around: &Surroundings,
+    flags: &Flags,
+    profiles: &BTreeSet<String>,
+) -> Result<Option<String>> {
+    let variable =
+        || Some((PROFILE_VARIABLE, text(PROFILE_VARIABLE, around.variables.get(PROFILE_VARIABLE)?)));
+    let (origin, chosen) = match (&flags.profile, variable()) {
+        (Some(profile), _) => ("--profile", profile.clone()),
+        (None, Some((origin, profile))) => (origin, profile?),
+        (None, None) => return Ok(None),
+    };
+    if profiles.contains(&chosen) {
+        return Ok(Some(chosen));
+    }
+    let there: Vec<_> = profiles.iter().map(|profile| format!("`{profile}`")).collect();
+    let there = match there.as_slice() {
+        [] => "there are none; `leasehold config paths` shows where they are looked for".to_owned(),
+        [one] => format!("there is {one}"),
+        many => format!("there are {}", many.join(", ")),
+    };
+    Err(Error::invalid(format!("no profile is called `{chosen}` ({origin}); {there}")))
+}
+
+fn from_environment(around: &Surroundings) -> Result<Vec<Given>> {
+    let ours = around.variables.iter().filter(|(name, _)| name.starts_with(nearest::PREFIX));
+    let settings = ours.filter(|(name, _)| !OTHER_VARIABLES.contains(&name.as_str()));
+    let given = settings.map(|(name, value)| {
+        let setting = TABLE.iter().find(|setting| setting.variable == name).ok_or_else(|| unknown(name))?;
+        let origin = Origin { layer: Layer::Environment, place: setting.variable.into() };
+        said(setting, &text(name, value)?, origin)
+    });
+    given.collect()
+}
+
+fn from_flags(flags: &Flags) -> Result<Vec<Given>> {
+    let given = flags.given.iter().map(|(setting, flag, text)| {
+        said(setting, text, Origin { layer: Layer::Flag, place: (*flag).into() })
+    });
+    given.collect()
+}
+
+/// What a variable or a flag says about a setting.
+fn said(setting: &'static Setting, text: &str, origin: Origin) -> Result<Given> {
+    let value = setting.kind.parse(text);
+    let value = value.ok_or_else(|| refused(setting, &setting.kind.quote(text), &origin))?;
+    Ok(Given { setting, value, origin, profile: None })
+}
+
+fn text(name: &str, value: &OsString) -> Result<String> {
+    let text = value.to_str().ok_or_else(|| Error::invalid(format!("the variable {name} is not UTF-8")))?;
+    Ok(text.to_owned())
+}
+
+fn refused(setting: &Setting, written: &str, origin: &Origin) -> Error {
+    let Setting { name, kind, .. } = setting;
+    Error::invalid(format!("{name} must be {kind}, not {written} ({origin})"))
+}
+
+fn unknown(variable: &str) -> Error {
+    let advice = nearest::variable(variable).map_or_else(
+        || "`leasehold config show` lists all settings".to_owned(),
+        |setting| format!("did you mean `{}`?", setting.variable),
+    );
+    Error::invalid(format!("unknown variable `{variable}`; {advice}"))
+}

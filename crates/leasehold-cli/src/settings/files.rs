@@ -1,0 +1,175 @@
+//! The two files: where they are looked for, and what they say.
+
+use leasehold_core::{Error, Result};
+use std::io;
+use std::path::{Path, PathBuf};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::kind::{Kind, Value};
+use super::table::{self, Setting};
+use super::{Given, Layer, Origin, Surroundings, nearest, refused};
+
+const PROJECT_FILE: &str = "leasehold.toml";
+const USER_FILE: &str = "leasehold/config.toml";
+
+/// One place where a file was looked for.
+pub(crate) struct Looked {
+    /// [`Layer::UserFile`] or [`Layer::ProjectFile`].
+    pub(crate) layer: Layer,
+    pub(crate) path: PathBuf,
+    /// Its text, or why there is none.
+    pub(crate) text: io::Result<String>,
+}
+
+impl Looked {
+    fn at(layer: Layer, path: PathBuf) -> Self {
+        let text = std::fs::read_to_string(&path);
+        Self { layer, path, text }
+    }
+
+    pub(crate) fn is_missing(&self) -> bool {
+        self.text.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    }
+}
+
+/// Looks for the user's file, then for the project's: in the working directory, then in its parents.
+pub(crate) fn look(around: &Surroundings) -> Vec<Looked> {
+    let mut looked: Vec<_> =
+        user_folder(around).map(|dir| Looked::at(Layer::UserFile, dir.join(USER_FILE))).into_iter().collect();
+    for folder in around.cwd.ancestors() {
+        let project = Looked::at(Layer::ProjectFile, folder.join(PROJECT_FILE));
+        let is_missing = project.is_missing();
+        looked.push(project);
+        if !is_missing {
+            break;
+        }
+    }
+    looked
+}
+
+fn user_folder(around: &Surroundings) -> Option<PathBuf> {
+    // The specification of XDG says to ignore relative paths.
+    let wanted = around.variables.get("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    wanted.or_else(|| Some(around.home.as_ref()?.join(".config")))
+}
+
+/// What one file says.
+pub(super) struct Said {
+    /// Everything it sets, all its profiles included.
+    pub(super) given: Vec<Given>,
+    /// The profiles it has.
+    pub(super) profiles: Vec<String>,
+}
+
+/// Reads a file that was found; nothing if there is none.
+pub(super) fn read(looked: &Looked, cwd: &Path) -> Result<Option<Said>> {
+    let path = looked.path.display();
+    let text = match &looked.text {
+        Ok(text) => text,
+        Err(_) if looked.is_missing() => return Ok(None),
+        Err(error) => return Err(Error::invalid(format!("{path} cannot be read: {error}"))),
+    };
+    let mut reader = Reader { looked, text, cwd, said: Said { given: Vec::new(), profiles: Vec::new() } };
+    let document = DeTable::parse(text).map_err(|error| {
+        // Not the error's own display, which quotes the line: a secret may stand there.
+        let place = reader.place(error.span().map_or(0, |span| span.start));
+        Error::invalid(format!("{place} is not TOML: {}", error.message().replace('\n', ", ")))
+    })?;
+    reader.table(document.get_ref(), "", None)?;
+    Ok(Some(reader.said))
+}
+
+struct Reader<'a> {
+    looked: &'a Looked,
+    text: &'a str,
+    cwd: &'a Path,
+    said: Said,
+}
+
+impl Reader<'_> {
+    fn table(&mut self, table: &DeTable<'_>, above: &str, profile: Option<&str>) -> Result<()> {
+        for (key, value) in table {
+            let name = if above.is_empty() { key.to_string() } else { format!("{above}.{key}") };
+            let place = self.place(key.span().start);
+            match (table::find(&name), value.get_ref()) {
+                (Some(setting), _) => self.setting(setting, value, place, profile)?,
+                (None, value) if name == "profiles" && profile.is_none() => self.profiles(value, &place)?,
+                // The keys of a table that does not exist say best what was meant.
+                (None, DeValue::Table(inner)) if table::is_table(&name) || !inner.is_empty() => {
+                    self.table(inner, &name, profile)?;
+                }
+                (None, _) if table::is_table(&name) => return Err(not_a_table(&name, &place)),
+                (None, _) => return Err(unknown(&name, &place, profile)),
+            }
+        }
+        Ok(())
+    }
+
+    fn profiles(&mut self, value: &DeValue<'_>, place: &str) -> Result<()> {
+        let profiles = value.as_table().ok_or_else(|| not_a_table("profiles", place))?;
+        for (profile, value) in profiles {
+            let (name, place) = (profile.get_ref(), self.place(profile.span().start));
+            let tables =
+                value.get_ref().as_table().ok_or_else(|| not_a_table(&format!("profiles.{name}"), &place))?;
+            self.said.profiles.push(name.to_string());
+            self.table(tables, "", Some(name))?;
+        }
+        Ok(())
+    }
+
+    fn setting(
+        &mut self,
+        setting: &'static Setting,
+        value: &Spanned<DeValue<'_>>,
+        place: String,
+        profile: Option<&str>,
+    ) -> Result<()> {
+        let (layer, place) = match (profile, self.looked.layer) {
+            (None, layer) => (layer, place),
+            (Some(name), Layer::UserFile) => (Layer::UserProfile, format!("{place}, profile {name}")),
+            (Some(name), _) => (Layer::ProjectProfile, format!("{place}, profile {name}")),
+        };
+        let origin = Origin { layer, place };
+        let Some(read) = setting.kind.read(value.get_ref()) else {
+            let written = match value.get_ref() {
+                DeValue::Table(_) => "a table".to_owned(),
+                _ => setting.kind.quote(&self.text[value.span()]),
+            };
+            return Err(refused(setting, &written, &origin));
+        };
+        let value = if setting.kind == Kind::Address { self.anchored(read) } else { read };
+        self.said.given.push(Given { setting, value, origin, profile: profile.map(ToOwned::to_owned) });
+        Ok(())
+    }
+
+    /// A relative path counts from the file's own folder.
+    fn anchored(&self, address: Value) -> Value {
+        match (address, self.looked.path.parent()) {
+            (Value::Text(path), Some(folder)) if !path.contains("://") && folder != self.cwd => {
+                let path: PathBuf = folder.join(path).components().collect();
+                Value::Text(path.display().to_string())
+            }
+            (address, _) => address,
+        }
+    }
+
+    fn place(&self, offset: usize) -> String {
+        let before = self.text.as_bytes().iter().take(offset);
+        let line = before.filter(|byte| **byte == b'\n').count() + 1;
+        format!("{}:{line}", self.looked.path.display())
+    }
+}
+
+fn not_a_table(name: &str, place: &str) -> Error {
+    Error::invalid(format!("`{name}` at {place} must be a table; write [{name}] and its keys below"))
+}
+
+fn unknown(name: &str, place: &str, profile: Option<&str>) -> Error {
+    let profile = profile.map_or(String::new(), |profile| format!(" in profile `{profile}`"));
+    let advice = nearest::key(name).map_or_else(
+        || "`leasehold config show` lists all settings".to_owned(),
+        |setting| format!("did you mean `{}`?", setting.name),
+    );
+    Error::invalid(format!("unknown key `{name}`{profile} at {place}; {advice}"))
+}

@@ -1,0 +1,53 @@
+//! `docs/reference/settings.md`, written from the table.
+
+use std::fmt::Write;
+
+use super::table::{Setting, TABLE};
+
+const PREFACE: &str = "# Settings
+
+Generated from the table in `crates/leasehold-cli/src/settings/table.rs` by its tests; run them with `UPDATE_DOCS=1`
+after a change.
+
+Later wins: defaults < user file < project file < profile < environment < flags.
+
+- The **user file** is `~/.config/leasehold/config.toml`, or `leasehold/config.toml` in `XDG_CONFIG_HOME`.
+- The **project file** is `leasehold.toml` in the working directory, or in the nearest parent that has one.
+- A **profile** is a part `[profiles.<name>]` of either file with the same tables as the top level, such as
+  `[profiles.production.queue]`. It is chosen by `--profile` or `LEASEHOLD_PROFILE`; the project's wins over the user's.
+- In the **environment** an empty variable counts as unset, lists are separated by commas, and `1` and `0` will do for
+  `true` and `false`.
+
+A relative path in a file counts from the file's own folder, elsewhere from the working directory. Keys and variables
+that are not known are errors. `leasehold config show` prints what holds and where it came from, `leasehold config paths`
+where files are looked for. For buckets the standard variables and files (`AWS_ACCESS_KEY_ID`, `AWS_REGION`, …) are asked
+for whatever is unset here.
+";
+
+fn reference() -> String {
+    let mut text = PREFACE.to_owned();
+    let mut table = "";
+    for setting in TABLE {
+        let (above, key) = setting.name.rsplit_once('.').unwrap();
+        if above != table {
+            table = above;
+            write!(text, "\n## [{table}]\n\n| key | may be | default | variable | what it is |\n").unwrap();
+            text.push_str("| --- | --- | --- | --- | --- |\n");
+        }
+        let Setting { kind, variable, help, .. } = setting;
+        let default = setting.default.map_or("unset".to_owned(), |default| format!("`{default}`"));
+        writeln!(text, "| `{key}` | {kind} | {default} | `{variable}` | {help} |").unwrap();
+    }
+    text
+}
+
+#[test]
+fn the_reference_says_what_the_table_says() {
+    let documented =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/settings.md");
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::create_dir_all(documented.parent().unwrap()).unwrap();
+        std::fs::write(&documented, reference()).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(&documented).unwrap(), reference(), "run the test with UPDATE_DOCS=1");
+}

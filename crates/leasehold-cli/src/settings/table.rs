@@ -1,0 +1,198 @@
+//! Every setting, in one place. Reading, checking, `leasehold config show`, "did you mean" and
+//! `docs/reference/settings.md` all follow from this table: a line added here is all that a new setting needs,
+//! besides a field in [`super::typed`] for those who use it.
+
+use super::kind::Kind;
+
+/// One setting.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Setting {
+    /// Its place in a file: table, dot, key.
+    pub(crate) name: &'static str,
+    /// What it may be.
+    pub(crate) kind: Kind,
+    /// What it is if nobody says anything, written as in a variable.
+    pub(crate) default: Option<&'static str>,
+    /// The environment variable that sets it.
+    pub(crate) variable: &'static str,
+    /// One sentence for the reference.
+    pub(crate) help: &'static str,
+}
+
+const DAY_SECS: u64 = 86_400;
+const HOUR_MS: u64 = 3_600_000;
+
+/// In the order in which they are shown.
+pub(crate) const TABLE: &[Setting] = &[
+    Setting {
+        name: "queue.store",
+        kind: Kind::Address,
+        default: Some("./leasehold-data"),
+        variable: "LEASEHOLD_STORE",
+        help: "Where the queue is: a path, `s3://bucket/prefix`, `gs://…`, `az://…` or `memory://`.",
+    },
+    Setting {
+        name: "queue.type",
+        kind: Kind::Choice(&["bucket", "filesystem"]),
+        default: Some("bucket"),
+        variable: "LEASEHOLD_QUEUE_TYPE",
+        help: "Work on the store itself, or on an outpost: a folder that is brought into line with a bucket later.",
+    },
+    Setting {
+        name: "queue.shard_prefix_len",
+        kind: Kind::Whole { from: 1, to: 4 },
+        default: None,
+        variable: "LEASEHOLD_SHARD_PREFIX_LEN",
+        help: "How many hex digits name a shard; unset, it is what the queue says, and 1 for a new queue.",
+    },
+    Setting {
+        name: "queue.dispatch_mode",
+        kind: Kind::Choice(&["shared", "direct"]),
+        default: Some("shared"),
+        variable: "LEASEHOLD_QUEUE_DISPATCH_MODE",
+        help: "Whether new tasks wait for any worker, or go into the inbox of one.",
+    },
+    Setting {
+        name: "queue.durability",
+        kind: Kind::Choice(&["fsync", "os"]),
+        default: Some("fsync"),
+        variable: "LEASEHOLD_QUEUE_DURABILITY",
+        help: "When a write to a folder counts as done: on the disk, or with the operating system.",
+    },
+    Setting {
+        name: "queue.endpoint",
+        kind: Kind::Text,
+        default: None,
+        variable: "LEASEHOLD_QUEUE_ENDPOINT",
+        help: "The server of a bucket; unset, the usual variables and files decide, else the provider's own.",
+    },
+    Setting {
+        name: "queue.region",
+        kind: Kind::Text,
+        default: None,
+        variable: "LEASEHOLD_QUEUE_REGION",
+        help: "The region of a bucket; unset, the usual variables and files decide.",
+    },
+    Setting {
+        name: "queue.access_key_id",
+        kind: Kind::Text,
+        default: None,
+        variable: "LEASEHOLD_QUEUE_ACCESS_KEY_ID",
+        help: "The name of the access key of an S3 bucket; unset, the usual variables and files decide.",
+    },
+    Setting {
+        name: "queue.secret_access_key",
+        kind: Kind::Secret,
+        default: None,
+        variable: "LEASEHOLD_QUEUE_SECRET_ACCESS_KEY",
+        help: "The secret of that access key.",
+    },
+    Setting {
+        name: "worker.id",
+        kind: Kind::Name,
+        default: None,
+        variable: "LEASEHOLD_WORKER_ID",
+        help: "The worker's name; unset, a random one.",
+    },
+    Setting {
+        name: "worker.concurrency",
+        kind: Kind::Whole { from: 1, to: 10_000 },
+        default: Some("8"),
+        variable: "LEASEHOLD_WORKER_CONCURRENCY",
+        help: "How many tasks run at once.",
+    },
+    Setting {
+        name: "worker.shards",
+        kind: Kind::List,
+        default: None,
+        variable: "LEASEHOLD_WORKER_SHARDS",
+        help: "The shards to look through; unset, all. Excludes `worker.shard_range`.",
+    },
+    Setting {
+        name: "worker.shard_range",
+        kind: Kind::Text,
+        default: None,
+        variable: "LEASEHOLD_WORKER_SHARD_RANGE",
+        help: "The same as a range that includes both ends, such as `00-3f`.",
+    },
+    Setting {
+        name: "worker.lease_secs",
+        kind: Kind::Whole { from: 1, to: DAY_SECS },
+        default: Some("60"),
+        variable: "LEASEHOLD_WORKER_LEASE_SECS",
+        help: "How long a claim on a task lasts unless it is renewed; others wait that long after a crash.",
+    },
+    Setting {
+        name: "worker.drain_secs",
+        kind: Kind::Whole { from: 0, to: DAY_SECS },
+        default: Some("30"),
+        variable: "LEASEHOLD_WORKER_DRAIN_SECS",
+        help: "How long running tasks may go on after the worker was asked to stop.",
+    },
+    Setting {
+        name: "worker.polling.strategy",
+        kind: Kind::Choice(&["adaptive", "fixed"]),
+        default: Some("adaptive"),
+        variable: "LEASEHOLD_WORKER_POLLING_STRATEGY",
+        help: "Whether pauses grow while there is nothing to do.",
+    },
+    Setting {
+        name: "worker.polling.min_interval_ms",
+        kind: Kind::Whole { from: 1, to: HOUR_MS },
+        default: Some("100"),
+        variable: "LEASEHOLD_WORKER_POLLING_MIN_INTERVAL_MS",
+        help: "The first pause after something was found; with `fixed`, every pause.",
+    },
+    Setting {
+        name: "worker.polling.max_interval_ms",
+        kind: Kind::Whole { from: 1, to: HOUR_MS },
+        default: Some("5000"),
+        variable: "LEASEHOLD_WORKER_POLLING_MAX_INTERVAL_MS",
+        help: "The longest pause.",
+    },
+    Setting {
+        name: "worker.polling.factor",
+        kind: Kind::Number { from: 1.0, to: 100.0 },
+        default: Some("2.0"),
+        variable: "LEASEHOLD_WORKER_POLLING_FACTOR",
+        help: "How much longer each pause is than the one before.",
+    },
+    Setting {
+        name: "worker.shard_leasing.enabled",
+        kind: Kind::Switch,
+        default: Some("false"),
+        variable: "LEASEHOLD_SHARD_LEASING",
+        help: "Whether workers divide the shards among themselves instead of all looking through all.",
+    },
+    Setting {
+        name: "worker.shard_leasing.shards_per_worker",
+        kind: Kind::Whole { from: 1, to: 65_536 },
+        default: Some("16"),
+        variable: "LEASEHOLD_SHARD_LEASING_SHARDS_PER_WORKER",
+        help: "The most shards that a worker takes before it has seen the others.",
+    },
+    Setting {
+        name: "worker.shard_leasing.lease_ttl_secs",
+        kind: Kind::Whole { from: 1, to: DAY_SECS },
+        default: Some("30"),
+        variable: "LEASEHOLD_SHARD_LEASING_TTL_SECS",
+        help: "How long a lease on a shard lasts unless it is renewed.",
+    },
+    Setting {
+        name: "worker.shard_leasing.lease_renew_interval_secs",
+        kind: Kind::Whole { from: 1, to: DAY_SECS },
+        default: Some("10"),
+        variable: "LEASEHOLD_SHARD_LEASING_RENEW_SECS",
+        help: "How often it is renewed: at most half of how long it lasts, so that one renewal may fail.",
+    },
+];
+
+/// The setting of that name.
+pub(crate) fn find(name: &str) -> Option<&'static Setting> {
+    TABLE.iter().find(|setting| setting.name == name)
+}
+
+/// Whether some setting lives below that name.
+pub(super) fn is_table(name: &str) -> bool {
+    TABLE.iter().any(|setting| setting.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
+}

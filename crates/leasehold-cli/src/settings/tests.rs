@@ -1,0 +1,233 @@
+use super::*;
+use kind::Kind;
+use std::time::Duration;
+use typed::{DispatchMode, Polling, QueueType, ShardChoice, ShardLeasing};
+
+/// Every layer above the defaults, from below.
+const LAYERS: [Layer; 6] = [
+    Layer::UserFile,
+    Layer::ProjectFile,
+    Layer::UserProfile,
+    Layer::ProjectProfile,
+    Layer::Environment,
+    Layer::Flag,
+];
+
+/// A home and, beside it, a project; a folder of its own, gone afterwards.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(folder.path().join("home/.config/leasehold")).unwrap();
+        std::fs::create_dir_all(folder.path().join("project/below")).unwrap();
+        Self(folder)
+    }
+
+    fn user(&self, text: &str) {
+        std::fs::write(self.0.path().join("home/.config/leasehold/config.toml"), text).unwrap();
+    }
+
+    fn project(&self, text: &str) {
+        std::fs::write(self.0.path().join("project/leasehold.toml"), text).unwrap();
+    }
+
+    fn around(&self, variables: &[(&str, &str)]) -> Surroundings {
+        Surroundings {
+            cwd: self.0.path().join("project"),
+            home: Some(self.0.path().join("home")),
+            variables: variables.iter().map(|(name, value)| ((*name).into(), value.into())).collect(),
+        }
+    }
+
+    fn load(&self, variables: &[(&str, &str)]) -> Result<Settings> {
+        load(&self.around(variables), &Flags::default())
+    }
+
+    fn complaint(&self, variables: &[(&str, &str)]) -> String {
+        let complaint = self.load(variables).unwrap_err();
+        assert_eq!(complaint.kind(), leasehold_core::Kind::Invalid);
+        complaint.to_string().replace(self.0.path().to_str().unwrap(), "[folder]")
+    }
+}
+
+/// Something that the setting may be, as in a variable, and never the same for neighbours.
+fn sample(setting: &Setting, number: usize) -> String {
+    match setting.kind {
+        Kind::Text | Kind::Secret | Kind::Name => format!("text-{number}"),
+        Kind::Address => format!("/text-{number}"),
+        Kind::Choice(choices) => choices[number % choices.len()].to_owned(),
+        Kind::Whole { from, to } => (from + number as u64 % (to - from + 1)).to_string(),
+        Kind::Number { .. } => format!("{}.5", number + 1),
+        Kind::Switch => ["false", "true"][number % 2].to_owned(),
+        Kind::List => format!("0{number},f{number}"),
+    }
+}
+
+/// The same in a file.
+fn in_file(table: &str, setting: &Setting, text: &str) -> String {
+    let value = match setting.kind {
+        Kind::Whole { .. } | Kind::Number { .. } | Kind::Switch => text.to_owned(),
+        Kind::List => format!("{:?}", text.split(',').collect::<Vec<_>>()),
+        _ => format!("{text:?}"),
+    };
+    format!("{table}{} = {value}\n", setting.name)
+}
+
+#[test]
+fn of_any_layers_the_last_one_wins() {
+    let place = Place::new();
+    for setting in TABLE {
+        for chosen in 0..1 << LAYERS.len() {
+            let speaks =
+                |layer: Layer| LAYERS.iter().position(|l| *l == layer).filter(|n| chosen & (1 << n) != 0);
+            let line = |table, layer| {
+                speaks(layer).map(|n| in_file(table, setting, &sample(setting, n))).unwrap_or_default()
+            };
+            place.user(&(line("", Layer::UserFile) + &line("profiles.p.", Layer::UserProfile)));
+            place.project(&(line("", Layer::ProjectFile) + &line("profiles.p.", Layer::ProjectProfile)));
+            let last = LAYERS.iter().rev().find(|layer| speaks(**layer).is_some());
+            let mut around = place.around(&[]);
+            if let Some(n) = speaks(Layer::Environment) {
+                around.variables.insert(setting.variable.into(), sample(setting, n).into());
+            }
+            let flag = speaks(Layer::Flag).map(|n| sample(setting, n));
+            let has_profile = speaks(Layer::UserProfile).or(speaks(Layer::ProjectProfile)).is_some();
+            let flags =
+                Flags::default().with("--x", setting.name, flag).with_profile(has_profile.then_some("p"));
+            let all = resolve(&around, &flags).unwrap();
+            let found = all.iter().find(|effective| effective.setting == setting).unwrap();
+            assert_eq!(found.origin.layer, last.copied().unwrap_or(Layer::Default), "{}", setting.name);
+            let expected = last.and_then(|layer| speaks(*layer)).map(|n| sample(setting, n));
+            let expected = expected.or(setting.default.map(ToOwned::to_owned));
+            assert_eq!(found.value, expected.and_then(|text| setting.kind.parse(&text)), "{}", setting.name);
+            assert!(all.iter().all(|other| other.setting == setting || other.origin.layer == Layer::Default));
+        }
+    }
+}
+
+#[test]
+fn every_setting_has_a_name_and_a_variable_of_its_own() {
+    let names: BTreeSet<_> = TABLE.iter().map(|setting| setting.name).collect();
+    let variables: BTreeSet<_> = TABLE.iter().map(|setting| setting.variable).collect();
+    assert_eq!((names.len(), variables.len()), (TABLE.len(), TABLE.len()));
+    let irregular: Vec<_> = TABLE
+        .iter()
+        .filter(|setting| setting.variable != format!("{}{}", nearest::PREFIX, nearest::snake(setting.name)))
+        .map(|setting| setting.variable)
+        .collect();
+    assert_eq!(
+        irregular,
+        [
+            "LEASEHOLD_STORE",
+            "LEASEHOLD_SHARD_PREFIX_LEN",
+            "LEASEHOLD_SHARD_LEASING",
+            "LEASEHOLD_SHARD_LEASING_SHARDS_PER_WORKER",
+            "LEASEHOLD_SHARD_LEASING_TTL_SECS",
+            "LEASEHOLD_SHARD_LEASING_RENEW_SECS"
+        ]
+    );
+}
+
+#[test]
+fn commands_get_types() {
+    let place = Place::new();
+    let Settings { queue, worker, .. } = place.load(&[]).unwrap();
+    assert_eq!((queue.store.as_str(), queue.kind), ("./leasehold-data", QueueType::Bucket));
+    assert_eq!((queue.shard_len, queue.dispatch), (None, DispatchMode::Shared));
+    assert!(queue.open.access_key.is_none() && worker.id.is_none() && worker.leasing.is_none());
+    assert_eq!((worker.concurrency, worker.shards), (8, ShardChoice::All));
+    assert_eq!((worker.lease, worker.drain), (Duration::from_mins(1), Duration::from_secs(30)));
+    let (min, max) = (Duration::from_millis(100), Duration::from_secs(5));
+    assert_eq!(worker.polling, Polling::Adaptive { min, max, factor: 2.0 });
+
+    let variables = [
+        ("LEASEHOLD_QUEUE_TYPE", "filesystem"),
+        ("LEASEHOLD_QUEUE_DISPATCH_MODE", "direct"),
+        ("LEASEHOLD_SHARD_PREFIX_LEN", "2"),
+        ("LEASEHOLD_QUEUE_DURABILITY", "os"),
+        ("LEASEHOLD_QUEUE_ACCESS_KEY_ID", "me"),
+        ("LEASEHOLD_QUEUE_SECRET_ACCESS_KEY", "hush"),
+        ("LEASEHOLD_WORKER_ID", "w-1"),
+        ("LEASEHOLD_WORKER_SHARDS", "00, 01"),
+        ("LEASEHOLD_WORKER_POLLING_STRATEGY", "fixed"),
+        ("LEASEHOLD_SHARD_LEASING", "1"),
+    ];
+    let Settings { queue, worker, .. } = place.load(&variables).unwrap();
+    assert_eq!((queue.kind, queue.dispatch), (QueueType::Filesystem, DispatchMode::Direct));
+    assert_eq!(queue.shard_len.map(leasehold_core::ShardLen::count), Some(256));
+    assert_eq!(queue.open.folder.durability, leasehold_store::Durability::Os);
+    assert_eq!(queue.open.access_key.unwrap().secret, "hush");
+    assert_eq!(worker.id.unwrap().as_str(), "w-1");
+    assert_eq!(worker.shards, ShardChoice::List(vec!["00".into(), "01".into()]));
+    assert_eq!(worker.polling, Polling::Fixed { interval: Duration::from_millis(100) });
+    let (ttl, renew_interval) = (Duration::from_secs(30), Duration::from_secs(10));
+    assert_eq!(worker.leasing, Some(ShardLeasing { shards_per_worker: 16, ttl, renew_interval }));
+}
+
+#[test]
+fn a_secret_stays_one_even_when_the_settings_are_printed() {
+    let settings = Place::new()
+        .load(&[("LEASEHOLD_QUEUE_ACCESS_KEY_ID", "me"), ("LEASEHOLD_QUEUE_SECRET_ACCESS_KEY", "hush")])
+        .unwrap();
+    assert!(!format!("{settings:?}").contains("hush"));
+    let place = Place::new();
+    place.project("queue.secret_access_key = [\"hush\"]");
+    assert!(!place.complaint(&[]).contains("hush"));
+    place.project("queue.secret_access_key = \"hush\nx");
+    assert!(!place.complaint(&[]).contains("hush"));
+}
+
+#[test]
+fn a_path_in_a_file_counts_from_its_folder() {
+    let place = Place::new();
+    let store = |cwd: &str| {
+        let around = Surroundings { cwd: place.0.path().join(cwd), ..place.around(&[]) };
+        load(&around, &Flags::default()).unwrap().queue.store
+    };
+    place.project("queue.store = './data'");
+    assert_eq!(store("project"), "./data");
+    assert_eq!(store("project/below"), place.0.path().join("project/data").to_str().unwrap());
+    place.project("queue.store = 's3://bucket/prefix'");
+    assert_eq!(store("project/below"), "s3://bucket/prefix");
+}
+
+#[test]
+fn a_range_can_replace_a_list_from_below() {
+    let place = Place::new();
+    place.project("worker.shards = ['00']");
+    let with = |variables: &[(&str, &str)]| place.load(variables).unwrap().worker.shards;
+    assert_eq!(with(&[]), ShardChoice::List(vec!["00".into()]));
+    assert_eq!(with(&[("LEASEHOLD_WORKER_SHARD_RANGE", "00-3f")]), ShardChoice::Range("00-3f".into()));
+}
+
+#[test]
+fn what_does_not_fit_is_explained() {
+    let place = Place::new();
+    let files = [
+        "queue = 3",
+        "profiles = 3",
+        "profiles.p = 3",
+        "[queues]",
+        "[worker.concurrency]",
+        "[profiles.p.worker]\nconcurency = 3",
+        "[profiles.p.profiles.q]",
+        "worker.concurrency = -1",
+        "worker.concurrency = 99999999999999999999",
+        "worker.shards = ['00', 1]",
+        "worker.shards = []",
+        "worker.polling.factor = nan",
+        "worker.id = 'a/b'",
+        "queue.store = ''",
+        "queue.store = \"\\u001b[31m\"\nqueue.type = \"\"\"a\nb\"\"\"",
+        "[worker]\nshards = ['00']\nshard_range = '00-01'",
+        "worker.polling.min_interval_ms = 6_000",
+        "worker.shard_leasing = { enabled = true, lease_renew_interval_secs = 20 }",
+        "queue.access_key_id = 'me'",
+    ];
+    let complaints = files.map(|file| {
+        place.project(file);
+        place.complaint(&[])
+    });
+    insta::assert_snapshot!(complaints.join("\n"));
+}

@@ -1,0 +1,217 @@
+//! The settings as commands use them, checked against each other.
+
+use leasehold_core::{Error, Result, ShardLen, WorkerId};
+use leasehold_store::{AccessKey, FolderOptions, OpenOptions};
+use std::time::Duration;
+
+use super::Effective;
+use super::kind::Value;
+
+/// The queue, and how to reach it.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    /// The address of the store.
+    pub(crate) store: String,
+    /// What the address leaves open.
+    pub(crate) open: OpenOptions,
+    pub(crate) kind: QueueType,
+    /// Unset: what the queue says, or the default for a new one.
+    pub(crate) shard_len: Option<ShardLen>,
+    pub(crate) dispatch: DispatchMode,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum QueueType {
+    /// Work on the store itself.
+    Bucket,
+    /// Work on an outpost's folder.
+    Filesystem,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DispatchMode {
+    Shared,
+    Direct,
+}
+
+/// How a worker works.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) id: Option<WorkerId>,
+    pub(crate) concurrency: usize,
+    pub(crate) shards: ShardChoice,
+    pub(crate) lease: Duration,
+    pub(crate) drain: Duration,
+    pub(crate) polling: Polling,
+    /// Nothing if the worker does not lease its shards.
+    pub(crate) leasing: Option<ShardLeasing>,
+}
+
+/// The shards to look through, not yet checked: how they are written depends on the queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ShardChoice {
+    All,
+    List(Vec<String>),
+    Range(String),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Polling {
+    Adaptive { min: Duration, max: Duration, factor: f64 },
+    Fixed { interval: Duration },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ShardLeasing {
+    pub(crate) shards_per_worker: usize,
+    pub(crate) ttl: Duration,
+    pub(crate) renew_interval: Duration,
+}
+
+impl Queue {
+    pub(super) fn new(all: &[Effective]) -> Result<Self> {
+        let durability = required(text(all, "queue.durability")).parse()?;
+        let open = OpenOptions {
+            folder: FolderOptions { durability, ..FolderOptions::default() },
+            endpoint: text(all, "queue.endpoint").map(ToOwned::to_owned),
+            region: text(all, "queue.region").map(ToOwned::to_owned),
+            access_key: access_key(all)?,
+        };
+        let kind = match text(all, "queue.type") {
+            Some("filesystem") => QueueType::Filesystem,
+            _ => QueueType::Bucket,
+        };
+        let dispatch = match text(all, "queue.dispatch_mode") {
+            Some("direct") => DispatchMode::Direct,
+            _ => DispatchMode::Shared,
+        };
+        let digits = whole(all, "queue.shard_prefix_len");
+        let shard_len = digits.map(|digits| ShardLen::new(u8::try_from(digits).unwrap_or(u8::MAX)));
+        let store = required(text(all, "queue.store")).to_owned();
+        Ok(Self { store, open, kind, shard_len: shard_len.transpose()?, dispatch })
+    }
+}
+
+impl Worker {
+    pub(super) fn new(all: &[Effective]) -> Result<Self> {
+        let id = text(all, "worker.id").map(|id| WorkerId::checked("worker.id", id));
+        Ok(Self {
+            id: id.transpose()?,
+            concurrency: count(all, "worker.concurrency"),
+            shards: shards(all)?,
+            lease: secs(all, "worker.lease_secs"),
+            drain: secs(all, "worker.drain_secs"),
+            polling: polling(all)?,
+            leasing: leasing(all)?,
+        })
+    }
+}
+
+fn access_key(all: &[Effective]) -> Result<Option<AccessKey>> {
+    let half = |given: &str, missing| {
+        let origin = &get(all, given).origin;
+        Err(Error::invalid(format!("{given} ({origin}) is of no use alone; set {missing} too")))
+    };
+    let (id, secret) = ("queue.access_key_id", "queue.secret_access_key");
+    match (text(all, id), text(all, secret)) {
+        (None, None) => Ok(None),
+        (Some(_), None) => half(id, secret),
+        (None, Some(_)) => half(secret, id),
+        (Some(id), Some(secret)) => Ok(Some(AccessKey { id: id.to_owned(), secret: secret.to_owned() })),
+    }
+}
+
+/// A list and a range exclude each other: the later counts, so that a flag can replace what a file says.
+fn shards(all: &[Effective]) -> Result<ShardChoice> {
+    let (list, range) = (get(all, "worker.shards"), get(all, "worker.shard_range"));
+    Ok(match (&list.value, &range.value) {
+        (Some(Value::List(_)), Some(_)) if list.origin.layer == range.origin.layer => {
+            return Err(Error::invalid(format!(
+                "worker.shards ({}) and worker.shard_range ({}) exclude each other; remove one",
+                list.origin, range.origin
+            )));
+        }
+        (Some(Value::List(_)), Some(Value::Text(text))) if range.origin.layer > list.origin.layer => {
+            ShardChoice::Range(text.clone())
+        }
+        (Some(Value::List(parts)), _) => ShardChoice::List(parts.clone()),
+        (_, Some(Value::Text(text))) => ShardChoice::Range(text.clone()),
+        _ => ShardChoice::All,
+    })
+}
+
+fn polling(all: &[Effective]) -> Result<Polling> {
+    let (shortest, longest) = ("worker.polling.min_interval_ms", "worker.polling.max_interval_ms");
+    let (min, max) = (required(whole(all, shortest)), required(whole(all, longest)));
+    if text(all, "worker.polling.strategy") == Some("fixed") {
+        return Ok(Polling::Fixed { interval: Duration::from_millis(min) });
+    }
+    if min > max {
+        let advice = "raise the second or lower the first";
+        return Err(clash(all, shortest, "is above", longest, advice));
+    }
+    let factor = match get(all, "worker.polling.factor").value {
+        Some(Value::Number(factor)) => Some(factor),
+        _ => None,
+    };
+    let (min, max) = (Duration::from_millis(min), Duration::from_millis(max));
+    Ok(Polling::Adaptive { min, max, factor: required(factor) })
+}
+
+fn leasing(all: &[Effective]) -> Result<Option<ShardLeasing>> {
+    let (renew, ttl) =
+        ("worker.shard_leasing.lease_renew_interval_secs", "worker.shard_leasing.lease_ttl_secs");
+    if get(all, "worker.shard_leasing.enabled").value != Some(Value::Switch(true)) {
+        return Ok(None);
+    }
+    let leasing = ShardLeasing {
+        shards_per_worker: count(all, "worker.shard_leasing.shards_per_worker"),
+        ttl: secs(all, ttl),
+        renew_interval: secs(all, renew),
+    };
+    if leasing.renew_interval * 2 > leasing.ttl {
+        let advice = "one failed renewal would lose the lease";
+        return Err(clash(all, renew, "is more than half of", ttl, advice));
+    }
+    Ok(Some(leasing))
+}
+
+fn clash(all: &[Effective], first: &str, relation: &str, second: &str, advice: &str) -> Error {
+    let told = |name| {
+        let Effective { value, origin, .. } = get(all, name);
+        let value = value.as_ref().map(|value| format!(" {value}")).unwrap_or_default();
+        format!("{name}{value} ({origin})")
+    };
+    Error::invalid(format!("{} {relation} {}; {advice}", told(first), told(second)))
+}
+
+fn get<'a>(all: &'a [Effective], name: &str) -> &'a Effective {
+    all.iter().find(|effective| effective.setting.name == name).expect("the name stands in the table")
+}
+
+fn text<'a>(all: &'a [Effective], name: &str) -> Option<&'a str> {
+    match &get(all, name).value {
+        Some(Value::Text(text) | Value::Secret(text)) => Some(text),
+        _ => None,
+    }
+}
+
+fn whole(all: &[Effective], name: &str) -> Option<u64> {
+    match get(all, name).value {
+        Some(Value::Whole(number)) => Some(number),
+        _ => None,
+    }
+}
+
+fn count(all: &[Effective], name: &str) -> usize {
+    usize::try_from(required(whole(all, name))).unwrap_or(usize::MAX)
+}
+
+fn secs(all: &[Effective], name: &str) -> Duration {
+    Duration::from_secs(required(whole(all, name)))
+}
+
+/// Of a setting that has a default.
+fn required<T>(value: Option<T>) -> T {
+    value.expect("the setting has a default")
+}

@@ -1,0 +1,161 @@
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::common::{leasehold, shown};
+
+/// A home and a project, empty at first.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(folder.path().join("home/.config/leasehold")).unwrap();
+        std::fs::create_dir_all(folder.path().join("project/below")).unwrap();
+        Self(folder)
+    }
+
+    fn root(&self) -> PathBuf {
+        self.0.path().canonicalize().unwrap()
+    }
+
+    fn with(self, user: &str, project: &str) -> Self {
+        std::fs::write(self.root().join("home/.config/leasehold/config.toml"), user).unwrap();
+        std::fs::write(self.root().join("project/leasehold.toml"), project).unwrap();
+        self
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = leasehold(args);
+        command.current_dir(self.root().join("project")).env("HOME", self.root().join("home"));
+        command
+    }
+
+    fn shown(&self, name: &str, command: &mut Command) {
+        shown(name, command, Some(&self.root()));
+    }
+}
+
+const USER: &str = r#"
+[queue]
+region = "eu-central-1"
+endpoint = "https://user.example"
+access_key_id = "me"
+
+[worker]
+concurrency = 2
+
+[profiles.fast.worker.polling]
+min_interval_ms = 10
+max_interval_ms = 1_000
+
+[profiles.slow]
+"#;
+
+const PROJECT: &str = r#"
+[queue]
+endpoint = "https://project.example"
+shard_prefix_len = 2
+dispatch_mode = "direct"
+
+[worker]
+shards = ["00", "01"]
+concurrency = 4
+lease_secs = 90
+
+[profiles.fast]
+worker.polling.max_interval_ms = 500
+worker.concurrency = 16
+"#;
+
+#[test]
+fn defaults_are_shown() {
+    let place = Place::new();
+    place.shown("config_defaults", &mut place.command(&["config", "show"]));
+}
+
+#[test]
+fn each_layer_wins_somewhere() {
+    let place = Place::new().with(USER, PROJECT);
+    let args = ["config", "show", "--store", "s3://bucket/x", "--profile", "fast"];
+    let mut command = place.command(&args);
+    command
+        .env("LEASEHOLD_STORE", "./loses")
+        .env("LEASEHOLD_WORKER_LEASE_SECS", "120")
+        .env("LEASEHOLD_SHARD_LEASING", "1")
+        .env("LEASEHOLD_QUEUE_SECRET_ACCESS_KEY", "hush")
+        .env("LEASEHOLD_LOG", "warn")
+        .env("LEASEHOLD_WORKER_ID", "");
+    place.shown("config_layers", &mut command);
+}
+
+#[test]
+fn a_profile_can_be_chosen_by_a_variable() {
+    let place = Place::new().with("profiles.quick.worker.concurrency = 32", "");
+    let mut command = place.command(&["config", "show", "--json"]);
+    place.shown("config_profile", command.env("LEASEHOLD_PROFILE", "quick"));
+}
+
+#[test]
+fn secrets_are_masked() {
+    let place = Place::new().with("[queue]\naccess_key_id = 'me'\nsecret_access_key = 'hush'", "");
+    for args in [["config", "show"].as_slice(), &["config", "show", "--json"]] {
+        let said = place.command(args).env("LEASEHOLD_LOG", "trace").output().unwrap();
+        let said = String::from_utf8([said.stdout, said.stderr].concat()).unwrap();
+        assert!(said.contains("********") && !said.contains("hush"), "{said}");
+    }
+    let place = place.with("", "queue.secret_access_key = 1234");
+    place.shown("config_secret_of_wrong_type", &mut place.command(&["config", "show"]));
+}
+
+#[test]
+fn mistakes_in_files_are_explained() {
+    for (name, user, project) in [
+        ("config_unknown_key", "", "[worker]\n# A slip.\nconcurency = 3"),
+        ("config_unknown_key_of_profile", "[profiles.p.wroker]\nconcurrency = 3", ""),
+        ("config_unlike_any_key", "colour = 'green'", ""),
+        ("config_wrong_type", "", "[worker]\nconcurrency = \"eight\""),
+        ("config_out_of_range", "[queue]\nshard_prefix_len = 5", ""),
+        ("config_unknown_choice", "", "queue.type = 'ftp'"),
+        ("config_broken", "", "[worker]\nconcurrency = 3\nshards = [\"00\""),
+    ] {
+        let place = Place::new().with(user, project);
+        place.shown(name, &mut place.command(&["doctor"]));
+        assert!(!Path::exists(&place.root().join("project/leasehold-data")), "nothing was done");
+    }
+}
+
+#[test]
+fn mistakes_elsewhere_are_explained() {
+    let place = Place::new().with(USER, PROJECT);
+    for (name, variable, value) in [
+        ("config_unknown_variable", "LEASEHOLD_CONCURRENCY", "3"),
+        ("config_unlike_any_variable", "LEASEHOLD_COLOUR", "green"),
+        ("config_wrong_type_in_variable", "LEASEHOLD_SHARD_LEASING", "perhaps"),
+        ("config_out_of_range_in_variable", "LEASEHOLD_SHARD_PREFIX_LEN", "0"),
+        ("config_unknown_choice_in_variable", "LEASEHOLD_QUEUE_TYPE", "ftp"),
+        ("config_missing_profile", "LEASEHOLD_PROFILE", "fats"),
+        ("config_half_a_key", "LEASEHOLD_WORKER_ID", "w-1"),
+    ] {
+        place.shown(name, place.command(&["config", "show"]).env(variable, value));
+    }
+    let place = Place::new();
+    place.shown("config_no_profiles", &mut place.command(&["config", "show", "--profile", "x", "--json"]));
+    place.shown("config_wrong_flag", &mut place.command(&["config", "show", "--store", ""]));
+}
+
+#[test]
+fn paths_tell_where_files_were_looked_for() {
+    let place = Place::new().with("", "not TOML");
+    let mut command = place.command(&["config", "paths"]);
+    place.shown("config_paths", command.current_dir(place.root().join("project/below")));
+    let mut command = place.command(&["config", "paths", "--json"]);
+    place.shown("config_paths_elsewhere", command.env("XDG_CONFIG_HOME", place.root().join("xdg")));
+}
+
+#[test]
+fn the_store_of_a_project_is_found_from_below() {
+    let place = Place::new().with("", "queue.store = './data'");
+    let done = place.command(&["doctor"]).current_dir(place.root().join("project/below")).output().unwrap();
+    assert!(done.status.success());
+    assert!(place.root().join("project/data").is_dir());
+}

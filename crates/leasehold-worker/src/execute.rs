@@ -1,0 +1,145 @@
+//! One task, from claim to settlement.
+
+use futures::FutureExt;
+use futures::future::{Either, select};
+use leasehold_core::{Kind, Status, Task};
+use leasehold_queue::{Claimed, Found, Met, Settlement};
+use leasehold_store::host::End;
+use serde_json::Value;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+use crate::handler::{Context, TaskError};
+use crate::renew::{Held, Stop};
+use crate::run::Engine;
+
+/// Between two tries to settle with a store that does not answer.
+const SETTLE_PAUSE: Duration = Duration::from_secs(1);
+
+type Outcome = Result<Value, TaskError>;
+
+impl Engine {
+    /// Claims the task of an entry and, if it is ours, runs it to its end. Says what became of the entry.
+    pub(crate) async fn attempt(self: Arc<Self>, found: Found) -> (Found, Met) {
+        let handles = |task_type: &_| self.handlers.get(task_type).is_some();
+        let met = self.queue.claim(&found, &self.id, self.options.lease, &handles).await;
+        let met = met.unwrap_or_else(|error| {
+            // Not held, as far as running it goes; whoever finds its lease run out puts it back.
+            tracing::warn!(task = %found.entry.id, "the claim failed: {error}");
+            Met::NotDue(found.written_at)
+        });
+        if let Met::Claimed(claimed) = &met {
+            self.execute(claimed).await;
+        }
+        (found, met)
+    }
+
+    async fn execute(&self, claimed: &Claimed) {
+        let task = claimed.task().clone();
+        let held = Held::new(claimed.clone());
+        self.keep(&held);
+        tracing::info!(task = %task.id, task_type = %task.task_type, attempt = task.attempt, "started");
+        self.counts.started.fetch_add(1, Relaxed);
+        let settlement = self.run_handler(task, &held).await;
+        let settled = match settlement {
+            Some(settlement) => self.settle(&held, settlement).await,
+            None => None,
+        };
+        held.settled();
+        self.forget(&held);
+        self.count(settled.as_ref());
+    }
+
+    /// Runs the handler until it ends or has to stop; nothing if there is nothing to be written any more. When this
+    /// returns, the handler has stopped.
+    async fn run_handler(&self, task: Task, held: &Arc<Held>) -> Option<Settlement> {
+        let Some(handler) = self.handlers.get(&task.task_type).cloned() else {
+            return Some(Settlement::Release);
+        };
+        let (timeout, input) = (task.timeout_secs, task.input.clone());
+        let (tell, told) = oneshot::channel::<Outcome>();
+        let context = Context::new(task, held.clone());
+        let mut running = self.host().spawn(Box::pin(async move {
+            // Nobody listens any more if the run was given up.
+            let _ = tell.send(handler(context, input).await);
+        }));
+        let limit = timeout.map_or_else(
+            || futures::future::pending().boxed(),
+            |secs| self.host().sleep(Duration::from_secs(secs)),
+        );
+        let interrupted = select(Box::pin(held.until_stopped()), limit);
+        let interruption = match select(&mut running, interrupted).await {
+            Either::Left((end, _)) => return self.ended(end, told.await.ok()),
+            Either::Right((Either::Left((stop, _)), _)) => Some(stop),
+            Either::Right((Either::Right(_), _)) => None,
+        };
+        running.stop();
+        running.await;
+        match interruption {
+            Some(Stop::Lost | Stop::Settled) => None,
+            Some(Stop::Cancelled) => Some(Settlement::Stop),
+            Some(Stop::Shutdown) => Some(Settlement::Release),
+            None => Some(retry(format!("did not finish within {} s", timeout.unwrap_or_default()))),
+        }
+    }
+
+    fn ended(&self, end: End, outcome: Option<Outcome>) -> Option<Settlement> {
+        Some(match (end, outcome) {
+            (_, Some(Ok(output))) => Settlement::Complete(output),
+            (_, Some(Err(TaskError::Retry(error)))) => retry(error),
+            (_, Some(Err(TaskError::Permanent(error)))) => Settlement::Fail { error, retryable: false },
+            (_, Some(Err(TaskError::Snooze(pause)))) => {
+                Settlement::Snooze(self.queue.now().ok()?.earliest.plus(pause))
+            }
+            (End::Panicked(words), None) => retry(format!("the handler panicked: {words}")),
+            (End::Done | End::Stopped, None) => Settlement::Release,
+        })
+    }
+
+    /// Writes down how it ended, as long as the claim can be trusted.
+    async fn settle(&self, held: &Held, settlement: Settlement) -> Option<Task> {
+        loop {
+            let claimed = held.claim().await;
+            if held.stopped() == Some(Stop::Lost) {
+                return None;
+            }
+            match self.queue.settle(&claimed, settlement.clone()).await {
+                Ok(None) => {
+                    tracing::warn!(task = %held.id, "the claim was lost before its end was written down");
+                    return None;
+                }
+                Ok(settled) => return settled,
+                Err(error) if error.kind() == Kind::Unavailable => {
+                    tracing::warn!(task = %held.id, "its end could not be written down yet: {error}");
+                }
+                Err(error) => {
+                    tracing::error!(task = %held.id, "its end cannot be written down: {error}");
+                    return None;
+                }
+            }
+            let expires_at = claimed.expires_at();
+            drop(claimed);
+            if !self.queue.now().is_ok_and(|now| now.is_before(expires_at)) {
+                return None;
+            }
+            self.host().sleep(SETTLE_PAUSE).await;
+        }
+    }
+
+    fn count(&self, settled: Option<&Task>) {
+        let counter = match settled.map(Task::status) {
+            None => &self.counts.lost,
+            Some(Status::Completed) => &self.counts.completed,
+            Some(Status::Failed) => &self.counts.failed,
+            Some(Status::Cancelled) => &self.counts.cancelled,
+            Some(_) => &self.counts.put_back,
+        };
+        counter.fetch_add(1, Relaxed);
+    }
+}
+
+fn retry(error: String) -> Settlement {
+    Settlement::Fail { error, retryable: true }
+}

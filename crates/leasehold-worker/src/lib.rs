@@ -1,0 +1,36 @@
+//! Runs handlers.
+//!
+//! ```text
+//!   poll ──▶ claim ──▶ execute ──▶ settle          one slot per task under way
+//!                         │
+//!                       renew                      on a thread that no handler can starve
+//!
+//!   duties: recover lost claims, sweep, expire     every worker does them for the shards it serves
+//! ```
+//!
+//! | module | what it does |
+//! | --- | --- |
+//! | [`handler`] | what runs a task, and what it is given |
+//! | [`options`] | how a worker behaves |
+//! | [`shutdown`] | stopping in two stages: drain, abort |
+//! | [`execute`] | one task from claim to settlement |
+//! | [`renew`] | keeps what is held |
+//! | [`mod@poll`] | finds work and fills the slots |
+//! | [`remember`] | entries that are not to be looked at again before a certain moment |
+//! | [`duties`] | what the monitor does |
+//! | [`mod@run`] | a worker from start to end |
+
+pub mod duties;
+pub mod execute;
+pub mod handler;
+pub mod options;
+pub mod poll;
+pub mod remember;
+pub mod renew;
+pub mod run;
+pub mod shutdown;
+
+pub use handler::{Context, TaskError};
+pub use options::{Polling, WorkerOptions};
+pub use run::{Counts, Monitor, Worker};
+pub use shutdown::Shutdown;

@@ -1,0 +1,94 @@
+//! How a worker behaves.
+
+use leasehold_core::{Error, Result, Shard};
+use std::time::Duration;
+
+/// How a worker behaves; the defaults suit most.
+#[derive(Debug, Clone)]
+pub struct WorkerOptions {
+    /// How many tasks run at once.
+    pub concurrency: usize,
+    /// Only these shards; none means all.
+    pub shards: Option<Vec<Shard>>,
+    /// How long a claim lasts without renewal. It is renewed at a third of it.
+    pub lease: Duration,
+    /// How often to look for work.
+    pub polling: Polling,
+    /// How long handlers may go on after a shutdown was asked for; then they are stopped and their tasks given back.
+    pub drain: Duration,
+    /// How often to look for claims that were lost.
+    pub recover_every: Duration,
+    /// Stop when there is nothing left to do.
+    pub until_empty: bool,
+}
+
+impl Default for WorkerOptions {
+    fn default() -> Self {
+        Self {
+            concurrency: 8,
+            shards: None,
+            lease: Duration::from_mins(1),
+            polling: Polling::default(),
+            drain: Duration::from_secs(30),
+            recover_every: Duration::from_secs(5),
+            until_empty: false,
+        }
+    }
+}
+
+impl WorkerOptions {
+    /// Refuses what makes no sense.
+    pub fn check(&self) -> Result<()> {
+        if self.concurrency == 0 {
+            return Err(Error::invalid("concurrency 0 would never run a task; it must be at least 1"));
+        }
+        if self.lease < Duration::from_secs(3) {
+            return Err(Error::invalid("a lease below 3 s cannot be renewed in time; use 3 s or more"));
+        }
+        if self.shards.as_ref().is_some_and(Vec::is_empty) {
+            return Err(Error::invalid("no shards to serve; leave the setting out to serve all"));
+        }
+        self.polling.check()
+    }
+}
+
+/// How often to look for work: quickly while there is some, more and more slowly while there is none.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Polling {
+    /// After something was found.
+    pub min: Duration,
+    /// At most.
+    pub max: Duration,
+    /// How much longer after each look that found nothing; 1 keeps the pace fixed at `min`.
+    pub factor: f64,
+}
+
+impl Default for Polling {
+    fn default() -> Self {
+        Self { min: Duration::from_millis(100), max: Duration::from_secs(5), factor: 2.0 }
+    }
+}
+
+impl Polling {
+    /// The same pause every time.
+    #[must_use]
+    pub fn fixed(every: Duration) -> Self {
+        Self { min: every, max: every, factor: 1.0 }
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.min.is_zero() || self.min > self.max {
+            return Err(Error::invalid("polling needs 0 < min_interval <= max_interval"));
+        }
+        if !(1.0..=100.0).contains(&self.factor) {
+            return Err(Error::invalid("the polling factor must be between 1 and 100"));
+        }
+        Ok(())
+    }
+
+    /// The pause after `pause` found nothing.
+    #[must_use]
+    pub fn slower(&self, pause: Duration) -> Duration {
+        pause.mul_f64(self.factor).clamp(self.min, self.max)
+    }
+}

@@ -1,0 +1,278 @@
+//! Finding work and filling the slots.
+//!
+//! Entries that a look has shown are worked off before the next look, so that a list serves up to a thousand tasks.
+//! A look that finds nothing makes the next pause longer; anything found, and any task made pending in this process,
+//! makes it short again.
+
+use futures::StreamExt;
+use futures::future::{BoxFuture, Either, select, select_all};
+use futures::stream::FuturesUnordered;
+use leasehold_core::{Entry, Index, Result, StoreTime, TaskId};
+use leasehold_queue::discover::{Look, lists_of};
+use leasehold_queue::sweep::Swept;
+use leasehold_queue::{Found, Met};
+use leasehold_store::host::Instant;
+use leasehold_store::{HostExt, List, Purpose};
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::remember::{Next, Remembered};
+use crate::run::Engine;
+use crate::shutdown::{Shutdown, Stage};
+
+/// Types without a handler here are looked at again after this: someone may have added one elsewhere and gone.
+const FOREIGN_PAUSE: Duration = Duration::from_mins(5);
+/// An entry whose task is not there yet: its producer is probably between its two writes.
+const AHEAD_PAUSE: Duration = Duration::from_secs(1);
+/// Pause after a look that failed.
+const FAILED_PAUSE: Duration = Duration::from_secs(1);
+/// A worker that stops when there is nothing left waits for what is due so soon.
+const SOON: Duration = Duration::from_mins(1);
+
+pub(crate) struct Poller {
+    engine: Arc<Engine>,
+    slots: FuturesUnordered<BoxFuture<'static, (Found, Met)>>,
+    busy: HashSet<TaskId>,
+    waiting: VecDeque<Found>,
+    remembered: Remembered,
+    pause: Duration,
+    /// How long to wait after the last look.
+    wait: Duration,
+    /// When something known will be due.
+    next_due: Option<StoreTime>,
+    /// The last look did not see the whole index.
+    is_partial: bool,
+    /// When the whole index was last seen.
+    look_after: Option<Instant>,
+}
+
+impl Poller {
+    pub(crate) fn new(engine: Arc<Engine>) -> Self {
+        Self {
+            pause: engine.options.polling.min,
+            wait: Duration::ZERO,
+            engine,
+            slots: FuturesUnordered::new(),
+            busy: HashSet::new(),
+            waiting: VecDeque::new(),
+            remembered: Remembered::default(),
+            next_due: None,
+            is_partial: false,
+            look_after: None,
+        }
+    }
+
+    /// Polls until told to stop, or until there is nothing left to do.
+    pub(crate) async fn run(&mut self, shutdown: &Shutdown) {
+        while shutdown.stage() == Stage::Go {
+            self.fill();
+            if self.slots.len() >= self.engine.options.concurrency {
+                self.next_slot(shutdown).await;
+                continue;
+            }
+            if let Some(left) = self.before_next_look() {
+                self.idle(left, shutdown).await;
+                continue;
+            }
+            if let Err(error) = self.look().await {
+                tracing::warn!("looking for work failed: {error}");
+                self.idle(FAILED_PAUSE, shutdown).await;
+                continue;
+            }
+            if !self.waiting.is_empty() {
+                self.pause = self.engine.options.polling.min;
+                self.wait = self.pause;
+                continue;
+            }
+            if self.engine.options.until_empty && self.slots.is_empty() && !self.is_more_coming() {
+                return;
+            }
+            let jitter = self.engine.host().random_below(self.pause / 5);
+            self.wait = self.until_next().mul_f64(0.9) + jitter;
+            self.pause = self.engine.options.polling.slower(self.pause);
+        }
+    }
+
+    /// How long to wait until the index is looked at again.
+    fn before_next_look(&self) -> Option<Duration> {
+        let passed = self.engine.host().instant().since(self.look_after?);
+        self.wait.checked_sub(passed).filter(|left| !left.is_zero())
+    }
+
+    /// Waits for everything that is under way.
+    pub(crate) async fn finish(&mut self) {
+        while let Some((found, met)) = self.slots.next().await {
+            self.learn(found, &met);
+        }
+    }
+
+    fn fill(&mut self) {
+        while self.slots.len() < self.engine.options.concurrency {
+            let Some(found) = self.waiting.pop_front() else { return };
+            if self.busy.insert(found.entry.id) {
+                self.slots.push(Box::pin(self.engine.clone().attempt(found)));
+            }
+        }
+    }
+
+    /// Waits for one slot to become free.
+    async fn next_slot(&mut self, shutdown: &Shutdown) {
+        if let Either::Left((Some((found, met)), _)) =
+            select(self.slots.next(), Box::pin(shutdown.reached(Stage::Drain))).await
+        {
+            self.learn(found, &met);
+        }
+    }
+
+    /// Waits for a while, or for a slot, or for news.
+    async fn idle(&mut self, pause: Duration, shutdown: &Shutdown) {
+        let host = self.engine.host().clone();
+        let queue = self.engine.queue.clone();
+        let waits: Vec<BoxFuture<'_, ()>> =
+            vec![host.sleep(pause), Box::pin(queue.news()), Box::pin(shutdown.reached(Stage::Drain))];
+        let waited = select_all(waits);
+        if self.slots.is_empty() {
+            let ((), which, _) = waited.await;
+            self.heard(which);
+            return;
+        }
+        match select(self.slots.next(), waited).await {
+            Either::Left((Some((found, met)), _)) => self.learn(found, &met),
+            Either::Left((None, _)) => {}
+            Either::Right((((), which, _), _)) => self.heard(which),
+        }
+    }
+
+    fn heard(&mut self, which: usize) {
+        if which == 1 {
+            self.pause = self.engine.options.polling.min;
+            self.look_after = None;
+        }
+    }
+
+    fn learn(&mut self, found: Found, met: &Met) {
+        self.busy.remove(&found.entry.id);
+        let Ok(now) = self.engine.queue.now() else { return };
+        let soon = now.latest_known();
+        let (until, next) = match met {
+            Met::Claimed(_) => return self.remembered.forget(&found.entry),
+            Met::NotDue(at) => (*at, Next::Claim),
+            Met::Foreign(_) => (soon.plus(FOREIGN_PAUSE), Next::Claim),
+            // The next look tells whether it is still there, and then it is swept.
+            Met::Stale | Met::Expired => (soon, Next::Sweep),
+            Met::Ahead => (soon.plus(AHEAD_PAUSE), Next::Claim),
+            Met::Corrupt(error) => {
+                self.engine.report(&error.to_string());
+                (StoreTime::NEVER, Next::Sweep)
+            }
+        };
+        self.remembered.until(found.entry, until, next);
+    }
+
+    /// Looks at the index until something is found to be claimed, or all of it was seen.
+    async fn look(&mut self) -> Result<()> {
+        let engine = self.engine.clone();
+        let (shards, all) = engine.shards();
+        let mut lists: VecDeque<List> =
+            if all { self.root_lists() } else { lists_of(Index::Ready, shards).into() };
+        let (mut stale, mut there) = (Vec::new(), HashSet::new());
+        (self.is_partial, self.next_due) = (false, None);
+        while let Some(list) = lists.pop_front() {
+            let (look, beyond) = engine.queue.look(Purpose::Discover, list).await?;
+            self.sort(look, &mut there, &mut stale)?;
+            lists.extend(beyond);
+            if !self.waiting.is_empty() && !lists.is_empty() {
+                self.is_partial = true;
+                break;
+            }
+        }
+        if !self.is_partial {
+            self.remembered.keep(|entry| there.contains(entry));
+        }
+        self.start_anywhere();
+        self.sweep(stale).await;
+        let now = engine.host().instant();
+        // What was seen whole needs no second look before the pause is over.
+        self.look_after = if self.is_partial { None } else { Some(now) };
+        Ok(())
+    }
+
+    /// The whole index from its beginning while it fits on a page; else from a shard chosen by chance, so that no shard
+    /// has to wait for those before it.
+    fn root_lists(&self) -> VecDeque<List> {
+        let whole = List::all(Index::Ready.root());
+        if !self.is_partial {
+            return [whole].into();
+        }
+        let (shards, _) = self.engine.shards();
+        let at = usize::try_from(self.engine.host().random() % shards.len() as u64).unwrap_or(0);
+        [whole.clone().after(Index::Ready.prefix(&shards[at])), whole].into()
+    }
+
+    fn sort(&mut self, look: Look, there: &mut HashSet<Entry>, stale: &mut Vec<Found>) -> Result<()> {
+        for key in &look.odd {
+            self.engine.report(&format!("`{key}` is not an index entry"));
+        }
+        let now = self.engine.queue.now()?;
+        let next = look.next.map(leasehold_core::Minute::start);
+        self.next_due = [self.next_due, next].into_iter().flatten().min();
+        for found in look.due {
+            if self.busy.contains(&found.entry.id) || !there.insert(found.entry.clone()) {
+                continue;
+            }
+            match self.remembered.next(&found.entry, now) {
+                Some(Next::Claim) => self.waiting.push_back(found),
+                Some(Next::Sweep) => stale.push(found),
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Workers that start at different places rarely meet; within a shard the oldest still goes first.
+    fn start_anywhere(&mut self) {
+        let Some(last) = self.waiting.len().checked_sub(1).filter(|last| *last > 0) else { return };
+        let host = self.engine.host();
+        let at = usize::try_from(host.random() % (last as u64 + 1)).unwrap_or(0);
+        let shard = self.waiting[at].entry.shard.clone();
+        let start = self.waiting.iter().position(|found| found.entry.shard == shard).unwrap_or(0);
+        self.waiting.rotate_left(start);
+    }
+
+    async fn sweep(&mut self, stale: Vec<Found>) {
+        for found in stale {
+            let (until, next) = match self.engine.queue.sweep(&found).await {
+                Ok(Swept::Later(at)) => (at, Next::Sweep),
+                Ok(Swept::Fine) => {
+                    self.remembered.forget(&found.entry);
+                    continue;
+                }
+                Ok(Swept::Removed | Swept::Moved(_)) => continue,
+                Ok(Swept::Corrupt(error)) => {
+                    self.engine.report(&error.to_string());
+                    (StoreTime::NEVER, Next::Sweep)
+                }
+                Err(error) => {
+                    tracing::debug!("an entry was not swept: {error}");
+                    continue;
+                }
+            };
+            self.remembered.until(found.entry, until, next);
+        }
+    }
+
+    /// The usual pause, or less if something known will be due before.
+    fn until_next(&self) -> Duration {
+        let Ok(now) = self.engine.queue.now() else { return self.pause };
+        let due = [self.next_due, self.remembered.first_claim()].into_iter().flatten().min();
+        let left = due.map(|due| due.since(now.latest_known()));
+        left.map_or(self.pause, |left| left.max(Duration::from_millis(1)).min(self.pause))
+    }
+
+    fn is_more_coming(&self) -> bool {
+        let Ok(now) = self.engine.queue.now() else { return true };
+        let due = [self.next_due, self.remembered.first_claim()].into_iter().flatten().min();
+        due.is_some_and(|due| due <= now.latest_known().plus(SOON))
+    }
+}

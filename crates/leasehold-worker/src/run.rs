@@ -1,0 +1,251 @@
+//! A worker from start to end.
+
+use futures::future::{Either, select};
+use leasehold_core::{Error, Result, Shard, TaskId, WorkerId, ids::Name};
+use leasehold_queue::Queue;
+use leasehold_store::Host;
+use leasehold_store::host::Running;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::collections::{HashMap, HashSet};
+use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::mpsc;
+
+use crate::duties;
+use crate::handler::{Context, Handler, Handlers, TaskError, typed};
+use crate::options::WorkerOptions;
+use crate::poll::Poller;
+use crate::renew::{self, Held, Stop};
+use crate::shutdown::{Shutdown, Stage};
+
+/// So many odd objects are reported once each before the list is forgotten.
+const REPORTED_MAX: usize = 10_000;
+
+/// Runs handlers for the tasks of a queue.
+pub struct Worker {
+    queue: Queue,
+    id: WorkerId,
+    handlers: Handlers,
+    options: WorkerOptions,
+    counts: Arc<Counters>,
+}
+
+/// What a worker has done so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Runs of handlers that were started.
+    pub started: u64,
+    /// Tasks that were completed.
+    pub completed: u64,
+    /// Tasks that have failed for good.
+    pub failed: u64,
+    /// Tasks that were stopped because they were cancelled.
+    pub cancelled: u64,
+    /// Tasks that were put back: for another attempt, for later, or unused.
+    pub put_back: u64,
+    /// Claims that were lost.
+    pub lost: u64,
+    /// Tasks of lost workers that were put back.
+    pub recovered: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) started: AtomicU64,
+    pub(crate) completed: AtomicU64,
+    pub(crate) failed: AtomicU64,
+    pub(crate) cancelled: AtomicU64,
+    pub(crate) put_back: AtomicU64,
+    pub(crate) lost: AtomicU64,
+    pub(crate) recovered: AtomicU64,
+}
+
+impl Counters {
+    fn read(&self) -> Counts {
+        Counts {
+            started: self.started.load(Relaxed),
+            completed: self.completed.load(Relaxed),
+            failed: self.failed.load(Relaxed),
+            cancelled: self.cancelled.load(Relaxed),
+            put_back: self.put_back.load(Relaxed),
+            lost: self.lost.load(Relaxed),
+            recovered: self.recovered.load(Relaxed),
+        }
+    }
+}
+
+/// Tells what a worker has done so far, while it runs.
+#[derive(Debug, Clone)]
+pub struct Monitor {
+    counts: Arc<Counters>,
+}
+
+impl Monitor {
+    /// What it has done so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts.read()
+    }
+}
+
+impl Worker {
+    /// A worker with this name for these shards, or for all.
+    pub fn new(queue: Queue, id: &str, shards: Option<Vec<Shard>>) -> Result<Self> {
+        let options = WorkerOptions { shards, ..WorkerOptions::default() };
+        let id = Name::checked("worker id", id)?;
+        Ok(Self { queue, id, handlers: Handlers::default(), options, counts: Arc::default() })
+    }
+
+    /// Changes how it behaves; the shards stay as they are unless named.
+    #[must_use]
+    pub fn options(mut self, options: WorkerOptions) -> Self {
+        let shards = self.options.shards.take();
+        self.options = options;
+        self.options.shards = self.options.shards.or(shards);
+        self
+    }
+
+    /// Runs tasks of this type with an async function over serde types.
+    pub fn handle<I, O, F, R>(mut self, task_type: &str, run: F) -> Result<Self>
+    where
+        I: DeserializeOwned + Send + 'static,
+        O: Serialize + Send + 'static,
+        F: Fn(Context, I) -> R + Send + Sync + 'static,
+        R: Future<Output = std::result::Result<O, TaskError>> + Send + 'static,
+    {
+        let handler: Handler = typed(run);
+        self.handlers.add(task_type, handler)?;
+        Ok(self)
+    }
+
+    /// A view of what it does.
+    #[must_use]
+    pub fn monitor(&self) -> Monitor {
+        Monitor { counts: self.counts.clone() }
+    }
+
+    /// Works until told to stop. What was under way has ended, or was given back, when this returns.
+    pub async fn run(self, shutdown: Shutdown) -> Result<Counts> {
+        self.options.check()?;
+        if self.handlers.is_empty() {
+            return Err(Error::invalid(
+                "the worker has no handlers; add one for each task type it is to run",
+            ));
+        }
+        let (engine, renewing) = Engine::start(self);
+        let host = engine.host().clone();
+        let duties = host.spawn(Box::pin(duties::run(engine.clone(), shutdown.clone())));
+        let mut poller = Poller::new(engine.clone());
+        poller.run(&shutdown).await;
+        engine.drain(&mut poller, &shutdown).await;
+        // Recovery may be in the middle of something that is not to be cut.
+        shutdown.drain();
+        duties.await;
+        let counts = engine.counts.read();
+        drop((poller, engine));
+        renewing.await;
+        Ok(counts)
+    }
+
+    /// Only the duties of the monitor, until told to stop.
+    pub async fn run_duties(self, shutdown: Shutdown) -> Result<Counts> {
+        self.options.check()?;
+        let (engine, renewing) = Engine::start(self);
+        duties::run(engine.clone(), shutdown).await;
+        let counts = engine.counts.read();
+        drop(engine);
+        renewing.await;
+        Ok(counts)
+    }
+}
+
+/// What all parts of a worker share.
+pub(crate) struct Engine {
+    pub(crate) queue: Queue,
+    pub(crate) id: WorkerId,
+    pub(crate) handlers: Handlers,
+    pub(crate) options: WorkerOptions,
+    pub(crate) counts: Arc<Counters>,
+    all_shards: Vec<Shard>,
+    held: Mutex<HashMap<TaskId, Arc<Held>>>,
+    renewals: mpsc::UnboundedSender<Arc<Held>>,
+    reported: Mutex<HashSet<String>>,
+}
+
+impl Engine {
+    fn start(worker: Worker) -> (Arc<Self>, Running) {
+        let (renewals, claims) = mpsc::unbounded_channel();
+        let renewer = renew::run(worker.queue.apart(), worker.options.lease, claims);
+        let renewing = worker.queue.client().host().spawn_apart("leasehold-renew", Box::pin(renewer));
+        let engine = Self {
+            all_shards: worker.queue.shard_len().all(),
+            queue: worker.queue,
+            id: worker.id,
+            handlers: worker.handlers,
+            options: worker.options,
+            counts: worker.counts,
+            held: Mutex::default(),
+            renewals,
+            reported: Mutex::default(),
+        };
+        (Arc::new(engine), renewing)
+    }
+
+    pub(crate) fn host(&self) -> &Arc<dyn Host> {
+        self.queue.client().host()
+    }
+
+    /// The shards it serves, and whether they are all there are.
+    pub(crate) fn shards(&self) -> (&[Shard], bool) {
+        match &self.options.shards {
+            Some(shards) => (shards, false),
+            None => (&self.all_shards, true),
+        }
+    }
+
+    /// Registers a claim for renewal.
+    pub(crate) fn keep(&self, held: &Arc<Held>) {
+        self.held().insert(held.id, held.clone());
+        // The renewer ends only after the last sender is gone.
+        let _ = self.renewals.send(held.clone());
+    }
+
+    pub(crate) fn forget(&self, held: &Held) {
+        self.held().remove(&held.id);
+    }
+
+    pub(crate) fn holds(&self, id: &TaskId) -> bool {
+        self.held().contains_key(id)
+    }
+
+    fn held(&self) -> std::sync::MutexGuard<'_, HashMap<TaskId, Arc<Held>>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reports something that is left for a person, once.
+    pub(crate) fn report(&self, what: &str) {
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        if reported.len() >= REPORTED_MAX {
+            reported.clear();
+        }
+        if reported.insert(what.to_owned()) {
+            tracing::error!("{what}");
+        }
+    }
+
+    /// Lets what runs finish; after the drain time, or when told to abort, stops it and gives it back.
+    async fn drain(&self, poller: &mut Poller, shutdown: &Shutdown) {
+        let late = self.host().sleep(self.options.drain);
+        let impatient = Box::pin(select(late, Box::pin(shutdown.reached(Stage::Abort))));
+        let is_done = matches!(select(Box::pin(poller.finish()), impatient).await, Either::Left(_));
+        if is_done {
+            return;
+        }
+        for held in self.held().values() {
+            held.stop(Stop::Shutdown);
+        }
+        poller.finish().await;
+    }
+}

@@ -1,0 +1,148 @@
+//! What handlers are given, and what becomes of what they give back.
+
+use leasehold_core::{NewTask, RetryPolicy, State, Status};
+use leasehold_store::Verb;
+use leasehold_worker::{Context, Counts, Shutdown, TaskError, Worker, WorkerOptions};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::time::Duration;
+
+use crate::{options, queue, status, submit, work};
+
+#[derive(Deserialize)]
+struct Pair {
+    a: u64,
+    b: u64,
+}
+
+#[derive(Serialize)]
+struct Sum {
+    sum: u64,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_typed_handler_runs_and_its_output_is_kept() {
+    let queue = queue().await;
+    let id = submit(&queue, "add", json!({"a": 2, "b": 3})).await;
+    let odd = submit(&queue, "add", json!({"a": "two"})).await;
+    let worker = Worker::new(queue.clone(), "w1", None).unwrap();
+    let worker = worker
+        .handle("add", |context: Context, pair: Pair| async move {
+            assert_eq!((context.attempt(), context.epoch()), (1, 1));
+            Ok::<_, TaskError>(Sum { sum: pair.a + pair.b })
+        })
+        .unwrap();
+    let counts = work(worker).await;
+    assert_eq!(counts, Counts { started: 2, completed: 1, failed: 1, ..Counts::default() });
+    let State::Completed { output, .. } = queue.get(&id).await.unwrap().state else {
+        panic!("not completed")
+    };
+    assert_eq!(output, json!({"sum": 5}));
+    let failed = queue.get(&odd).await.unwrap();
+    assert_eq!(
+        (failed.status(), failed.attempt),
+        (Status::Failed, 1),
+        "an input that does not fit fails for good"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failures_are_retried_panics_too_until_the_attempts_are_used_up() {
+    let queue = queue().await;
+    let quick = RetryPolicy { initial_secs: 0.0, max_secs: 0.0, ..RetryPolicy::default() };
+    let order =
+        |kind: &str| NewTask { retry_policy: quick.clone(), ..NewTask::new(kind, json!(null)).unwrap() };
+    let flaky = queue.submit(order("flaky")).await.unwrap().id;
+    let hopeless = queue.submit(order("hopeless")).await.unwrap().id;
+    let panicking = queue.submit(order("panicking")).await.unwrap().id;
+    let tries = Arc::new(AtomicU32::new(0));
+    let worker = Worker::new(queue.clone(), "w1", None)
+        .unwrap()
+        .handle("flaky", move |_, (): ()| {
+            let attempt = tries.fetch_add(1, SeqCst);
+            async move { if attempt < 2 { Err(TaskError::Retry("not yet".into())) } else { Ok("done") } }
+        })
+        .unwrap()
+        .handle("hopeless", |_, (): ()| async { Err::<Value, _>(TaskError::Permanent("never".into())) })
+        .unwrap()
+        .handle("panicking", |_, (): ()| async { if true { panic!("ouch") } else { Ok(1) } })
+        .unwrap();
+    work(worker).await;
+    let task = queue.get(&flaky).await.unwrap();
+    assert_eq!((task.status(), task.attempt, task.epoch), (Status::Completed, 3, 3));
+    assert_eq!(status(&queue, &hopeless).await, Status::Failed);
+    let task = queue.get(&panicking).await.unwrap();
+    assert_eq!((task.status(), task.attempt), (Status::Failed, 4));
+    assert_eq!(task.error.as_deref(), Some("the handler panicked: ouch"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn snoozing_costs_no_attempt_and_a_handler_that_takes_too_long_is_stopped() {
+    let queue = queue().await;
+    let snoozer = submit(&queue, "snoozer", json!(null)).await;
+    let slow =
+        NewTask { timeout_secs: Some(1), max_attempts: 1, ..NewTask::new("slow", json!(null)).unwrap() };
+    let slow = queue.submit(slow).await.unwrap().id;
+    let naps = Arc::new(AtomicU32::new(0));
+    let worker = Worker::new(queue.clone(), "w1", None)
+        .unwrap()
+        .handle("snoozer", move |context: Context, (): ()| {
+            let nap = naps.fetch_add(1, SeqCst);
+            async move {
+                assert_eq!(context.attempt(), 1);
+                if nap < 3 { Err(TaskError::Snooze(Duration::from_millis(10))) } else { Ok(()) }
+            }
+        })
+        .unwrap()
+        .handle("slow", |_, (): ()| futures::future::pending::<Result<(), TaskError>>())
+        .unwrap();
+    work(worker).await;
+    let task = queue.get(&snoozer).await.unwrap();
+    assert_eq!((task.status(), task.attempt, task.epoch), (Status::Completed, 1, 4));
+    let task = queue.get(&slow).await.unwrap();
+    assert_eq!((task.status(), task.error.as_deref()), (Status::Failed, Some("did not finish within 1 s")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn types_without_a_handler_are_left_alone_and_block_nothing() {
+    let queue = queue().await;
+    for _ in 0..30 {
+        submit(&queue, "foreign", json!(null)).await;
+    }
+    let ours = submit(&queue, "ours", json!(null)).await;
+    let worker = Worker::new(queue.clone(), "w1", None).unwrap();
+    let worker = worker.handle("ours", |_, (): ()| async { Ok::<_, TaskError>(()) }).unwrap();
+    let worker = worker.options(WorkerOptions { concurrency: 2, ..options() });
+    let counts = worker.run(Shutdown::default()).await.unwrap();
+    assert_eq!(counts.started, 1);
+    assert_eq!(status(&queue, &ours).await, Status::Completed);
+    let stats = queue.stats().await.unwrap();
+    assert_eq!((stats.due, stats.running), (30, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_thousand_tasks_cost_what_the_protocol_says() {
+    const TASKS: u64 = 2_000;
+    let queue = queue().await;
+    let before = queue.client().ledger().snapshot();
+    for _ in 0..TASKS {
+        submit(&queue, "noop", json!(null)).await;
+    }
+    let submitted = queue.client().ledger().snapshot();
+    let spent = submitted.since(&before);
+    assert_eq!((spent.verb(Verb::Put), spent.requests()), (2 * TASKS, 2 * TASKS));
+    let worker = Worker::new(queue.clone(), "w1", None).unwrap();
+    let worker = worker.handle("noop", |_, (): ()| async { Ok::<_, TaskError>(()) }).unwrap();
+    let worker = worker.options(WorkerOptions { concurrency: 64, ..options() });
+    let counts = worker.run(Shutdown::default()).await.unwrap();
+    assert_eq!(counts.completed, TASKS);
+    let spent = queue.client().ledger().snapshot().since(&submitted);
+    assert_eq!(spent.verb(Verb::Put), 3 * TASKS);
+    assert_eq!(spent.verb(Verb::Get), TASKS);
+    assert_eq!(spent.verb(Verb::Delete), 2 * TASKS);
+    // One for each thousand, one that finds the end, one for recovery, and a few that meet what is just under way.
+    let lists = spent.verb(Verb::List);
+    assert!(lists <= 2 + 8, "{lists} lists");
+}

@@ -1,0 +1,37 @@
+//! Workers on a queue in memory and in a folder.
+#![expect(clippy::disallowed_methods, reason = "tests own what they start")]
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the report, in its helpers too")]
+
+mod handlers;
+mod stopping;
+
+use leasehold_core::{NewTask, Status, TaskId};
+use leasehold_queue::{Queue, QueueOptions};
+use leasehold_store::{Client, Host, MemoryStore, SystemHost};
+use leasehold_worker::{Polling, Shutdown, Worker, WorkerOptions};
+use serde_json::Value;
+use std::sync::Arc;
+use std::time::Duration;
+
+async fn queue() -> Queue {
+    let host: Arc<dyn Host> = Arc::new(SystemHost);
+    let client = Client::new(Arc::new(MemoryStore::new(&host)), host);
+    Queue::connect(client, QueueOptions::default()).await.unwrap()
+}
+
+fn options() -> WorkerOptions {
+    let polling = Polling { max: Duration::from_millis(200), ..Polling::default() };
+    WorkerOptions { polling, until_empty: true, ..WorkerOptions::default() }
+}
+
+async fn submit(queue: &Queue, task_type: &str, input: Value) -> TaskId {
+    queue.submit(NewTask::new(task_type, input).unwrap()).await.unwrap().id
+}
+
+async fn work(worker: Worker) -> leasehold_worker::Counts {
+    worker.options(options()).run(Shutdown::default()).await.unwrap()
+}
+
+async fn status(queue: &Queue, id: &TaskId) -> Status {
+    queue.get(id).await.unwrap().status()
+}

@@ -1,0 +1,100 @@
+//! Stopping: by the worker's own shutdown, by a cancel, by losing the claim; and what others make of what was left.
+
+use leasehold_core::{Status, TaskId};
+use leasehold_queue::Operated;
+use leasehold_worker::{Shutdown, TaskError, Worker, WorkerOptions};
+use serde_json::json;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Notify, mpsc};
+
+use crate::{options, queue, status, submit};
+
+/// A worker whose handler says when it starts and then waits for ever, or until it is told to finish.
+fn patient(
+    queue: &leasehold_queue::Queue,
+    name: &str,
+    finish: &Arc<Notify>,
+) -> (Worker, mpsc::UnboundedReceiver<TaskId>) {
+    let (tell, told) = mpsc::unbounded_channel();
+    let finish = finish.clone();
+    let worker = Worker::new(queue.clone(), name, None).unwrap();
+    let worker = worker
+        .handle("patient", move |context: leasehold_worker::Context, (): ()| {
+            tell.send(context.task().id).unwrap();
+            let finish = finish.clone();
+            async move {
+                finish.notified().await;
+                Ok::<_, TaskError>(())
+            }
+        })
+        .unwrap();
+    (worker, told)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn draining_lets_handlers_finish() {
+    let (queue, finish, shutdown) = (queue().await, Arc::new(Notify::new()), Shutdown::default());
+    let id = submit(&queue, "patient", json!(null)).await;
+    let (worker, mut started) = patient(&queue, "w1", &finish);
+    let running =
+        tokio::spawn(worker.options(WorkerOptions { until_empty: false, ..options() }).run(shutdown.clone()));
+    started.recv().await.unwrap();
+    shutdown.drain();
+    finish.notify_one();
+    assert_eq!(running.await.unwrap().unwrap().completed, 1);
+    assert_eq!(status(&queue, &id).await, Status::Completed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn aborting_gives_back_without_using_an_attempt_and_others_run_it_at_once() {
+    let (queue, never, shutdown) = (queue().await, Arc::new(Notify::new()), Shutdown::default());
+    let id = submit(&queue, "patient", json!(null)).await;
+    let (worker, mut started) = patient(&queue, "w1", &never);
+    let running =
+        tokio::spawn(worker.options(WorkerOptions { until_empty: false, ..options() }).run(shutdown.clone()));
+    started.recv().await.unwrap();
+    shutdown.abort();
+    assert_eq!(running.await.unwrap().unwrap().put_back, 1);
+    let task = queue.get(&id).await.unwrap();
+    assert_eq!((task.status(), task.attempt, task.epoch), (Status::Pending, 0, 1));
+    let finish = Arc::new(Notify::new());
+    let (other, mut started) = patient(&queue, "w2", &finish);
+    let running = tokio::spawn(other.options(options()).run(Shutdown::default()));
+    assert_eq!(started.recv().await, Some(id));
+    finish.notify_one();
+    assert_eq!(running.await.unwrap().unwrap().completed, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_task_is_stopped_at_the_next_renewal() {
+    let (queue, never) = (queue().await, Arc::new(Notify::new()));
+    let id = submit(&queue, "patient", json!(null)).await;
+    let (worker, mut started) = patient(&queue, "w1", &never);
+    let lease = Duration::from_secs(3);
+    let running = tokio::spawn(worker.options(WorkerOptions { lease, ..options() }).run(Shutdown::default()));
+    started.recv().await.unwrap();
+    assert!(matches!(queue.cancel(&id).await.unwrap(), Operated::Done(_)));
+    assert_eq!(running.await.unwrap().unwrap().cancelled, 1);
+    assert_eq!(status(&queue, &id).await, Status::Cancelled);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_submitted_in_the_same_process_wakes_an_idle_worker() {
+    let (queue, finish, shutdown) = (queue().await, Arc::new(Notify::new()), Shutdown::default());
+    let (worker, mut started) = patient(&queue, "w1", &finish);
+    // Without the wake-up it would look again only after an hour.
+    let polling = leasehold_worker::Polling::fixed(Duration::from_hours(1));
+    let options = WorkerOptions { polling, until_empty: false, ..options() };
+    let running = tokio::spawn(worker.options(options).run(shutdown.clone()));
+    finish.notify_one();
+    loop {
+        submit(&queue, "patient", json!(null)).await;
+        // The first may come before the worker has looked at all; some later one finds it asleep.
+        if let Ok(Some(_)) = tokio::time::timeout(Duration::from_millis(500), started.recv()).await {
+            break;
+        }
+    }
+    shutdown.abort();
+    running.await.unwrap().unwrap();
+}
