@@ -38,6 +38,10 @@ pub const NAME_BYTES_MAX: usize = 128;
 /// written several times in a task's life.
 pub const INLINE_BYTES_MAX: usize = 256 * 1_024;
 
+/// Deepest nesting of an input, an output or progress. Readers of JSON give up somewhere (ours at 128 levels), and a
+/// record that cannot be read again is a lost task.
+pub const JSON_DEPTH_MAX: usize = 100;
+
 /// Most events kept in a task's history; the first [`HISTORY_FIRST`] and the newest stay.
 pub const HISTORY_MAX: usize = 200;
 
@@ -53,5 +57,6 @@ pub const TAGS_MAX: usize = 32;
 /// See [`TAGS_MAX`].
 pub const TAG_BYTES_MAX: usize = 256;
 
-/// How far ahead a task may be planned: ten years. A later time is a mistake in a unit.
+/// How far ahead anything may be planned, a lease and a lifetime too: ten years. A later time is a mistake in a unit, and
+/// one beyond the year 9999 could not even be written down.
 pub const PLAN_AHEAD_MAX: Duration = Duration::from_hours(10 * 365 * 24);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::ids::{Name, TaskId, TaskType};
-use crate::limits::{INLINE_BYTES_MAX, PLAN_AHEAD_MAX, TAG_BYTES_MAX, TAGS_MAX};
+use crate::limits::{INLINE_BYTES_MAX, JSON_DEPTH_MAX, PLAN_AHEAD_MAX, TAG_BYTES_MAX, TAGS_MAX};
 use crate::retry::RetryPolicy;
 use crate::shard::Shard;
 use crate::step::Act;
@@ -93,12 +93,7 @@ impl NewTask {
 
     fn check_times(&self, now: StoreTime) -> Result<()> {
         let start = self.available_at(now);
-        if start > now.plus(PLAN_AHEAD_MAX) {
-            return Err(Error::invalid("the start lies more than ten years ahead; is the unit right?"));
-        }
-        if start.as_millis() < 0 {
-            return Err(Error::invalid("the start lies before 1970; is the unit right?"));
-        }
+        check_time("start", start, now)?;
         match self.expires_in {
             Some(after) if after > PLAN_AHEAD_MAX => {
                 Err(Error::invalid("the expiry lies more than ten years ahead; is the unit right?"))
@@ -168,6 +163,7 @@ fn first_revision(
         epoch: 0,
         why,
         write_id: act.write_id.clone(),
+        unknown: serde_json::Map::new(),
     });
     Task {
         id,
@@ -196,8 +192,24 @@ fn first_revision(
     }
 }
 
-/// Refuses an input or output that is too large for a record.
+/// Refuses a time that is surely a mistake.
+pub fn check_time(what: &str, at: StoreTime, now: StoreTime) -> Result<()> {
+    if at > now.plus(PLAN_AHEAD_MAX) {
+        return Err(Error::invalid(format!("the {what} lies more than ten years ahead; is the unit right?")));
+    }
+    if at.as_millis() < 0 {
+        return Err(Error::invalid(format!("the {what} lies before 1970; is the unit right?")));
+    }
+    Ok(())
+}
+
+/// Refuses an input, an output or progress that does not fit into a record.
 pub fn check_size(what: &str, value: &Value) -> Result<()> {
+    if is_deeper(value, JSON_DEPTH_MAX) {
+        return Err(Error::invalid(format!(
+            "the {what} is nested more than {JSON_DEPTH_MAX} levels deep: put it into an artifact and pass its address"
+        )));
+    }
     let bytes = serde_json::to_string(value).map_or(usize::MAX, |text| text.len());
     if bytes > INLINE_BYTES_MAX {
         return Err(Error::invalid(format!(
@@ -206,6 +218,16 @@ pub fn check_size(what: &str, value: &Value) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+/// Whether a value has more than so many levels; it looks no deeper than that.
+fn is_deeper(value: &Value, levels: usize) -> bool {
+    let inner = |value: &Value| is_deeper(value, levels - 1);
+    match value {
+        Value::Array(items) => levels == 0 || items.iter().any(inner),
+        Value::Object(fields) => levels == 0 || fields.values().any(inner),
+        _ => false,
+    }
 }
 
 fn check_tags(tags: &BTreeMap<String, String>) -> Result<()> {

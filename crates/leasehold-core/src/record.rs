@@ -19,6 +19,10 @@ use crate::time::StoreTime;
 /// The newest format that this program writes and reads.
 pub const FORMAT: u32 = 1;
 
+/// The keys of index entries have room for ten digits. A task that was written once a second would come there after
+/// three centuries.
+const REV_MAX: u64 = 9_999_999_999;
+
 #[derive(Serialize, Deserialize)]
 struct Flat {
     format: u32,
@@ -92,6 +96,9 @@ pub fn read(key: &str, body: &[u8]) -> Result<Task> {
     let flat: Flat = serde_json::from_slice(body).map_err(|error| corrupt(error.to_string()))?;
     if flat.format > FORMAT {
         return Err(corrupt(format!("it has format {}, and this program knows {FORMAT}", flat.format)));
+    }
+    if !(1..=REV_MAX).contains(&flat.rev) {
+        return Err(corrupt(format!("its revision {} is not between 1 and {REV_MAX}", flat.rev)));
     }
     if keys::parse_task(key) != Some((flat.shard.as_str().to_owned(), flat.id)) {
         return Err(corrupt(format!("it says that it is {} in shard {}", flat.id, flat.shard)));

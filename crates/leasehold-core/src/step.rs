@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::ids::{LeaseId, WorkerId, WriteId};
 use crate::keys::Entry;
-use crate::limits::REASON_BYTES_MAX;
+use crate::limits::{PLAN_AHEAD_MAX, REASON_BYTES_MAX};
 use crate::task::{Change, Claim, State, Status, Task};
 use crate::time::{Now, StoreTime};
 
@@ -257,10 +257,10 @@ impl Next {
     ) -> Result<Course, Rejected> {
         let State::Pending { available_at } = from.state else { return Err(refused(from)) };
         may_start(from, available_at, now)?;
-        self.task.epoch += 1;
-        self.task.attempt += 1;
+        self.task.epoch = self.task.epoch.saturating_add(1);
+        self.task.attempt = self.task.attempt.saturating_add(1);
         self.task.lease_id = Some(lease_id.clone());
-        let expires_at = now.earliest.plus(lease);
+        let expires_at = now.earliest.plus(lease.min(PLAN_AHEAD_MAX));
         let claim = Claim { by: worker.clone(), expires_at, renewed_at: None, cancel_requested: false };
         self.task.state = State::Running(claim);
         Ok(Course::TaskFirst)
@@ -268,7 +268,7 @@ impl Next {
 
     fn renew(&mut self, claim: &Claim, lease: Duration, progress: Option<&Value>, now: StoreTime) -> Course {
         // Never shorter than what was confirmed before.
-        let expires_at = claim.expires_at.max(now.plus(lease));
+        let expires_at = claim.expires_at.max(now.plus(lease.min(PLAN_AHEAD_MAX)));
         self.task.state = State::Running(Claim { expires_at, renewed_at: Some(now), ..claim.clone() });
         if progress.is_some() {
             self.task.progress = progress.cloned();
@@ -316,6 +316,8 @@ impl Next {
             return Err(Rejected::NotBefore(claim.expires_at));
         }
         self.fail(claim, format!("the lease of {} ran out", claim.by), true, act);
+        // It did not settle the task, and must not be told that it has.
+        self.task.lease_id = None;
         // The lease entry by which it was found stays until the new entry is there, so the task may go first.
         Ok(Course::TaskFirst)
     }
@@ -383,6 +385,7 @@ impl Next {
             epoch: self.task.epoch,
             why: self.why.take(),
             write_id: act.write_id.clone(),
+            unknown: serde_json::Map::new(),
         };
         self.task.history.add(change);
     }

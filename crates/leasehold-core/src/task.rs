@@ -62,7 +62,7 @@ pub struct Task {
     pub updated_at: StoreTime,
     /// After this moment it is not worth starting.
     pub expires_at: Option<StoreTime>,
-    /// The claim that holds it, or the last one that did.
+    /// The claim that holds it, or the one that settled it last; none after a time-out.
     pub lease_id: Option<LeaseId>,
     /// Grows by one with every claim: the fencing token.
     pub epoch: u64,
@@ -292,6 +292,9 @@ pub struct Change {
     pub why: Option<String>,
     /// The write that recorded it: how a writer recognises its own after a lost answer.
     pub write_id: WriteId,
+    /// Fields of a newer format: kept as they are.
+    #[serde(flatten)]
+    pub unknown: Map<String, Value>,
 }
 
 /// The changes of a task, the first and the newest of them when there are too many.
@@ -318,7 +321,7 @@ impl History {
         self.changes.push(change);
         if self.changes.len() > HISTORY_MAX {
             self.changes.remove(HISTORY_FIRST);
-            self.folded += 1;
+            self.folded = self.folded.saturating_add(1);
         }
     }
 }

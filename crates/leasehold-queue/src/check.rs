@@ -7,11 +7,10 @@ use futures::TryStreamExt;
 use leasehold_core::{Entry, Index, Kind, Result};
 use leasehold_store::Purpose;
 use serde::Serialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::connect::Queue;
 use crate::discover::Found;
-use crate::inspect::is_task_key;
 use crate::sweep::Swept;
 use crate::tasks::Loaded;
 
@@ -34,19 +33,24 @@ pub struct Checked {
 
 impl Queue {
     /// Looks at every task and every entry; with `repair` writes missing entries, and sweeps those that no task calls
-    /// for, by the rules of the index. A task is covered when its called-for entry or any older one of it is there.
+    /// for, by the rules of the index. A task is covered when its called-for entry is there, or an
+    /// older one that is due no later.
     pub async fn check(&self, repair: bool) -> Result<Checked> {
         let mut checked = Checked::default();
         // Entries first: a task that moves in between has then left an entry that was seen.
         let entries = self.all_entries(&mut checked).await?;
-        let by_task: BTreeSet<_> = entries.iter().map(|found| found.entry.id).collect();
-        let present: BTreeSet<_> = entries.iter().map(|found| found.entry.clone()).collect();
+        let mut by_task: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for found in &entries {
+            by_task.entry(found.entry.id).or_default().push(&found.entry);
+        }
         let mut called_for = BTreeSet::new();
         let mut keys = std::pin::pin!(self.task_keys());
         while let Some(key) = keys.try_next().await? {
             let Some(loaded) = self.checked_task(&key, &mut checked).await? else { continue };
             let Some(entry) = loaded.task.entry() else { continue };
-            if !present.contains(&entry) && !by_task.contains(&entry.id) {
+            let is_covered =
+                by_task.get(&entry.id).is_some_and(|met| met.iter().any(|met| covers(met, &entry)));
+            if !is_covered && self.is_uncovered(&loaded, &entry).await? {
                 checked.uncovered.push(key);
                 if repair {
                     self.put_entry(Purpose::Admin, &entry).await?;
@@ -62,6 +66,15 @@ impl Queue {
             }
         }
         Ok(checked)
+    }
+
+    /// Looks again: a task may have moved, and its entries with it, since the entries were listed.
+    async fn is_uncovered(&self, loaded: &Loaded, entry: &Entry) -> Result<bool> {
+        if self.client.get(Purpose::Admin, &entry.key()).await?.is_some() {
+            return Ok(false);
+        }
+        let now = self.load(Purpose::Admin, &entry.id).await?;
+        Ok(now.is_some_and(|now| now.version == loaded.version))
     }
 
     async fn all_entries(&self, checked: &mut Checked) -> Result<Vec<Found>> {
@@ -80,8 +93,8 @@ impl Queue {
     }
 
     async fn checked_task(&self, key: &str, checked: &mut Checked) -> Result<Option<Loaded>> {
-        if !is_task_key(key) {
-            checked.corrupt.push(format!("`{key}` is not the key of a task"));
+        if let Err(error) = self.check_task_key(key) {
+            checked.corrupt.push(error.to_string());
             return Ok(None);
         }
         let Some(object) = self.client().get(Purpose::Admin, key).await? else { return Ok(None) };
@@ -95,4 +108,10 @@ impl Queue {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Whether a task that calls for one entry is found by another: workers follow none that is ahead of its task, and see
+/// none before its minute.
+fn covers(met: &Entry, called_for: &Entry) -> bool {
+    met.rev <= called_for.rev && met.bucket <= called_for.bucket
 }

@@ -126,9 +126,10 @@ impl Queue {
         })
     }
 
-    /// Waits until something was made pending in this process.
-    pub async fn news(&self) {
-        self.news.notified().await;
+    /// Waits until something was made pending in this process, from this call on: whoever takes it before looking for
+    /// work and waits for it afterwards misses nothing.
+    pub fn news(&self) -> impl Future<Output = ()> + Send + '_ {
+        self.news.notified()
     }
 
     pub(crate) fn ring(&self) {

@@ -69,6 +69,7 @@ impl Queue {
     /// and the list goes on.
     pub fn list(&self, filter: Filter) -> impl Stream<Item = Result<Task>> + Send + '_ {
         let reads = self.task_keys().map_ok(move |key| async move {
+            self.check_task_key(&key)?;
             let object = self.client.get(Purpose::Admin, &key).await?;
             object.map(|object| Loaded::read(&key, object)).transpose()
         });
@@ -86,6 +87,14 @@ impl Queue {
     /// The keys of all tasks, and whatever else lies there.
     pub(crate) fn task_keys(&self) -> impl Stream<Item = Result<String>> + Send + '_ {
         self.keys("tasks/".into())
+    }
+
+    /// Refuses a key at which no task of this queue can lie: nobody would find it there.
+    pub(crate) fn check_task_key(&self, key: &str) -> Result<()> {
+        match keys::parse_task(key) {
+            Some((_, id)) if self.task_key(&id) == key => Ok(()),
+            _ => Err(Error::new(Kind::Corrupt, format!("`{key}` is not the key of a task"))),
+        }
     }
 
     /// All keys that begin with `prefix`, page by page.
@@ -125,10 +134,11 @@ impl Queue {
                     (known, pause) = (Some(loaded.version), WAIT_MIN);
                 }
             }
-            if patience.is_some_and(|patience| host.instant().since(started) >= patience) {
+            let left = patience.map(|patience| patience.saturating_sub(host.instant().since(started)));
+            if left.is_some_and(|left| left.is_zero()) {
                 return Err(Error::new(Kind::Unavailable, format!("task {id} is not final yet")));
             }
-            host.sleep(pause).await;
+            host.sleep(left.map_or(pause, |left| left.min(pause))).await;
             pause = (pause * 2).min(WAIT_MAX);
         }
     }
@@ -175,9 +185,4 @@ impl Stats {
             }
         }
     }
-}
-
-/// Whether a key is one that a task could have.
-pub(crate) fn is_task_key(key: &str) -> bool {
-    keys::parse_task(key).is_some()
 }

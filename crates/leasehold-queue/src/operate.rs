@@ -1,5 +1,6 @@
 //! What people and tools do to tasks: cancel, retry, reschedule.
 
+use leasehold_core::new_task::check_time;
 use leasehold_core::{Error, Event, Rejected, Result, StoreTime, Task, TaskId};
 use leasehold_store::Purpose;
 
@@ -28,6 +29,7 @@ impl Queue {
 
     /// Plans a waiting task for another time.
     pub async fn reschedule(&self, id: &TaskId, at: StoreTime) -> Result<Operated> {
+        check_time("time", at, self.now()?.earliest)?;
         self.operate(id, &Event::Reschedule { at }).await
     }
 

@@ -3,7 +3,7 @@
 //! Requests: a renewal is 1 put; a settlement is 1 put and 1 delete, and 1 put more (the ready entry, first) when the
 //! task is to run again.
 
-use leasehold_core::new_task::check_size;
+use leasehold_core::new_task::{check_size, check_time};
 use leasehold_core::{Event, Rejected, Result, StoreTime, Task};
 use leasehold_store::Purpose;
 use serde_json::Value;
@@ -50,6 +50,14 @@ impl Queue {
         lease: Duration,
         progress: Option<Value>,
     ) -> Result<Renewal> {
+        // Progress is worth less than the claim: what cannot be kept is left out.
+        let progress = progress.filter(|progress| match check_size("progress", progress) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::warn!(task = %claimed.task().id, "progress was not recorded: {error}");
+                false
+            }
+        });
         let event = Event::Renew { lease_id: claimed.lease_id.clone(), lease, progress };
         let moved = self.change_loaded(Purpose::Renew, &claimed.loaded, &event, claimed.by.as_str()).await?;
         Ok(match moved {
@@ -72,7 +80,10 @@ impl Queue {
                 Err(error) => Event::Fail { lease_id, error: error.to_string(), retryable: false },
             },
             Settlement::Fail { error, retryable } => Event::Fail { lease_id, error, retryable },
-            Settlement::Snooze(until) => Event::Snooze { lease_id, until },
+            Settlement::Snooze(until) => match check_time("snooze", until, self.now()?.earliest) {
+                Ok(()) => Event::Snooze { lease_id, until },
+                Err(error) => Event::Fail { lease_id, error: error.to_string(), retryable: false },
+            },
             Settlement::Release => Event::Release { lease_id },
             Settlement::Stop => Event::Stop { lease_id },
         };

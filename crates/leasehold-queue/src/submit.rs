@@ -14,6 +14,7 @@
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use leasehold_core::{Error, Kind, NewTask, Result, Task, TaskId, record};
+use leasehold_store::host::Instant;
 use leasehold_store::{HostExt, Purpose, Put, When};
 
 use crate::connect::Queue;
@@ -43,22 +44,24 @@ impl Queue {
     }
 
     async fn submit_as(&self, mut order: NewTask, key: Option<UniqueKey>) -> Result<Submitted> {
+        let key = key.or_else(|| order.idempotency_key.take().map(UniqueKey::new));
+        order.idempotency_key = key.as_ref().map(|key| key.key.clone());
         order.check(self.now()?.earliest)?;
+        let started = self.client.host().instant();
         let fresh = TaskId::from_random(self.client.host().random_bits());
         let Some(key) = key else {
-            self.write_task(fresh, order).await?;
+            self.write_task(fresh, order, started).await?;
             return Ok(Submitted { id: fresh, is_new: true });
         };
-        order.idempotency_key = Some(key.key.clone());
         match self.reserve(&key, fresh, &order).await? {
             Reserved::Ours => {
-                self.write_task(fresh, order).await?;
+                self.write_task(fresh, order, started).await?;
                 Ok(Submitted { id: fresh, is_new: true })
             }
             Reserved::Exists(id) => Ok(Submitted { id, is_new: false }),
             // Its producer may have died in between, or may just be slow: whoever comes first creates it.
             Reserved::Unfinished(id) => {
-                let is_new = self.write_task(id, order).await?;
+                let is_new = self.write_task(id, order, started).await?;
                 Ok(Submitted { id, is_new })
             }
         }
@@ -72,23 +75,36 @@ impl Queue {
         orders.map(|(order, key)| self.submit_as(order, key)).buffered(SUBMITS_AT_ONCE)
     }
 
-    /// Writes the entry and the task; false if the task was there already.
-    async fn write_task(&self, id: TaskId, order: NewTask) -> Result<bool> {
+    /// Writes the entry and the task; false if the task was there already. `started` is when this submit began.
+    async fn write_task(&self, id: TaskId, order: NewTask, started: Instant) -> Result<bool> {
         let task = order.submitted(id, self.shard_len().shard_of(&id), &self.act()?);
         let entry =
             task.entry().ok_or_else(|| Error::new(Kind::Internal, "a new task calls for an entry"))?;
-        self.put_entry(Purpose::Submit, &entry).await?;
-        let is_new = self.put_task(&task).await?;
+        self.put_entry(Purpose::Submit, &entry).await.map_err(|error| {
+            // Whether the entry is there or not: without its task it means nothing.
+            Error::new(error.kind(), format!("task {id} was not submitted: {error}")).because(error)
+        })?;
+        let is_new = self.put_task(&task, started).await?;
+        if self.has_slept(started) {
+            // The put was on its way for so long that the entry may have been swept. It is written again before the
+            // task counts as submitted.
+            let put = self.put_entry(Purpose::Submit, &entry).await;
+            put.map_err(|error| unknown(&task, error))?;
+        }
         self.ring();
         Ok(is_new)
     }
 
-    async fn put_task(&self, task: &Task) -> Result<bool> {
+    async fn put_task(&self, task: &Task, started: Instant) -> Result<bool> {
         let key = self.task_key(&task.id);
         let body = Bytes::from(record::write(task));
         let write_id = task.write_id.clone();
         let ours = |found: &[u8]| record::read(&key, found).is_ok_and(|task| task.has_write(&write_id));
-        let started = self.client.host().instant();
+        if self.has_slept(started) {
+            let error = Error::new(Kind::Unavailable, "this process has slept in the middle of the submit");
+            return self.fence_own(task, &key, &ours, error).await;
+        }
+        let mut in_doubt = false;
         loop {
             let put =
                 self.client.put_knowing(Purpose::Submit, &key, body.clone(), &When::Absent, &ours).await;
@@ -97,15 +113,23 @@ impl Queue {
                 Ok(Put::Lost(found)) => {
                     return stands_already(&key, found.as_ref().map(|o| &o.body[..]));
                 }
-                Err(error) if !error.outcome_is_unknown() => return Err(error),
+                // Once a try may still land, no later one that surely failed takes that back.
+                Err(error) if !in_doubt && !error.outcome_is_unknown() => return Err(error),
                 Err(error) => {
+                    in_doubt = true;
                     let tried = self.client.host().instant().since(started);
-                    if tried >= self.options.submit_wait {
+                    if tried >= self.options.submit_wait || error.kind() != Kind::Unavailable {
                         return self.fence_own(task, &key, &ours, error).await;
                     }
                 }
             }
         }
+    }
+
+    /// Whether so much time has passed that others may have given up this submit: swept its entry, put a tombstone at
+    /// its id, even purged that. The boot clock counts the time in which a machine was asleep.
+    fn has_slept(&self, started: Instant) -> bool {
+        self.client.host().instant().since(started) > self.options.ahead_grace
     }
 
     /// Makes sure that the submit can not succeed any more, or finds that it has.
@@ -118,10 +142,6 @@ impl Queue {
     ) -> Result<bool> {
         let tombstone = Task::tombstone(task.id, task.shard.clone(), "submit abandoned", &self.act()?);
         let body = Bytes::from(record::write(&tombstone));
-        let unknown = |error: Error| {
-            let message = format!("outcome unknown: task {} may or may not run", task.id);
-            Error::new(Kind::Unavailable, message).with_unknown_outcome().because(error)
-        };
         match self.client.put(Purpose::Submit, key, body, &When::Absent).await {
             Ok(Put::Written(_) | Put::Overtaken(_)) => {
                 Err(Error::new(Kind::Unavailable, format!("task {} was not submitted", task.id))
@@ -129,9 +149,14 @@ impl Queue {
             }
             Ok(Put::Lost(Some(object))) if ours(&object.body) => Ok(true),
             Ok(Put::Lost(found)) => stands_already(key, found.as_ref().map(|o| &o.body[..])),
-            Err(error) => Err(unknown(error)),
+            Err(error) => Err(unknown(task, error)),
         }
     }
+}
+
+fn unknown(task: &Task, error: Error) -> Error {
+    let message = format!("outcome unknown: task {} may or may not run", task.id);
+    Error::new(Kind::Unavailable, message).with_unknown_outcome().because(error)
 }
 
 /// Something stands at the id: the task, put there by whoever shares the key, or a tombstone.

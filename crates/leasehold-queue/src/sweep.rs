@@ -8,9 +8,8 @@
 //!
 //! Leaving an entry is always safe (promise P9); removing it never is without having read the task since.
 
-use bytes::Bytes;
-use leasehold_core::{Entry, Error, Event, Kind, Result, State, Status, StoreTime, Task, record};
-use leasehold_store::{Purpose, Put, When};
+use leasehold_core::{Entry, Error, Event, Kind, Result, State, Status, StoreTime, Task};
+use leasehold_store::Purpose;
 
 use crate::connect::Queue;
 use crate::discover::Found;
@@ -94,7 +93,7 @@ impl Queue {
             return Ok(Swept::Later(until));
         }
         let is_fenced = match loaded {
-            None if found.entry.rev == 1 => self.bury(&found.entry).await?,
+            None if found.entry.rev == 1 => self.fence_task(&found.entry.id).await?,
             // Only a task that was there has entries of later revisions: it was purged.
             None => true,
             Some(loaded) if loaded.task.status().is_final() => {
@@ -109,14 +108,6 @@ impl Queue {
         }
         self.remove_entry(Purpose::Sweep, &found.entry).await;
         Ok(Swept::Removed)
-    }
-
-    /// Puts a tombstone where a submit never put its task; false if the task is there after all.
-    async fn bury(&self, entry: &Entry) -> Result<bool> {
-        let tombstone = Task::tombstone(entry.id, entry.shard.clone(), "submit abandoned", &self.act()?);
-        let body = Bytes::from(record::write(&tombstone));
-        let put = self.client.put(Purpose::Sweep, &self.task_key(&entry.id), body, &When::Absent).await?;
-        Ok(matches!(put, Put::Written(_)))
     }
 }
 

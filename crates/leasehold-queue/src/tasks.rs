@@ -58,7 +58,7 @@ impl Queue {
         by: &str,
     ) -> Result<Moved> {
         let found = self.client.get(purpose, &self.task_key(id)).await?;
-        self.change_from(purpose, id, found, event, by).await
+        self.change_from(purpose, id, found, event, by, false).await
     }
 
     /// The same from a state that was read before.
@@ -69,7 +69,18 @@ impl Queue {
         event: &Event,
         by: &str,
     ) -> Result<Moved> {
-        self.change_from(purpose, &loaded.task.id, Some(loaded.object()), event, by).await
+        self.change_from(purpose, &loaded.task.id, Some(loaded.object()), event, by, false).await
+    }
+
+    /// The same, but only if the task has not moved since: for whoever has decided by more than the event itself does.
+    pub(crate) async fn change_unmoved(
+        &self,
+        purpose: Purpose,
+        loaded: &Loaded,
+        event: &Event,
+        by: &str,
+    ) -> Result<Moved> {
+        self.change_from(purpose, &loaded.task.id, Some(loaded.object()), event, by, true).await
     }
 
     async fn change_from(
@@ -79,11 +90,17 @@ impl Queue {
         found: Option<Object>,
         event: &Event,
         by: &str,
+        unmoved: bool,
     ) -> Result<Moved> {
         let key = self.task_key(id);
+        let only = if unmoved { found.as_ref().map(|object| object.version.clone()) } else { None };
         let updated = update_from(&self.client, purpose, &key, found, |found| {
             let Some(object) = found else { return Ok(Decision::Leave(Err(Moved::Missing))) };
             let loaded = Loaded::read(&key, object.clone())?;
+            if only.as_ref().is_some_and(|only| loaded.version != *only) {
+                let rejected = Rejected::Status(loaded.task.status());
+                return Ok(Decision::Leave(Err(Moved::Rejected(rejected, loaded))));
+            }
             let act = self.act_as(by)?;
             Ok(match step(&loaded.task, event, &act) {
                 Err(rejected) => Decision::Leave(Err(Moved::Rejected(rejected, loaded))),
@@ -114,14 +131,15 @@ impl Queue {
             Order::TaskFirst { write, remove } => (write.as_ref(), remove.as_ref()),
             Order::EntryFirst { remove, .. } => (None, remove.as_ref()),
         };
-        if step.task.status() == leasehold_core::Status::Pending {
-            self.ring();
-        }
         if let Some(write) = write
             && let Err(error) = self.put_entry(purpose, write).await
         {
             tracing::debug!(task = %step.task.id, "index entry was not written, the old one stays: {error}");
             return;
+        }
+        if step.task.status() == leasehold_core::Status::Pending {
+            // Only now: before this there was nothing to be found.
+            self.ring();
         }
         if let Some(remove) = remove {
             self.remove_entry(purpose, remove).await;

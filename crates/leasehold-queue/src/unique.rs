@@ -5,15 +5,20 @@
 //! expired record first puts a tombstone at its task id, so that a stalled producer can not still create the task.
 
 use bytes::Bytes;
+use leasehold_core::limits::PLAN_AHEAD_MAX;
 use leasehold_core::{
-    Error, HexName, Kind, NewTask, Result, StoreTime, Task, TaskId, TaskType, keys, record,
+    Error, HexName, Kind, NewTask, Now, Result, StoreTime, Task, TaskId, TaskType, keys, record,
 };
-use leasehold_store::{Decision, Object, Purpose, Put, When, update};
+use leasehold_store::{Decision, Object, Purpose, Put, When, update_from};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::connect::Queue;
 
+/// The newest format that this program writes and reads.
+const FORMAT: u32 = 1;
 /// Shortest lifetime of a key: below an hour a slow producer could outlive it.
 pub const LIFETIME_MIN: Duration = Duration::from_hours(1);
 /// Usual lifetime of a key.
@@ -69,6 +74,17 @@ pub(crate) struct Record {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) removed_at: Option<StoreTime>,
     write_id: HexName,
+    /// Fields of a newer program: kept as they are.
+    #[serde(flatten)]
+    unknown: Map<String, Value>,
+}
+
+impl Record {
+    /// Whether it has expired and nobody is about to remove it.
+    fn is_removable(&self, now: Now) -> bool {
+        let is_left_behind = |removed_at: StoreTime| now.is_past(removed_at.plus(MARK_GRACE));
+        now.is_past(self.expires_at) && self.removed_at.is_none_or(is_left_behind)
+    }
 }
 
 /// What a producer finds under its key.
@@ -87,16 +103,20 @@ impl Queue {
         if key.lifetime < LIFETIME_MIN {
             return Err(Error::invalid("the lifetime of an idempotency key must be at least one hour"));
         }
+        if key.lifetime > PLAN_AHEAD_MAX {
+            return Err(Error::invalid("the lifetime of an idempotency key must be at most ten years"));
+        }
         let path = keys::unique(&key.hash(&order.task_type));
-        let input = serde_json::to_vec(&order.input).unwrap_or_default();
+        let input = canonical(&order.input).to_string();
         let record = Record {
-            format: 1,
+            format: FORMAT,
             task_id: fresh,
             task_type: order.task_type.clone(),
-            input_hash: blake3::hash(&input).to_hex().to_string(),
+            input_hash: blake3::hash(input.as_bytes()).to_hex().to_string(),
             expires_at: self.now()?.latest_known().plus(key.lifetime),
             removed_at: None,
             write_id: self.client.write_id(),
+            unknown: Map::new(),
         };
         let mut when = When::Absent;
         loop {
@@ -150,35 +170,40 @@ impl Queue {
         })
     }
 
-    /// Makes sure that a task which is not there can never appear; one that is there stays.
-    pub(crate) async fn fence_task(&self, id: &TaskId) -> Result<()> {
+    /// Puts a tombstone where a task is not, so that it can never appear; false if it is there after all, and stays.
+    pub(crate) async fn fence_task(&self, id: &TaskId) -> Result<bool> {
         let shard = self.shard_len().shard_of(id);
         let tombstone = Task::tombstone(*id, shard, "submit abandoned", &self.act()?);
         let body = Bytes::from(record::write(&tombstone));
-        self.client.put(Purpose::Sweep, &self.task_key(id), body, &When::Absent).await.map(|_| ())
+        let put = self.client.put(Purpose::Sweep, &self.task_key(id), body, &When::Absent).await?;
+        Ok(matches!(put, Put::Written(_)))
     }
 
     /// Removes an idempotency record that has expired: tombstone, mark, one delete that is never repeated. True if it
     /// was removed.
     pub async fn remove_expired_key(&self, path: &str) -> Result<bool> {
-        let now = self.now()?;
         let Some(object) = self.client.get(Purpose::Sweep, path).await? else { return Ok(false) };
         let found = parsed(path, &object.body)?;
-        if found.removed_at.is_some() || !now.is_past(found.expires_at) {
+        if !found.is_removable(self.now()?) {
             return Ok(false);
         }
         self.fence_task(&found.task_id).await?;
-        let marked = update(&self.client, Purpose::Sweep, path, |object| {
-            let Some(object) = object else { return Ok(Decision::Leave(false)) };
-            let mut record = parsed(path, &object.body)?;
-            if record.removed_at.is_some() || !now.is_past(record.expires_at) {
-                return Ok(Decision::Leave(false));
+        let marked = update_from(&self.client, Purpose::Sweep, path, Some(object), |object| {
+            let Some(object) = object else { return Ok(Decision::Leave(None)) };
+            let (mut record, now) = (parsed(path, &object.body)?, self.now()?);
+            // Only the record whose task was fenced.
+            if record.task_id != found.task_id || !record.is_removable(now) {
+                return Ok(Decision::Leave(None));
             }
-            record.removed_at = Some(now.latest_known());
+            let removed_at = now.latest_known();
+            record.removed_at = Some(removed_at);
             record.write_id = self.client.write_id();
-            Ok(Decision::write(written(&record)?, true))
+            Ok(Decision::write(written(&record)?, Some(removed_at)))
         });
-        let is_ours = marked.await?.result;
+        let Some(removed_at) = marked.await?.result else { return Ok(false) };
+        // The mark holds others off only for a while. Whoever slept in between leaves the delete to the next one: by
+        // the time it arrives the key could be someone else's.
+        let is_ours = self.now()?.is_before(removed_at.plus(MARK_GRACE / 2));
         if is_ours {
             self.client.delete(Purpose::Sweep, path).await?;
         }
@@ -203,8 +228,26 @@ impl Queue {
 }
 
 fn parsed(path: &str, body: &[u8]) -> Result<Record> {
-    serde_json::from_slice(body)
-        .map_err(|error| Error::new(Kind::Corrupt, format!("`{path}` is not an idempotency record: {error}")))
+    let corrupt =
+        |why: String| Error::new(Kind::Corrupt, format!("`{path}` is not an idempotency record: {why}"));
+    let record: Record = serde_json::from_slice(body).map_err(|error| corrupt(error.to_string()))?;
+    if record.format > FORMAT {
+        return Err(corrupt(format!("it has format {}, and this program knows {FORMAT}", record.format)));
+    }
+    Ok(record)
+}
+
+/// The value with the fields of its objects in order: two programs may write the same input differently.
+fn canonical(value: &Value) -> Value {
+    match value {
+        Value::Array(items) => items.iter().map(canonical).collect(),
+        Value::Object(fields) => {
+            let sorted: BTreeMap<_, _> =
+                fields.iter().map(|(name, value)| (name, canonical(value))).collect();
+            sorted.into_iter().map(|(name, value)| (name.clone(), value)).collect()
+        }
+        plain => plain.clone(),
+    }
 }
 
 fn written(record: &Record) -> Result<Vec<u8>> {

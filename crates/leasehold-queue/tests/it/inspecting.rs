@@ -1,0 +1,81 @@
+//! Get, list, wait, count.
+
+use futures::StreamExt;
+use leasehold_core::new_task::Start;
+use leasehold_core::{Kind, NewTask, Status};
+use leasehold_queue::{Filter, Settlement};
+use serde_json::json;
+
+use crate::support::stage::Fate;
+use crate::support::{World, mins, order, requests, secs};
+
+#[tokio::test]
+async fn lists_show_what_fits_and_no_tombstones() {
+    let world = World::new().await;
+    for n in 0..40 {
+        let task_type = if n % 2 == 0 { "resize" } else { "shrink" };
+        let tags = [("customer".to_owned(), (n % 4).to_string())].into();
+        let id = world.submit_this(NewTask { tags, ..NewTask::new(task_type, json!(n)).unwrap() }).await;
+        if n < 10 {
+            world.queue.cancel(&id).await.unwrap();
+        }
+    }
+    let (queue, stage) = world.staged().await;
+    stage.play_at(1, Fate::Die);
+    queue.submit(order()).await.unwrap_err();
+    crate::support::recovery::recover(&world, 0, "").await;
+    let count = async |filter: Filter| {
+        world.queue.list(filter).filter(|task| futures::future::ready(task.is_ok())).count().await
+    };
+    assert_eq!(count(Filter::default()).await, 40);
+    assert_eq!(count(Filter { status: Some(Status::Cancelled), ..Filter::default() }).await, 10);
+    assert_eq!(count(Filter { task_type: Some("resize".into()), ..Filter::default() }).await, 20);
+    let tags = [("customer".to_owned(), "3".to_owned())].into();
+    assert_eq!(count(Filter { tags, status: Some(Status::Pending), ..Filter::default() }).await, 8);
+    let tags = [("customer".to_owned(), "4".to_owned())].into();
+    assert_eq!(count(Filter { tags, ..Filter::default() }).await, 0);
+}
+
+#[tokio::test]
+async fn counts_come_from_the_index_alone() {
+    let world = World::new().await;
+    for _ in 0..3 {
+        world.submit().await;
+    }
+    let running = world.submit().await;
+    world.claim(&running).await;
+    world.submit_this(NewTask { start: Start::After(mins(60)), ..order() }).await;
+    world.advance(mins(10));
+    let before = world.ledger();
+    let stats = world.queue.stats().await.unwrap();
+    assert_eq!(requests(&world.queue, &before), [0, 0, 2, 0]);
+    assert_eq!((stats.due, stats.scheduled, stats.running), (3, 1, 1));
+    assert!(stats.oldest_due_secs.is_some_and(|oldest| (600..660).contains(&oldest)), "{stats:?}");
+    let by_shard = stats.shards.values().fold([0; 3], |sum, shard| [0, 1, 2].map(|n| sum[n] + shard[n]));
+    assert_eq!(by_shard, [3, 1, 1]);
+}
+
+#[tokio::test]
+async fn a_wait_ends_with_the_task() {
+    let world = World::new().await;
+    let id = world.submit().await;
+    let claimed = world.claim(&id).await;
+    let (queue, stage) = world.staged().await;
+    let others = world.clone();
+    stage.interrupt(|number, _| number == 3, async move {
+        others.queue.settle(&claimed, Settlement::Complete(json!(7))).await.unwrap().unwrap();
+    });
+    let task = queue.wait(&id, Some(mins(1))).await.unwrap();
+    assert_eq!(task.status(), Status::Completed);
+    assert_eq!(stage.asked().len(), 4);
+}
+
+#[tokio::test]
+async fn a_wait_is_not_longer_than_was_asked_for() {
+    let world = World::new().await;
+    let id = world.submit().await;
+    let started = world.now();
+    let error = world.queue.wait(&id, Some(secs(20))).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable);
+    assert_eq!(world.now().since(started), secs(20));
+}

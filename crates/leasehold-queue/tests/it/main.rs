@@ -1,0 +1,17 @@
+//! The queue as it is used, and as it is mistreated: crashes at every request, lost and late answers, strangers'
+//! objects. Time moves only when a test moves it.
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the report, in its helpers too")]
+
+mod checks;
+mod connecting;
+mod crashes;
+mod inspecting;
+mod keys;
+mod life;
+mod operating;
+mod purging;
+mod races;
+mod strangers;
+mod submits;
+mod support;
+mod sweeping;

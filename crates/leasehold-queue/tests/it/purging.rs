@@ -1,0 +1,89 @@
+//! Retention: marked, a day later deleted, never brought back.
+
+use leasehold_core::{Rejected, Status, TaskId};
+use leasehold_queue::purge::{PURGE_GRACE, Purged, Retention};
+use leasehold_queue::unique::LIFETIME;
+use leasehold_queue::{Operated, Settlement, UniqueKey};
+use leasehold_store::Verb;
+use serde_json::json;
+
+use crate::support::operations::retention;
+use crate::support::{World, hours, order, secs};
+
+async fn purge(world: &World, id: &TaskId) -> Purged {
+    let task = world.get(id).await;
+    world.queue.purge(&task, &retention()).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_final_task_is_marked_and_deleted_a_day_later() {
+    let world = World::new().await;
+    let id = world.submit().await;
+    world.queue.cancel(&id).await.unwrap();
+    world.advance(PURGE_GRACE);
+    assert_eq!(purge(&world, &id).await, Purged::Kept, "a day old, but not beyond doubt");
+    world.advance(secs(1));
+    assert_eq!(purge(&world, &id).await, Purged::Marked);
+    assert_eq!(world.get(&id).await.status(), Status::Purged);
+    let refused = world.queue.retry(&id).await.unwrap();
+    assert_eq!(refused, Operated::Refused(Rejected::Status(Status::Purged)), "nothing leaves that state");
+    world.advance(PURGE_GRACE);
+    assert_eq!(purge(&world, &id).await, Purged::Kept);
+    world.advance(secs(1));
+    assert_eq!(purge(&world, &id).await, Purged::Deleted);
+    assert_eq!(world.raw(&id).await, None);
+}
+
+#[tokio::test]
+async fn what_is_not_final_or_not_meant_stays() {
+    let world = World::new().await;
+    let waiting = world.submit().await;
+    let running = world.submit().await;
+    let cancelled = world.submit().await;
+    world.queue.cancel(&cancelled).await.unwrap();
+    world.advance(hours(25));
+    world.claim(&running).await;
+    for id in [waiting, running] {
+        assert_eq!(purge(&world, &id).await, Purged::Kept);
+    }
+    let task = world.get(&cancelled).await;
+    let others = Retention { statuses: vec![Status::Completed], ..retention() };
+    assert_eq!(world.queue.purge(&task, &others).await.unwrap(), Purged::Kept);
+    let longer = Retention { older_than: hours(48), ..retention() };
+    assert_eq!(world.queue.purge(&task, &longer).await.unwrap(), Purged::Kept);
+}
+
+#[tokio::test]
+async fn a_task_stays_until_its_key_has_been_expired_for_a_day() {
+    for key in
+        [UniqueKey::new("k"), UniqueKey { scope: leasehold_queue::Scope::TaskType, ..UniqueKey::new("k") }]
+    {
+        let world = World::new().await;
+        let submitted = world.queue.submit_once(order(), key.clone()).await.unwrap();
+        world.queue.cancel(&submitted.id).await.unwrap();
+        world.advance(LIFETIME + PURGE_GRACE);
+        assert_eq!(purge(&world, &submitted.id).await, Purged::Kept);
+        world.advance(secs(2));
+        assert_eq!(purge(&world, &submitted.id).await, Purged::Marked);
+    }
+}
+
+/// Between reading a task and marking it someone may have retried it, and it may have been completed since: that is
+/// another result, which nobody has kept for long enough.
+#[tokio::test]
+async fn a_task_that_has_moved_on_is_not_purged_by_what_was_read_before() {
+    let world = World::new().await;
+    let id = world.submit().await;
+    world.queue.cancel(&id).await.unwrap();
+    world.advance(hours(25));
+    let (queue, stage) = world.staged().await;
+    let others = world.clone();
+    stage.interrupt(|_, asked| asked.verb == Verb::Put, async move {
+        others.queue.retry(&id).await.unwrap();
+        let claimed = others.claim(&id).await;
+        others.queue.settle(&claimed, Settlement::Complete(json!(7))).await.unwrap().unwrap();
+    });
+    let task = world.get(&id).await;
+    assert_eq!(queue.purge(&task, &retention()).await.unwrap(), Purged::Kept);
+    assert_eq!(world.get(&id).await.status(), Status::Completed);
+}

@@ -1,0 +1,158 @@
+//! Objects that are not ours, or make no sense: reported, left in place, and no hindrance.
+
+use futures::StreamExt;
+use leasehold_core::{Index, Kind, Status};
+use leasehold_queue::sweep::Swept;
+use leasehold_queue::{Filter, Met, Settlement};
+use leasehold_store::{Purpose, Store};
+use serde_json::json;
+
+use crate::support::audit;
+use crate::support::recovery::recover;
+use crate::support::{World, mins};
+
+/// Keys and bodies of every kind of nonsense, more than a page of each, sorted before and behind what is ours.
+async fn scribble_all_over(world: &World) -> usize {
+    let mut count = 0;
+    for number in 0..1_100 {
+        for root in ["tasks/", "ready/", "leases/"] {
+            let shard = format!("{:x}", number % 16);
+            let key = match number % 5 {
+                0 => format!("{root}{shard}/!{number}"),
+                1 => format!("{root}{shard}/ä {number}.json"),
+                2 => format!("{root}{shard}/20230101-0000/{number}.0000000001"),
+                3 => format!("{root}{shard}/00000000-0000-4000-8000-{number:012x}.txt"),
+                _ => format!("{root}zz-{number}/x"),
+            };
+            world.scribble(&key, format!("{{ {number}")).await;
+            count += 1;
+        }
+    }
+    // All in one shard, so that a whole page of it is nonsense, oldest first.
+    for number in 0..1_100 {
+        for root in ["ready/", "leases/"] {
+            for shard in 0..16 {
+                world.scribble(&format!("{root}{shard:x}/!{number}"), "").await;
+            }
+        }
+    }
+    count
+}
+
+#[tokio::test]
+async fn thousands_of_strange_objects_are_no_hindrance_and_are_reported() {
+    let world = World::new().await;
+    scribble_all_over(&world).await;
+    let id = world.submit().await;
+    let timed_out = world.submit().await;
+
+    let claimed = world.claim(&id).await;
+    world.queue.settle(&claimed, Settlement::Complete(json!(1))).await.unwrap().unwrap();
+    world.claim(&timed_out).await;
+    recover(&world, 4, "among strangers").await;
+    assert_eq!(world.get(&timed_out).await.status(), Status::Completed);
+
+    let listed: Vec<_> = world.queue.list(Filter::default()).collect().await;
+    let (good, bad): (Vec<_>, Vec<_>) = listed.into_iter().partition(Result::is_ok);
+    assert_eq!((good.len(), bad.len()), (2, 1_100));
+    assert!(bad.into_iter().all(|error| error.unwrap_err().kind() == Kind::Corrupt));
+
+    let before = audit::keys(&world.store, "").await;
+    let checked = world.queue.check(true).await.unwrap();
+    assert_eq!((checked.tasks, checked.uncovered.len(), checked.dangling.len()), (2, 0, 0));
+    let strange = before.iter().filter(|key| !key.contains(&id.to_string())).count() - 2;
+    assert_eq!(checked.corrupt.len(), strange);
+    assert_eq!(audit::keys(&world.store, "").await, before, "they are left for a person");
+    assert_eq!(world.queue.stats().await.unwrap().due, 0);
+}
+
+#[tokio::test]
+async fn due_entries_behind_a_page_of_nonsense_are_found() {
+    let world = World::new().await;
+    let id = world.submit().await;
+    let shard = world.queue.shard_len().shard_of(&id);
+    for number in 0..2_500 {
+        world.scribble(&format!("ready/{shard}/!{number}"), "").await;
+    }
+    assert!(matches!(world.meet(&id).await, Met::Claimed(_)));
+    let look = world.queue.discover(Purpose::Discover, Index::Ready, &[shard], false).await.unwrap();
+    assert_eq!((look.due.len(), look.odd.len()), (0, 2_500));
+}
+
+#[tokio::test]
+async fn a_corrupt_task_is_left_for_a_person() {
+    let world = World::new().await;
+    let id = world.submit().await;
+    let key = leasehold_core::keys::task(&world.queue.shard_len().shard_of(&id), &id);
+    let good = world.raw(&id).await.unwrap();
+    let mut bodies = vec!["{".to_owned(), String::new(), "null".into(), "\u{0}".into()];
+    for (field, wrong) in [
+        ("id", json!("00000000-0000-4000-8000-000000000000")),
+        ("shard", json!("0f")),
+        ("format", json!(2)),
+        ("rev", json!(0)),
+        ("rev", json!(u64::MAX)),
+        ("available_at", json!("never")),
+        ("status", json!("on holiday")),
+    ] {
+        let mut record = good.clone();
+        record[field] = wrong;
+        bodies.push(record.to_string());
+    }
+    for body in bodies {
+        world.scribble(&key, body.clone()).await;
+        assert!(matches!(world.meet(&id).await, Met::Corrupt(_)), "{body}");
+        world.advance(mins(60));
+        let found = world.due(Index::Ready).await.pop().unwrap();
+        assert!(matches!(world.queue.sweep(&found).await.unwrap(), Swept::Corrupt(_)), "{body}");
+        for error in [
+            world.queue.get(&id).await.unwrap_err(),
+            world.queue.cancel(&id).await.unwrap_err(),
+            world.queue.wait(&id, None).await.unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), Kind::Corrupt);
+        }
+        let checked = world.queue.check(true).await.unwrap();
+        assert_eq!(checked.corrupt.len(), 1, "{body}");
+        let object = world.store.get(&key, None).await.unwrap().found().unwrap();
+        assert_eq!(object.body, body, "it was touched");
+    }
+}
+
+/// A copy in the wrong place could never be got, claimed or covered.
+#[tokio::test]
+async fn a_task_in_the_wrong_shard_is_corrupt() {
+    let world = World::new().await;
+    let id = world.submit().await;
+    let mut record = world.raw(&id).await.unwrap();
+    let own = record["shard"].as_str().unwrap().to_owned();
+    let other = if own == "0" { "1" } else { "0" };
+    record["shard"] = json!(other);
+    world.scribble(&format!("tasks/{other}/{id}.json"), record.to_string()).await;
+    let long = &id.to_string()[..2];
+    record["shard"] = json!(long);
+    world.scribble(&format!("tasks/{long}/{id}.json"), record.to_string()).await;
+
+    let listed: Vec<_> = world.queue.list(Filter::default()).collect().await;
+    assert_eq!(listed.iter().filter(|task| task.is_ok()).count(), 1);
+    let before = audit::keys(&world.store, "").await;
+    let checked = world.queue.check(true).await.unwrap();
+    assert_eq!((checked.tasks, checked.corrupt.len(), checked.uncovered.len()), (1, 2, 0));
+    assert_eq!(audit::keys(&world.store, "").await, before);
+}
+
+#[tokio::test]
+async fn fields_of_a_newer_program_are_never_dropped() {
+    let world = World::new().await;
+    let id = world.submit().await;
+    let key = leasehold_core::keys::task(&world.queue.shard_len().shard_of(&id), &id);
+    let mut record = world.raw(&id).await.unwrap();
+    record["colour"] = json!("blue");
+    record["history"][0]["reason_code"] = json!(7);
+    world.scribble(&key, record.to_string()).await;
+    let claimed = world.claim(&id).await;
+    world.queue.settle(&claimed, Settlement::Complete(json!(1))).await.unwrap().unwrap();
+    let raw = world.raw(&id).await.unwrap();
+    assert_eq!(raw["colour"], "blue");
+    assert_eq!(raw["history"][0]["reason_code"], 7);
+}

@@ -1,0 +1,165 @@
+//! Submits, above all those whose outcome stays unknown: acknowledged, fenced, or unknown with the id; never wrong.
+
+use futures::{StreamExt, stream};
+use leasehold_core::new_task::Start;
+use leasehold_core::{Entry, Index, Kind, NewTask, StoreTime, TaskId};
+use leasehold_queue::UniqueKey;
+use leasehold_store::Verb;
+use serde_json::json;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use crate::support::audit::{self, assert_covered, is_tombstone};
+use crate::support::recovery::{LONG, recover};
+use crate::support::stage::{Asked, Fate};
+use crate::support::{World, hours, order};
+
+fn is_task_put(asked: &Asked) -> bool {
+    asked.verb == Verb::Put && asked.key.starts_with("tasks/")
+}
+
+async fn only_id(world: &World) -> TaskId {
+    let key = audit::keys(&world.store, "ready/").await.pop().unwrap();
+    Entry::parse(&key).unwrap().id
+}
+
+#[tokio::test]
+async fn a_submit_whose_answers_are_all_lost_is_acknowledged_by_what_it_reads() {
+    let world = World::new().await;
+    let (queue, stage) = world.staged().await;
+    stage.play(|_, asked| if is_task_put(asked) { Fate::LoseAnswer } else { Fate::Pass });
+    let submitted = queue.submit(order()).await.unwrap();
+    assert!(submitted.is_new);
+    recover(&world, 1, "acknowledged").await;
+    assert_eq!(world.raw(&submitted.id).await.unwrap()["status"], "completed");
+}
+
+#[tokio::test]
+async fn a_submit_that_never_gets_through_fences_itself_off() {
+    let world = World::new().await;
+    let (queue, stage) = world.staged().await;
+    // The tombstone is another write to the same key: it is let through.
+    stage.play(
+        |_, asked| {
+            if is_task_put(asked) && !asked.body_has("\"abandon\"") { Fate::Hold } else { Fate::Pass }
+        },
+    );
+    let started = world.now();
+    let error = queue.submit(order()).await.unwrap_err();
+    assert!(!error.outcome_is_unknown(), "{error}");
+    assert!(world.now().since(started) >= std::time::Duration::from_mins(15));
+    let id = only_id(&world).await;
+    assert!(is_tombstone(&world.raw(&id).await.unwrap()));
+    stage.land().await;
+    assert!(is_tombstone(&world.raw(&id).await.unwrap()), "a late put has undone the fence");
+    recover(&world, LONG, "fenced").await;
+    assert!(audit::keys(&world.store, "ready/").await.is_empty());
+}
+
+#[tokio::test]
+async fn a_submit_without_any_answer_says_so_with_the_id() {
+    for lands in [false, true] {
+        let world = World::new().await;
+        let (queue, stage) = world.staged().await;
+        stage.play(|_, asked| match (is_task_put(asked), asked.key.starts_with("tasks/")) {
+            (true, _) => Fate::Hold,
+            (_, true) => Fate::LoseRequest,
+            _ => Fate::Pass,
+        });
+        let error = queue.submit(order()).await.unwrap_err();
+        assert!(error.outcome_is_unknown());
+        let id = only_id(&world).await;
+        assert_eq!(error.to_string(), format!("outcome unknown: task {id} may or may not run"));
+        if lands {
+            stage.land().await;
+        }
+        assert_covered(&world.store, "unknown").await;
+        recover(&world, LONG, "unknown").await;
+        let task = world.raw(&id).await.unwrap();
+        assert_eq!(is_tombstone(&task), !lands);
+        if lands {
+            assert_eq!(task["status"], "completed");
+        }
+    }
+}
+
+/// The first try may still land, whatever becomes of those after it.
+#[tokio::test]
+async fn a_doubt_is_not_forgotten_when_a_later_try_surely_fails() {
+    for fate in [Fate::Refuse, Fate::Unreached] {
+        let world = World::new().await;
+        let (queue, stage) = world.staged().await;
+        let puts = AtomicUsize::new(0);
+        stage.play(move |_, asked| {
+            if is_task_put(asked) {
+                if puts.fetch_add(1, Relaxed) == 0 { Fate::Hold } else { fate }
+            } else if asked.key.starts_with("tasks/") {
+                // The reads that could settle it are lost until the patience of the first put is used up.
+                Fate::LoseRequest
+            } else {
+                Fate::Pass
+            }
+        });
+        let error = queue.submit(order()).await.unwrap_err();
+        let id = only_id(&world).await;
+        assert!(error.outcome_is_unknown(), "{fate:?}: {error}");
+        assert!(error.to_string().contains(&id.to_string()), "{error}");
+        stage.land().await;
+        recover(&world, 5, "landed").await;
+        assert_eq!(world.raw(&id).await.unwrap()["status"], "completed");
+    }
+}
+
+/// A laptop is closed between the entry and the task, for days: the entry was swept, the id buried and purged.
+#[tokio::test]
+async fn a_producer_that_slept_for_days_does_not_create_a_task_that_nobody_finds() {
+    let world = World::new().await;
+    let (queue, stage) = world.staged().await;
+    let others = world.clone();
+    stage.interrupt(|_, asked| asked.verb == Verb::Put && asked.key.starts_with("ready/"), async move {
+        others.advance(hours(24 * 7));
+    });
+    let error = queue.submit(order()).await.unwrap_err();
+    assert!(!error.outcome_is_unknown(), "{error}");
+    recover(&world, LONG, "slept").await;
+    assert!(audit::keys(&world.store, "ready/").await.is_empty());
+}
+
+#[tokio::test]
+async fn bad_input_is_refused_and_nothing_is_written() {
+    let world = World::new().await;
+    // As deep as JSON can be read, but a record adds a level of its own.
+    let deep = (0..127).fold(json!(1), |inner, _| json!([inner]));
+    for order in [
+        NewTask { input: json!("x".repeat(300_000)), ..order() },
+        NewTask { input: deep, ..order() },
+        NewTask { max_attempts: 0, ..order() },
+        NewTask { start: Start::At(StoreTime::NEVER), ..order() },
+        NewTask { idempotency_key: Some(String::new()), ..order() },
+    ] {
+        let error = world.queue.submit(order).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Invalid, "{error}");
+    }
+    for key in [String::new(), "x".repeat(300)] {
+        let error = world.queue.submit_once(order(), UniqueKey::new(key)).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Invalid, "{error}");
+    }
+    assert_eq!(audit::keys(&world.store, "").await, ["queue.json"]);
+}
+
+#[tokio::test]
+async fn many_submits_keep_their_order_and_fail_one_by_one() {
+    let world = World::new().await;
+    let orders = (0..100).map(|n| {
+        let max_attempts = u32::from(n % 10 != 3);
+        (NewTask { input: json!(n), max_attempts, ..order() }, None)
+    });
+    let results: Vec<_> = world.queue.submit_many(stream::iter(orders)).collect().await;
+    assert_eq!(results.len(), 100);
+    for (n, result) in results.into_iter().enumerate() {
+        match result {
+            Ok(submitted) => assert_eq!(world.get(&submitted.id).await.input, json!(n)),
+            Err(error) => assert_eq!((n % 10, error.kind()), (3, Kind::Invalid)),
+        }
+    }
+    assert_eq!(world.due(Index::Ready).await.len(), 90);
+}

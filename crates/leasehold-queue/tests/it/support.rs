@@ -1,0 +1,145 @@
+//! A world for one queue: a store in memory, a clock that a test moves, a stage on which requests fail.
+
+pub(crate) mod audit;
+pub(crate) mod operations;
+pub(crate) mod recovery;
+pub(crate) mod stage;
+
+use leasehold_core::{Index, Name, NewTask, StoreTime, Task, TaskId, TaskType, WorkerId};
+use leasehold_queue::{Claimed, Found, Met, Queue, QueueOptions, Submitted};
+use leasehold_store::testing::FakeHost;
+use leasehold_store::{Client, Host, MemoryStore, Purpose, Snapshot, Store, Verb, When};
+use serde_json::{Value, json};
+use stage::Stage;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(crate) const LEASE: Duration = Duration::from_mins(1);
+
+/// A queue with its store and its time. Clones are the same world.
+#[derive(Clone)]
+pub(crate) struct World {
+    pub(crate) host: FakeHost,
+    pub(crate) store: Arc<MemoryStore>,
+    pub(crate) queue: Queue,
+}
+
+pub(crate) fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+pub(crate) fn mins(mins: u64) -> Duration {
+    Duration::from_mins(mins)
+}
+
+pub(crate) fn hours(hours: u64) -> Duration {
+    Duration::from_hours(hours)
+}
+
+pub(crate) fn worker(name: &str) -> WorkerId {
+    Name::checked("worker id", name).unwrap()
+}
+
+pub(crate) fn any_type(_: &TaskType) -> bool {
+    true
+}
+
+/// A plain task.
+pub(crate) fn order() -> NewTask {
+    NewTask::new("resize", json!({"url": "x"})).unwrap()
+}
+
+impl World {
+    pub(crate) async fn new() -> Self {
+        let host = FakeHost::new();
+        let as_host: Arc<dyn Host> = Arc::new(host.clone());
+        let store = Arc::new(MemoryStore::new(&as_host));
+        let client = Client::new(store.clone(), as_host);
+        let queue = Queue::connect(client, QueueOptions::default()).await.unwrap();
+        Self { host, store, queue }
+    }
+
+    /// Another process in the same world.
+    pub(crate) async fn process(&self, store: Arc<dyn Store>) -> Queue {
+        let client = Client::new(store, Arc::new(self.host.clone()));
+        Queue::connect(client, QueueOptions::default()).await.unwrap()
+    }
+
+    /// A process on a stage, on which nothing goes wrong until it is told to.
+    pub(crate) async fn staged(&self) -> (Queue, Arc<Stage>) {
+        let stage = Arc::new(Stage::new(self.store.clone()));
+        let queue = self.process(stage.clone()).await;
+        (queue, stage)
+    }
+
+    pub(crate) fn advance(&self, duration: Duration) {
+        self.host.advance(duration);
+    }
+
+    pub(crate) fn now(&self) -> StoreTime {
+        self.queue.now().unwrap().earliest
+    }
+
+    pub(crate) async fn submit(&self) -> TaskId {
+        self.submit_this(order()).await
+    }
+
+    pub(crate) async fn submit_this(&self, order: NewTask) -> TaskId {
+        let Submitted { id, .. } = self.queue.submit(order).await.unwrap();
+        id
+    }
+
+    /// The due entries of an index.
+    pub(crate) async fn due(&self, index: Index) -> Vec<Found> {
+        let shards = self.queue.shards(&[]).unwrap();
+        self.queue.discover(Purpose::Discover, index, &shards, true).await.unwrap().due
+    }
+
+    /// All entries of a task in an index, due or not.
+    pub(crate) async fn entries_of(&self, id: &TaskId, index: Index) -> Vec<String> {
+        let keys = audit::keys(&self.store, index.root()).await;
+        keys.into_iter().filter(|key| key.contains(&id.to_string())).collect()
+    }
+
+    pub(crate) async fn meet(&self, id: &TaskId) -> Met {
+        self.meet_as(&self.queue, id, "w1").await
+    }
+
+    /// Meets the newest due ready entry of a task.
+    pub(crate) async fn meet_as(&self, queue: &Queue, id: &TaskId, by: &str) -> Met {
+        let due = self.due(Index::Ready).await;
+        let found = due.iter().filter(|found| found.entry.id == *id).max_by_key(|found| found.entry.rev);
+        queue.claim(found.expect("a due entry"), &worker(by), LEASE, &any_type).await.unwrap()
+    }
+
+    pub(crate) async fn claim(&self, id: &TaskId) -> Claimed {
+        match self.meet(id).await {
+            Met::Claimed(claimed) => *claimed,
+            met => panic!("{met:?}"),
+        }
+    }
+
+    pub(crate) async fn get(&self, id: &TaskId) -> Task {
+        self.queue.get(id).await.unwrap()
+    }
+
+    /// Puts a raw object, as a stranger would.
+    pub(crate) async fn scribble(&self, key: &str, body: impl Into<bytes::Bytes>) {
+        self.store.put(key, body.into(), &When::Always).await.unwrap();
+    }
+
+    /// A raw record of a task.
+    pub(crate) async fn raw(&self, id: &TaskId) -> Option<Value> {
+        audit::task(&self.store, id).await
+    }
+
+    pub(crate) fn ledger(&self) -> Snapshot {
+        self.queue.client().ledger().snapshot()
+    }
+}
+
+/// Puts, gets, lists and deletes since then.
+pub(crate) fn requests(queue: &Queue, since: &Snapshot) -> [u64; 4] {
+    let counted = queue.client().ledger().snapshot().since(since);
+    [Verb::Put, Verb::Get, Verb::List, Verb::Delete].map(|verb| counted.verb(verb))
+}

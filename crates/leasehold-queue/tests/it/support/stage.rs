@@ -1,0 +1,203 @@
+//! A store on which requests are lost, refused, late, or the last ones of a process.
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use leasehold_core::Kind;
+use leasehold_store::seam::Answer;
+use leasehold_store::{
+    Cause, Clock, Failure, Get, List, MemoryStore, Page, PutAnswer, Store, Verb, Version, When,
+};
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+/// What becomes of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// Nothing out of the ordinary.
+    Pass,
+    /// Carried out, but its answer is lost.
+    LoseAnswer,
+    /// Lost on its way, which nobody can tell from a lost answer.
+    LoseRequest,
+    /// Turned away for good.
+    Refuse,
+    /// Never sent.
+    Unreached,
+    /// Without an answer; carried out when the test says so.
+    Hold,
+    /// The process dies before it.
+    Die,
+    /// The process dies right after it was carried out.
+    PassThenDie,
+    /// The process dies after sending it; carried out when the test says so.
+    HoldThenDie,
+}
+
+/// One request.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Asked {
+    pub(crate) verb: Verb,
+    pub(crate) key: String,
+    body: Bytes,
+    when: Option<When>,
+}
+
+impl Asked {
+    /// Whether its body holds this text.
+    pub(crate) fn body_has(&self, text: &str) -> bool {
+        String::from_utf8_lossy(&self.body).contains(text)
+    }
+}
+
+type Script = Box<dyn Fn(usize, &Asked) -> Fate + Send + Sync>;
+type Fits = Box<dyn Fn(usize, &Asked) -> bool + Send + Sync>;
+
+/// A store with a script. Requests are numbered from 0, anew with every script.
+pub(crate) struct Stage {
+    inner: Arc<MemoryStore>,
+    state: Mutex<State>,
+}
+
+struct State {
+    script: Script,
+    interruption: Option<(Fits, BoxFuture<'static, ()>)>,
+    asked: Vec<Asked>,
+    held: Vec<Asked>,
+    is_dead: bool,
+}
+
+impl fmt::Debug for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Stage")
+    }
+}
+
+impl Stage {
+    pub(crate) fn new(inner: Arc<MemoryStore>) -> Self {
+        let state = State {
+            script: Box::new(|_, _| Fate::Pass),
+            interruption: None,
+            asked: Vec::new(),
+            held: Vec::new(),
+            is_dead: false,
+        };
+        Self { inner, state: Mutex::new(state) }
+    }
+
+    /// From now on requests fare as the script says.
+    pub(crate) fn play(&self, script: impl Fn(usize, &Asked) -> Fate + Send + Sync + 'static) {
+        let mut state = self.state.lock().unwrap();
+        state.script = Box::new(script);
+        state.asked.clear();
+    }
+
+    /// Only the request with this number fares so.
+    pub(crate) fn play_at(&self, number: usize, fate: Fate) {
+        self.play(move |n, _| if n == number { fate } else { Fate::Pass });
+    }
+
+    /// Before the first request that fits, something else happens.
+    pub(crate) fn interrupt(
+        &self,
+        fits: impl Fn(usize, &Asked) -> bool + Send + Sync + 'static,
+        happens: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let mut state = self.state.lock().unwrap();
+        state.interruption = Some((Box::new(fits), Box::pin(happens)));
+        state.asked.clear();
+    }
+
+    /// The requests of this script.
+    pub(crate) fn asked(&self) -> Vec<Asked> {
+        self.state.lock().unwrap().asked.clone()
+    }
+
+    /// Carries out what was held, on its own condition.
+    pub(crate) async fn land(&self) {
+        let held = std::mem::take(&mut self.state.lock().unwrap().held);
+        for asked in held {
+            match (asked.verb, &asked.when) {
+                (Verb::Put, Some(when)) => {
+                    self.inner.put(&asked.key, asked.body.clone(), when).await.unwrap();
+                }
+                (Verb::Delete, _) => self.inner.delete(&asked.key).await.unwrap(),
+                _ => {}
+            }
+        }
+    }
+
+    async fn perform<T>(&self, asked: Asked, carried_out: Answer<'_, T>) -> Result<T, Failure> {
+        let (fate, interruption) = self.note(&asked);
+        if let Some(interruption) = interruption {
+            interruption.await;
+        }
+        let lost = || Failure::passing(Cause::Unanswered, "the answer was lost");
+        match fate {
+            Fate::Pass | Fate::PassThenDie => carried_out.await,
+            Fate::LoseAnswer => {
+                carried_out.await?;
+                Err(lost())
+            }
+            Fate::LoseRequest => Err(lost()),
+            Fate::Refuse => Err(Failure::last(Kind::Denied, "turned away")),
+            Fate::Unreached => Err(Failure::passing(Cause::Unreached, "no way there")),
+            Fate::Hold => {
+                self.state.lock().unwrap().held.push(asked);
+                Err(lost())
+            }
+            Fate::HoldThenDie => {
+                self.state.lock().unwrap().held.push(asked);
+                Err(Failure::last(Kind::Internal, "dead"))
+            }
+            Fate::Die => Err(Failure::last(Kind::Internal, "dead")),
+        }
+    }
+
+    fn note(&self, asked: &Asked) -> (Fate, Option<BoxFuture<'static, ()>>) {
+        let mut state = self.state.lock().unwrap();
+        if state.is_dead {
+            return (Fate::Die, None);
+        }
+        let number = state.asked.len();
+        state.asked.push(asked.clone());
+        let fate = (state.script)(number, asked);
+        state.is_dead = matches!(fate, Fate::Die | Fate::PassThenDie | Fate::HoldThenDie);
+        let fits = state.interruption.as_ref().is_some_and(|(fits, _)| fits(number, asked));
+        let interruption = if fits { state.interruption.take().map(|(_, happens)| happens) } else { None };
+        (fate, interruption)
+    }
+}
+
+fn asked(verb: Verb, key: &str, body: Bytes, when: Option<&When>) -> Asked {
+    Asked { verb, key: key.to_owned(), body, when: when.cloned() }
+}
+
+impl Store for Stage {
+    fn get<'a>(&'a self, key: &'a str, unless: Option<&'a Version>) -> Answer<'a, Get> {
+        let asked = asked(Verb::Get, key, Bytes::new(), None);
+        Box::pin(self.perform(asked, self.inner.get(key, unless)))
+    }
+
+    fn put<'a>(&'a self, key: &'a str, body: Bytes, when: &'a When) -> Answer<'a, PutAnswer> {
+        let asked = asked(Verb::Put, key, body.clone(), Some(when));
+        Box::pin(self.perform(asked, self.inner.put(key, body, when)))
+    }
+
+    fn delete<'a>(&'a self, key: &'a str) -> Answer<'a, ()> {
+        let asked = asked(Verb::Delete, key, Bytes::new(), None);
+        Box::pin(self.perform(asked, self.inner.delete(key)))
+    }
+
+    fn list<'a>(&'a self, list: &'a List) -> Answer<'a, Page> {
+        let asked = asked(Verb::List, &list.prefix, Bytes::new(), None);
+        Box::pin(self.perform(asked, self.inner.list(list)))
+    }
+
+    fn clock(&self) -> &Clock {
+        self.inner.clock()
+    }
+
+    fn describe(&self) -> String {
+        "a stage".into()
+    }
+}

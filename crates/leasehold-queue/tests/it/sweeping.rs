@@ -1,0 +1,227 @@
+//! The rules of the index: what is removed, when, and what never is.
+
+use leasehold_core::{Entry, Index, Status, TaskId};
+use leasehold_queue::sweep::Swept;
+use leasehold_queue::{Found, Met, Operated, Renewal};
+use leasehold_store::{Store, Verb, When};
+use std::time::Duration;
+
+use crate::support::audit::{self, assert_covered, is_tombstone};
+use crate::support::stage::Fate;
+use crate::support::{LEASE, World, any_type, mins, order, secs, worker};
+
+const GRACE: Duration = Duration::from_mins(30);
+
+/// An entry without a task, as a producer leaves it that dies in between; also the put that is still on its way.
+async fn dangling(world: &World) -> (TaskId, std::sync::Arc<crate::support::stage::Stage>) {
+    let (queue, stage) = world.staged().await;
+    stage.play_at(1, Fate::HoldThenDie);
+    queue.submit(order()).await.unwrap_err();
+    let key = audit::keys(&world.store, "ready/").await.pop().unwrap();
+    (Entry::parse(&key).unwrap().id, stage)
+}
+
+async fn sweep_ready(world: &World, id: &TaskId) -> Swept {
+    let due = world.due(Index::Ready).await;
+    let found = due.iter().find(|found| found.entry.id == *id).expect("a ready entry");
+    world.queue.sweep(found).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_dangling_entry_goes_after_the_grace_and_never_before() {
+    let world = World::new().await;
+    let (id, _) = dangling(&world).await;
+    let due_at = world.now().plus(GRACE);
+    for _ in 0..30 {
+        assert!(matches!(world.meet(&id).await, Met::Ahead));
+        assert!(matches!(sweep_ready(&world, &id).await, Swept::Later(at) if at == due_at));
+        world.advance(mins(1));
+    }
+    assert!(
+        matches!(sweep_ready(&world, &id).await, Swept::Later(_)),
+        "half an hour is not over beyond doubt"
+    );
+    assert!(world.raw(&id).await.is_none());
+    world.advance(secs(1));
+    assert!(matches!(sweep_ready(&world, &id).await, Swept::Removed));
+    assert!(world.entries_of(&id, Index::Ready).await.is_empty());
+    assert!(is_tombstone(&world.raw(&id).await.unwrap()));
+}
+
+#[tokio::test]
+async fn a_task_that_arrives_after_its_tombstone_is_refused() {
+    let world = World::new().await;
+    let (id, stage) = dangling(&world).await;
+    world.advance(GRACE + secs(1));
+    sweep_ready(&world, &id).await;
+    stage.land().await;
+    let raw = world.raw(&id).await.unwrap();
+    assert!(is_tombstone(&raw), "{raw}");
+    let refused = world.queue.retry(&id).await.unwrap();
+    assert!(matches!(refused, Operated::Refused(leasehold_core::Rejected::Tombstone)));
+}
+
+#[tokio::test]
+async fn a_task_that_arrives_before_its_tombstone_wins() {
+    let world = World::new().await;
+    let (id, stage) = dangling(&world).await;
+    world.advance(GRACE + secs(1));
+    let found = world.due(Index::Ready).await.pop().unwrap();
+    let (queue, second) = world.staged().await;
+    // It lands right before the tombstone.
+    second.interrupt(|_, asked| asked.verb == Verb::Put, async move { stage.land().await });
+    assert!(matches!(queue.sweep(&found).await.unwrap(), Swept::Fine));
+    assert_covered(&world.store, "landed").await;
+    assert!(matches!(world.meet(&id).await, Met::Claimed(_)));
+}
+
+#[tokio::test]
+async fn an_entry_that_its_task_has_left_is_covered_before_it_goes() {
+    let world = World::new().await;
+    let id = world.submit().await;
+    let (queue, stage) = world.staged().await;
+    stage.play_at(2, Fate::Die);
+    let found = world.due(Index::Ready).await.pop().unwrap();
+    queue.claim(&found, &worker("w0"), mins(10), &any_type).await.unwrap();
+    assert!(matches!(world.meet(&id).await, Met::Stale));
+    assert!(
+        matches!(sweep_ready(&world, &id).await, Swept::Later(_)),
+        "its claimer may be about to remove it"
+    );
+    assert!(world.entries_of(&id, Index::Lease).await.is_empty());
+    world.advance(secs(61));
+    let (queue, stage) = world.staged().await;
+    stage.play_at(usize::MAX, Fate::Pass);
+    assert!(matches!(queue.sweep(&found).await.unwrap(), Swept::Removed));
+    let asked: Vec<_> = stage
+        .asked()
+        .iter()
+        .map(|asked| (asked.verb, asked.key.split('/').next().unwrap().to_owned()))
+        .collect();
+    let expected = [(Verb::Get, "tasks"), (Verb::Put, "leases"), (Verb::Delete, "ready")];
+    assert_eq!(asked, expected.map(|(verb, index)| (verb, index.to_owned())));
+    assert!(world.entries_of(&id, Index::Ready).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_failed_cover_removes_nothing() {
+    let world = World::new().await;
+    let id = world.submit().await;
+    let (queue, stage) = world.staged().await;
+    stage.play_at(2, Fate::Die);
+    let found = world.due(Index::Ready).await.pop().unwrap();
+    queue.claim(&found, &worker("w0"), mins(10), &any_type).await.unwrap();
+    world.advance(secs(61));
+    let (queue, stage) = world.staged().await;
+    stage.play_at(1, Fate::Refuse);
+    queue.sweep(&found).await.unwrap_err();
+    assert_eq!(world.entries_of(&id, Index::Ready).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_renewed_claim_is_moved_when_its_old_minute_is_swept() {
+    let world = World::new().await;
+    let id = world.submit().await;
+    let claimed = world.claim(&id).await;
+    let Renewal::Kept(_) = world.queue.renew(&claimed, mins(20), None).await.unwrap() else { panic!("held") };
+    let old = world.entries_of(&id, Index::Lease).await;
+    world.advance(mins(3));
+    let found = world.due(Index::Lease).await.pop().unwrap();
+    assert!(matches!(world.queue.sweep(&found).await.unwrap(), Swept::Removed));
+    let new = world.entries_of(&id, Index::Lease).await;
+    assert!(new.len() == 1 && new != old, "{new:?}");
+    assert_covered(&world.store, "moved").await;
+}
+
+#[tokio::test]
+async fn an_entry_ahead_of_a_final_task_goes_only_behind_a_fence() {
+    let world = World::new().await;
+    let id = world.submit().await;
+    world.queue.cancel(&id).await.unwrap();
+    let (queue, stage) = world.staged().await;
+    // The entry of the retry is there, its task is still on its way.
+    stage.play_at(2, Fate::HoldThenDie);
+    queue.retry(&id).await.unwrap_err();
+    world.advance(GRACE);
+    assert!(matches!(sweep_ready(&world, &id).await, Swept::Later(_)));
+    world.advance(secs(1));
+    assert!(matches!(sweep_ready(&world, &id).await, Swept::Removed));
+    let raw = world.raw(&id).await.unwrap();
+    assert_eq!((raw["rev"].as_u64(), raw["history"].as_array().unwrap().len()), (Some(3), 2));
+    stage.land().await;
+    assert_eq!(world.raw(&id).await.unwrap(), raw, "a late retry came through the fence");
+}
+
+#[tokio::test]
+async fn an_entry_ahead_of_a_waiting_task_stays() {
+    let world = World::new().await;
+    let id = world.submit().await;
+    let (queue, stage) = world.staged().await;
+    stage.play_at(2, Fate::Die);
+    queue.reschedule(&id, world.now()).await.unwrap_err();
+    world.advance(GRACE + mins(5));
+    let due = world.due(Index::Ready).await;
+    let ahead = due.iter().find(|found| found.entry.rev == 2).unwrap();
+    assert!(matches!(world.queue.sweep(ahead).await.unwrap(), Swept::Fine));
+    assert_eq!(world.entries_of(&id, Index::Ready).await.len(), 2);
+}
+
+#[tokio::test]
+async fn a_later_entry_without_a_task_belonged_to_a_purged_one() {
+    let world = World::new().await;
+    let id = world.submit().await;
+    let key = world.entries_of(&id, Index::Ready).await[0].replace(".0000000001", ".0000000004");
+    world
+        .store
+        .delete(&leasehold_core::keys::task(&world.queue.shard_len().shard_of(&id), &id))
+        .await
+        .unwrap();
+    world.store.put(&key, bytes::Bytes::new(), &When::Always).await.unwrap();
+    world.advance(GRACE + secs(1));
+    let due = world.due(Index::Ready).await;
+    let found = due.iter().find(|found| found.entry.rev == 4).unwrap();
+    assert!(matches!(world.queue.sweep(found).await.unwrap(), Swept::Removed));
+    assert!(world.raw(&id).await.is_none(), "nothing is put where a task was purged");
+}
+
+/// After a change of the number of shards, or by a stranger: the tombstone lies where its task would.
+#[tokio::test]
+async fn an_entry_in_a_shard_of_another_length_is_buried_in_the_right_place() {
+    let world = World::new().await;
+    let id = TaskId::from_random(0xabcd << 112);
+    let key = format!("ready/ab/20231114-2213/5{id}.0000000001");
+    world.store.put(&key, bytes::Bytes::new(), &When::Always).await.unwrap();
+    let found = Found { entry: Entry::parse(&key).unwrap(), written_at: world.now() };
+    world.advance(GRACE + secs(1));
+    assert!(matches!(world.queue.sweep(&found).await.unwrap(), Swept::Removed));
+    assert_eq!(world.get(&id).await.status(), Status::Cancelled);
+}
+
+/// Also those that begin to listen only right before the entry is written: before that there was nothing to be found.
+#[tokio::test]
+async fn workers_of_this_process_hear_of_a_requeued_task_once_it_can_be_found() {
+    let world = World::new().await;
+    let id = world.submit().await;
+    world.claim(&id).await;
+    world.advance(LEASE + mins(1));
+    let found = world.due(Index::Lease).await.pop().unwrap();
+    let (queue, stage) = world.staged().await;
+    let listener = queue.clone();
+    let (hand_over, handed) = std::sync::mpsc::channel();
+    stage.interrupt(|_, asked| asked.verb == Verb::Put && asked.key.starts_with("ready/"), async move {
+        let mut heard = Box::pin(async move { listener.news().await });
+        assert!(futures::poll!(&mut heard).is_pending());
+        hand_over.send(heard).unwrap();
+    });
+    assert!(queue.sweep(&found).await.unwrap().is_requeued());
+    let heard = handed.recv().unwrap();
+    assert!(futures::FutureExt::now_or_never(heard).is_some(), "it was rung too early");
+}
+
+#[tokio::test]
+async fn news_are_not_missed_between_looking_and_waiting() {
+    let world = World::new().await;
+    let heard = world.queue.news();
+    world.submit().await;
+    assert!(futures::FutureExt::now_or_never(heard).is_some());
+}
