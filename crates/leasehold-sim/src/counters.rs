@@ -148,7 +148,7 @@ impl Counting {
             let body = format!("{count} {id} {earlier}").trim_end().to_owned().into();
             let forgets = self.mutant == Some(Mutant::ForgetsHistory);
             let ours = Box::new(move |found: &[u8]| !forgets && String::from_utf8_lossy(found).contains(&id));
-            Ok(Decision::Write { body, ours, result: count })
+            Ok(Decision::Write { body, ours, first: None, result: count })
         })
         .await
     }
