@@ -225,3 +225,40 @@ async fn news_are_not_missed_between_looking_and_waiting() {
     world.submit().await;
     assert!(futures::FutureExt::now_or_never(heard).is_some());
 }
+
+#[tokio::test]
+async fn a_retry_that_lands_right_before_the_fence_keeps_its_entry() {
+    let world = World::new().await;
+    let id = world.submit().await;
+    world.queue.cancel(&id).await.unwrap();
+    let (queue, stage) = world.staged().await;
+    stage.play_at(2, Fate::HoldThenDie);
+    queue.retry(&id).await.unwrap_err();
+    world.advance(GRACE + secs(1));
+    let found = world.due(Index::Ready).await.pop().unwrap();
+    let (sweeper, second) = world.staged().await;
+    second.interrupt(|_, asked| asked.verb == Verb::Put, async move { stage.land().await });
+    assert!(matches!(sweeper.sweep(&found).await.unwrap(), Swept::Fine));
+    assert_covered(&world.store, "retried after all").await;
+    assert!(matches!(world.meet(&id).await, Met::Claimed(_)));
+}
+
+/// The claim had run out when it was read, but its holder came just in time.
+#[tokio::test]
+async fn a_renewal_that_lands_right_before_the_time_out_keeps_the_claim() {
+    let world = World::new().await;
+    let id = world.submit().await;
+    let claimed = world.claim(&id).await;
+    world.advance(LEASE + mins(1));
+    let found = world.due(Index::Lease).await.pop().unwrap();
+    let (sweeper, stage) = world.staged().await;
+    let holder = world.clone();
+    stage.interrupt(|_, asked| asked.verb == Verb::Put, async move {
+        let renewed = holder.queue.renew(&claimed, LEASE, None).await.unwrap();
+        assert!(matches!(renewed, Renewal::Kept(_)));
+    });
+    assert!(!matches!(sweeper.sweep(&found).await.unwrap(), Swept::Moved(_)));
+    let task = world.get(&id).await;
+    assert_eq!((task.status(), task.epoch), (Status::Running, 1));
+    assert_covered(&world.store, "renewed").await;
+}
