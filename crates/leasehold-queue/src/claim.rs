@@ -2,7 +2,7 @@
 //!
 //! Requests: 1 get (the task), 1 put (the claim), 1 put (the lease entry), 1 delete (the ready entry).
 
-use leasehold_core::{
+use leasehold_core::{Entry, 
     Error, Event, LeaseId, Rejected, Result, State, Status, StoreTime, Task, TaskType, WorkerId,
 };
 use leasehold_store::Purpose;
@@ -18,6 +18,8 @@ pub struct Claimed {
     pub(crate) loaded: Loaded,
     pub(crate) lease_id: LeaseId,
     pub(crate) by: WorkerId,
+    /// The lease entry that was written with the claim; a renewal does not move it.
+    pub(crate) entry: Option<Entry>,
 }
 
 impl Claimed {
@@ -91,9 +93,11 @@ impl Queue {
         let event = Event::Claim { worker: worker.clone(), lease_id: lease_id.clone(), lease };
         let moved = self.change_loaded(Purpose::Claim, &loaded, &event, worker.as_str()).await?;
         let claimed = match moved {
-            Moved::Done(loaded) => Claimed { loaded, lease_id, by: worker.clone() },
+            Moved::Done(loaded) => {
+                Claimed { entry: loaded.task.entry(), loaded, lease_id, by: worker.clone() }
+            }
             Moved::Overtaken(loaded) if loaded.task.lease_id.as_ref() == Some(&lease_id) => {
-                Claimed { loaded, lease_id, by: worker.clone() }
+                Claimed { entry: None, loaded, lease_id, by: worker.clone() }
             }
             Moved::Rejected(Rejected::NotBefore(at), _) => return Ok(Met::NotDue(at)),
             Moved::Rejected(Rejected::TooLate(_), _) => return Ok(Met::Expired),

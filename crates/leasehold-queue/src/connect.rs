@@ -11,7 +11,7 @@ use leasehold_store::{Client, HostExt, Purpose, Put, When};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Notify;
+use tokio::sync::watch;
 
 /// The format of the layout that this program knows.
 const FORMAT: u32 = 1;
@@ -23,7 +23,7 @@ pub struct Queue {
     pub(crate) agreement: Arc<Agreement>,
     pub(crate) options: Arc<QueueOptions>,
     /// Rung by everyone in this process who makes a task pending, heard by the workers of this process.
-    pub(crate) news: Arc<Notify>,
+    pub(crate) news: Arc<watch::Sender<u64>>,
 }
 
 /// What all clients of a queue agree on: `queue.json`.
@@ -69,6 +69,26 @@ impl Default for QueueOptions {
     }
 }
 
+/// Hears what is made pending in this process.
+#[derive(Debug)]
+pub struct News {
+    rung: watch::Receiver<u64>,
+}
+
+impl News {
+    /// Waits until something was made pending since the last time this returned.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is missed when the future is dropped.
+    pub async fn heard(&mut self) {
+        if self.rung.changed().await.is_err() {
+            // The queue is gone, and with it everyone who could ring.
+            std::future::pending().await
+        }
+    }
+}
+
 impl Queue {
     /// Opens the queue in this store, or founds it. A store that has never held a queue is probed first: one that
     /// ignores conditions is refused.
@@ -79,7 +99,7 @@ impl Queue {
             None => found(&client, wanted.unwrap_or(ShardLen::DEFAULT)).await?,
         };
         agree(&agreement, wanted)?;
-        Ok(Self { client, agreement: Arc::new(agreement), options: Arc::new(options), news: Arc::default() })
+        Ok(Self { client, agreement: Arc::new(agreement), options: Arc::new(options), news: Arc::new(watch::Sender::new(0)) })
     }
 
     /// The same queue for use on another runtime.
@@ -129,11 +149,18 @@ impl Queue {
     /// Waits until something was made pending in this process, from this call on: whoever takes it before looking for
     /// work and waits for it afterwards misses nothing.
     pub fn news(&self) -> impl Future<Output = ()> + Send + '_ {
-        self.news.notified()
+        let mut listener = self.listen();
+        async move { listener.heard().await }
+    }
+
+    /// Listens for what is made pending in this process from now on, and misses nothing between two waits.
+    #[must_use]
+    pub fn listen(&self) -> News {
+        News { rung: self.news.subscribe() }
     }
 
     pub(crate) fn ring(&self) {
-        self.news.notify_waiters();
+        self.news.send_modify(|rung| *rung += 1);
     }
 
     pub(crate) fn act(&self) -> Result<Act> {

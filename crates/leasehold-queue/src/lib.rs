@@ -31,7 +31,7 @@ mod tasks;
 pub mod unique;
 
 pub use claim::{Claimed, Met};
-pub use connect::{Agreement, Queue, QueueOptions};
+pub use connect::{Agreement, News, Queue, QueueOptions};
 pub use discover::Found;
 pub use inspect::{Filter, Stats};
 pub use operate::Operated;

@@ -2,7 +2,7 @@
 
 use futures::TryStreamExt;
 use futures::future::{Either, select};
-use leasehold_core::{Index, Result, keys};
+use leasehold_core::{Index, Kind, Result, keys};
 use leasehold_queue::sweep::Swept;
 use leasehold_store::{HostExt, List, Purpose};
 use std::collections::HashSet;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use crate::remember::{Next, Remembered};
+use crate::remember::{CORRUPT_PAUSE, Next, Remembered};
 use crate::run::Engine;
 use crate::shutdown::{Shutdown, Stage};
 
@@ -70,7 +70,7 @@ impl Recover {
                 Swept::Later(at) => self.remembered.until(found.entry, at, Next::Sweep),
                 Swept::Corrupt(error) => {
                     engine.report(&error.to_string());
-                    self.remembered.until(found.entry, leasehold_core::StoreTime::NEVER, Next::Sweep);
+                    self.remembered.until(found.entry, now.latest_known().plus(CORRUPT_PAUSE), Next::Sweep);
                 }
                 Swept::Fine | Swept::Removed => {}
             }
@@ -86,7 +86,11 @@ async fn remove_expired_keys(engine: &Engine) -> Result<()> {
         let page = client.list(Purpose::Sweep, &list).await?;
         let keys = futures::stream::iter(page.entries.into_iter().map(Ok));
         keys.try_for_each_concurrent(8, |entry| async move {
-            engine.queue.remove_expired_key(&entry.key).await.map(|_| ())
+            match engine.queue.remove_expired_key(&entry.key).await {
+                Err(error) if error.kind() == Kind::Corrupt => engine.report(&error.to_string()),
+                removed => drop(removed?),
+            }
+            Ok::<_, leasehold_core::Error>(())
         })
         .await?;
         match page.next {

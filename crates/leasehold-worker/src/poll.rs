@@ -10,14 +10,14 @@ use futures::stream::FuturesUnordered;
 use leasehold_core::{Entry, Index, Result, StoreTime, TaskId};
 use leasehold_queue::discover::{Look, lists_of};
 use leasehold_queue::sweep::Swept;
-use leasehold_queue::{Found, Met};
+use leasehold_queue::{Found, Met, News};
 use leasehold_store::host::Instant;
 use leasehold_store::{HostExt, List, Purpose};
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::remember::{Next, Remembered};
+use crate::remember::{CORRUPT_PAUSE, Next, Remembered};
 use crate::run::Engine;
 use crate::shutdown::{Shutdown, Stage};
 
@@ -35,6 +35,7 @@ pub(crate) struct Poller {
     slots: FuturesUnordered<BoxFuture<'static, (Found, Met)>>,
     busy: HashSet<TaskId>,
     waiting: VecDeque<Found>,
+    news: News,
     remembered: Remembered,
     pause: Duration,
     /// How long to wait after the last look.
@@ -52,6 +53,7 @@ impl Poller {
         Self {
             pause: engine.options.polling.min,
             wait: Duration::ZERO,
+            news: engine.queue.listen(),
             engine,
             slots: FuturesUnordered::new(),
             busy: HashSet::new(),
@@ -128,20 +130,22 @@ impl Poller {
     /// Waits for a while, or for a slot, or for news.
     async fn idle(&mut self, pause: Duration, shutdown: &Shutdown) {
         let host = self.engine.host().clone();
-        let queue = self.engine.queue.clone();
         let waits: Vec<BoxFuture<'_, ()>> =
-            vec![host.sleep(pause), Box::pin(queue.news()), Box::pin(shutdown.reached(Stage::Drain))];
+            vec![host.sleep(pause), Box::pin(self.news.heard()), Box::pin(shutdown.reached(Stage::Drain))];
         let waited = select_all(waits);
         if self.slots.is_empty() {
             let ((), which, _) = waited.await;
             self.heard(which);
             return;
         }
-        match select(self.slots.next(), waited).await {
-            Either::Left((Some((found, met)), _)) => self.learn(found, &met),
-            Either::Left((None, _)) => {}
-            Either::Right((((), which, _), _)) => self.heard(which),
+        let (ended, which) = match select(self.slots.next(), waited).await {
+            Either::Left((ended, _)) => (ended, None),
+            Either::Right((((), which, _), _)) => (None, Some(which)),
+        };
+        if let Some((found, met)) = ended {
+            self.learn(found, &met);
         }
+        which.into_iter().for_each(|which| self.heard(which));
     }
 
     fn heard(&mut self, which: usize) {
@@ -164,7 +168,7 @@ impl Poller {
             Met::Ahead => (soon.plus(AHEAD_PAUSE), Next::Claim),
             Met::Corrupt(error) => {
                 self.engine.report(&error.to_string());
-                (StoreTime::NEVER, Next::Sweep)
+                (now.latest_known().plus(CORRUPT_PAUSE), Next::Sweep)
             }
         };
         self.remembered.until(found.entry, until, next);
@@ -242,6 +246,7 @@ impl Poller {
 
     async fn sweep(&mut self, stale: Vec<Found>) {
         for found in stale {
+            let Ok(now) = self.engine.queue.now() else { return };
             let (until, next) = match self.engine.queue.sweep(&found).await {
                 Ok(Swept::Later(at)) => (at, Next::Sweep),
                 Ok(Swept::Fine) => {
@@ -251,7 +256,7 @@ impl Poller {
                 Ok(Swept::Removed | Swept::Moved(_)) => continue,
                 Ok(Swept::Corrupt(error)) => {
                     self.engine.report(&error.to_string());
-                    (StoreTime::NEVER, Next::Sweep)
+                    (now.latest_known().plus(CORRUPT_PAUSE), Next::Sweep)
                 }
                 Err(error) => {
                     tracing::debug!("an entry was not swept: {error}");

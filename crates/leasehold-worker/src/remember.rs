@@ -3,9 +3,13 @@
 
 use leasehold_core::{Entry, Now, StoreTime};
 use std::collections::HashMap;
+use std::time::Duration;
 
 /// So many entries are remembered before all are forgotten.
 const REMEMBERED_MAX: usize = 100_000;
+
+/// A record that makes no sense is looked at again after this: a person may have put it right.
+pub const CORRUPT_PAUSE: Duration = Duration::from_mins(10);
 
 /// What to do when the moment has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use leasehold_store::Host;
 use leasehold_store::host::Running;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -170,7 +170,7 @@ pub(crate) struct Engine {
     pub(crate) options: WorkerOptions,
     pub(crate) counts: Arc<Counters>,
     all_shards: Vec<Shard>,
-    held: Mutex<HashMap<TaskId, Arc<Held>>>,
+    held: Mutex<BTreeMap<TaskId, Arc<Held>>>,
     renewals: mpsc::UnboundedSender<Arc<Held>>,
     reported: Mutex<HashSet<String>>,
 }
@@ -221,7 +221,7 @@ impl Engine {
         self.held().contains_key(id)
     }
 
-    fn held(&self) -> std::sync::MutexGuard<'_, HashMap<TaskId, Arc<Held>>> {
+    fn held(&self) -> std::sync::MutexGuard<'_, BTreeMap<TaskId, Arc<Held>>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
