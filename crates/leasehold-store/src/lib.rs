@@ -9,6 +9,7 @@
 //! | [`ledger`], [`price`] | every request counted, and what it costs |
 //! | [`host`] | local clocks, pauses and chance, passed in so that a simulator can replay them |
 //! | [`memory`], [`folder`], [`object`] | the stores |
+//! | [`page`] | the rules of lists, for stores that have none of their own |
 //! | [`mod@open`] | a store from an address |
 //! | [`mod@probe`] | whether a store is good enough; one that ignores conditions is refused |
 //! | `testing` | the conformance suite, servers and a proxy with faults (feature `testing`) |
@@ -21,7 +22,7 @@ pub mod ledger;
 pub mod memory;
 pub mod object;
 pub mod open;
-mod page;
+pub mod page;
 pub mod price;
 pub mod probe;
 pub mod seam;

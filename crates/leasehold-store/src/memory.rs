@@ -82,9 +82,7 @@ impl MemoryStore {
         let mut pager = Pager::new(list)
             .map_err(|error| Failure { cause: crate::seam::Cause::Final(Kind::Invalid), error })?;
         let objects = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
-        let floor = list.cursor.as_ref().map(|cursor| cursor.0.clone()).max(list.after.clone());
-        let start = floor.unwrap_or_default().max(list.prefix.clone());
-        let from = (Bound::Included(start), Bound::Unbounded);
+        let from = (Bound::Included(pager.start().to_owned()), Bound::Unbounded);
         for (key, stored) in objects.by_key.range::<String, _>(from) {
             let size = stored.object.body.len() as u64;
             if !key.starts_with(&list.prefix) || pager.is_full() {

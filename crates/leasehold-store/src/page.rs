@@ -6,7 +6,8 @@ use leasehold_core::{Error, Result};
 use crate::seam::{Cursor, Entry, List, Page};
 
 /// Collects a page; the caller offers keys in byte order until it is full.
-pub(crate) struct Pager<'a> {
+#[derive(Debug)]
+pub struct Pager<'a> {
     list: &'a List,
     /// Keys up to here are not wanted; a floor that ends in a slash covers all that begins with it.
     floor: Option<&'a str>,
@@ -16,7 +17,8 @@ pub(crate) struct Pager<'a> {
 }
 
 impl<'a> Pager<'a> {
-    pub(crate) fn new(list: &'a List) -> Result<Self> {
+    /// An empty page of this list.
+    pub fn new(list: &'a List) -> Result<Self> {
         if !(1..=PAGE_KEYS_MAX).contains(&list.limit) {
             let limit = list.limit;
             return Err(Error::invalid(format!("a page of {limit} keys: it must be 1 to {PAGE_KEYS_MAX}")));
@@ -26,8 +28,15 @@ impl<'a> Pager<'a> {
     }
 
     /// Whether one more key than fits was offered.
-    pub(crate) fn is_full(&self) -> bool {
+    #[must_use]
+    pub fn is_full(&self) -> bool {
         self.full
+    }
+
+    /// Keys before this one are not wanted: a caller that can seek starts here.
+    #[must_use]
+    pub fn start(&self) -> &str {
+        self.floor.unwrap_or_default().max(&self.list.prefix)
     }
 
     /// Whether any key that begins with `branch` (ending in a slash) could be wanted.
@@ -55,7 +64,8 @@ impl<'a> Pager<'a> {
             && self.floor.is_none_or(|floor| !floor.starts_with(branch))
     }
 
-    pub(crate) fn offer(&mut self, key: &str, entry: impl FnOnce() -> Entry) {
+    /// Takes the next key in byte order, if it is wanted.
+    pub fn offer(&mut self, key: &str, entry: impl FnOnce() -> Entry) {
         if !self.wants_key(key) {
             return;
         }
@@ -78,7 +88,9 @@ impl<'a> Pager<'a> {
         }
     }
 
-    pub(crate) fn finish(self) -> Page {
+    /// The page.
+    #[must_use]
+    pub fn finish(self) -> Page {
         Page { next: self.last.filter(|_| self.full).map(Cursor), ..self.page }
     }
 
