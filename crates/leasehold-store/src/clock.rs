@@ -15,7 +15,8 @@
 //! Three things can go wrong, and each has its answer:
 //!
 //! * *The boot clock missed time* (a paused virtual machine): the wall clock has run ahead of it, and the
-//!   upper bound is unknown until the next answer. The lower bound still holds, as time only went on.
+//!   upper bound is unknown until the next answer. The lower bound still holds, as time only went on. A wall
+//!   clock that was set back could hide such a pause, so the two parting either way has the same consequence.
 //! * *Answers contradict each other* (the store's time jumped, or one of its hosts is off): the union of old
 //!   and new bounds is used, and [`Now::steady`] is false — nobody is declared expired — until three answers
 //!   over at least five seconds agree again.
@@ -33,8 +34,8 @@ const HOSTS_DIFFER_NS: i64 = 500_000_000;
 const DATE_STEP_NS: i64 = 1_000_000_000;
 /// Clocks are slewed by up to 500 ppm; twice that, one part in a thousand, is safe.
 const SLEW_PART: i64 = 1_000;
-/// How far the wall clock may run ahead of the boot clock before time was missed.
-const MISSED_NS: i64 = 1_000_000_000;
+/// How far wall clock and boot clock may part before time may have been missed.
+const MISSED_NS: u64 = 1_000_000_000;
 /// After a contradiction so many answers must agree …
 const AGREEING_ANSWERS: u32 = 3;
 /// … over at least so long.
@@ -224,10 +225,10 @@ impl Bound {
         ((at_ns - self.at_ns + SLEW_PART - 1) / SLEW_PART, at_ns)
     }
 
-    /// This bound as an upper one; nothing if the wall clock has run ahead since.
+    /// This bound as an upper one; nothing if wall clock and boot clock have parted since.
     fn seen_as_upper(self, instant: Instant) -> Option<Self> {
         let (slack, at_ns) = self.slack(instant);
-        let missed = lead(instant) - self.wall_lead_ns > MISSED_NS;
+        let missed = lead(instant).abs_diff(self.wall_lead_ns) > MISSED_NS;
         (!missed).then_some(Self { offset_ns: self.offset_ns + slack, at_ns, ..self })
     }
 }

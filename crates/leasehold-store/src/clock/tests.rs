@@ -100,6 +100,25 @@ fn a_pause_that_the_boot_clock_missed_leaves_latest_unknown() {
 }
 
 #[test]
+fn a_wall_clock_that_was_set_back_does_not_hide_a_missed_pause() {
+    // Found by the simulator (counters, seed 141): the pause was shorter than what the wall clock was set back by.
+    for answered_between in [false, true] {
+        let mut world = World::new();
+        world.ask(MS, MS, 0);
+        world.host.jump_wall(-1_089);
+        if answered_between {
+            world.ask(MS, MS, 0);
+        }
+        world.offset_ns += 60_000_000_000;
+        world.host.jump_wall(60);
+        world.assert_contains_truth();
+        world.ask(MS, MS, 0);
+        assert!(world.now().steady && world.now().latest != StoreTime::NEVER);
+        world.assert_contains_truth();
+    }
+}
+
+#[test]
 fn a_pause_during_the_request_proves_no_upper_bound() {
     let mut world = World::new();
     let sent = world.host.instant();
