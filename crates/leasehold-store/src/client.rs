@@ -138,7 +138,7 @@ impl Client {
         let answer = self.in_time(self.store.delete(key)).await;
         self.count(Verb::Delete, purpose, outcome(&answer, |()| Outcome::Ok), 0, 0);
         answer.map_err(|failure| {
-            let in_doubt = matches!(failure.cause, Cause::Unanswered | Cause::Throttled);
+            let in_doubt = may_have_happened(&failure);
             doubtful(failure.error, in_doubt)
         })
     }
@@ -147,12 +147,16 @@ impl Client {
     pub async fn put_always(&self, purpose: Purpose, key: &str, body: Bytes) -> Result<Version> {
         keys::check_key(key)?;
         let mut patience = self.patience();
+        let mut in_doubt = false;
         loop {
-            match self.put_once(purpose, key, &body, &When::Always).await {
+            let failure = match self.put_once(purpose, key, &body, &When::Always).await {
                 Ok(PutAnswer::Written(version)) => return Ok(version),
-                Ok(PutAnswer::Refused) => patience.after(refused(key)).await?,
-                Err(failure) => patience.after(failure).await?,
-            }
+                Ok(PutAnswer::Refused) => refused(key),
+                Err(failure) => failure,
+            };
+            // Any try may have been carried out, not only the last one.
+            in_doubt |= may_have_happened(&failure);
+            patience.after(failure).await.map_err(|error| doubtful(error, in_doubt))?;
         }
     }
 
@@ -180,8 +184,7 @@ impl Client {
                 Ok(PutAnswer::Refused) => refused(key),
                 Err(failure) => failure,
             };
-            // Even "slow down" may come from something that stands before the store and gave up on it.
-            in_doubt |= matches!(failure.cause, Cause::Unanswered | Cause::Throttled);
+            in_doubt |= may_have_happened(&failure);
             let error = match failure.cause {
                 Cause::Final(_) => return Err(doubtful(failure.error, in_doubt)),
                 Cause::Throttled | Cause::Unreached => failure.error,
@@ -287,6 +290,12 @@ fn refused(key: &str) -> Failure {
     )
 }
 
+/// Whether a write that failed so may have been carried out, or may still be. Even "slow down" may come from
+/// something that stands before the store and gave up on it.
+fn may_have_happened(failure: &Failure) -> bool {
+    matches!(failure.cause, Cause::Unanswered | Cause::Throttled)
+}
+
 fn doubtful(error: Error, in_doubt: bool) -> Error {
     if in_doubt { error.with_unknown_outcome() } else { error }
 }
@@ -311,11 +320,11 @@ struct Patience<'a> {
 }
 
 impl Patience<'_> {
-    /// Waits before the next try of a request that may be repeated; fails when there should be none.
+    /// Waits before the next try of a request that may be repeated; fails when there should be none. Whether
+    /// that leaves anything in doubt is for those to say who write.
     async fn after(&mut self, failure: Failure) -> Result<()> {
         let passes = !matches!(failure.cause, Cause::Final(_));
-        let in_doubt = matches!(failure.cause, Cause::Unanswered | Cause::Throttled);
-        if passes && self.pause().await { Ok(()) } else { Err(doubtful(failure.error, in_doubt)) }
+        if passes && self.pause().await { Ok(()) } else { Err(failure.error) }
     }
 
     /// Waits before the next try; false when there should be none.

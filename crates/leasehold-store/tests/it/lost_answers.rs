@@ -120,7 +120,7 @@ impl Store for Fateful {
     }
 }
 
-async fn put_under(fates: &[Fate], replace: bool) -> (leasehold_core::Result<Put>, usize, Option<Object>) {
+fn fateful(fates: &[Fate]) -> (Arc<Fateful>, Client) {
     let host: Arc<FakeHost> = Arc::new(FakeHost::new());
     let as_host: Arc<dyn leasehold_store::Host> = host.clone();
     let store = Arc::new(Fateful {
@@ -128,7 +128,11 @@ async fn put_under(fates: &[Fate], replace: bool) -> (leasehold_core::Result<Put
         fates: Mutex::new(fates.iter().copied().collect()),
         writes: Mutex::default(),
     });
-    let client = Client::new(store.clone(), host);
+    (store.clone(), Client::new(store, host))
+}
+
+async fn put_under(fates: &[Fate], replace: bool) -> (leasehold_core::Result<Put>, usize, Option<Object>) {
+    let (store, client) = fateful(fates);
     let mut when = When::Absent;
     if replace {
         let PutAnswer::Written(version) = store.inner.put("k", "before".into(), &When::Absent).await.unwrap()
@@ -196,4 +200,16 @@ async fn a_put_that_never_left_is_known_not_to_have_happened() {
     let (put, applied, _) = put_under(&[Fate::Unreached; 1_000], false).await;
     assert!(!put.unwrap_err().outcome_is_unknown());
     assert_eq!(applied, 0);
+}
+
+#[tokio::test]
+async fn a_put_without_condition_remembers_that_an_earlier_try_may_have_landed() {
+    let mut fates = [Fate::Unreached; 1_000];
+    fates[0] = Fate::AppliedUnanswered;
+    let (store, client) = fateful(&fates);
+    let error = client.put_always(Purpose::Submit, "k", "body".into()).await.unwrap_err();
+    assert!(error.outcome_is_unknown() && store.writes.lock().unwrap().len() == 1);
+    let (_, client) = fateful(&[Fate::Unreached; 1_000]);
+    let error = client.put_always(Purpose::Submit, "k", "body".into()).await.unwrap_err();
+    assert!(!error.outcome_is_unknown());
 }
