@@ -1,0 +1,162 @@
+//! Counters: processes count up shared numbers and numbers of their own, and raise flags, while everything goes wrong.
+//!
+//! A counter is an object `number id id …` with the ids of all writes that made it, newest first. One *operation*
+//! is one wish to count up by one; it may need several writes, each with a fresh id, of which at most one may ever
+//! be carried out. A *flag* is an object of its own that is written without a condition, as index entries are, and
+//! so perhaps several times. The [`Judge`] watches the bucket and what the processes believe:
+//!
+//! * each change of a counter adds one to its number and one known id to its history, and changes nothing else;
+//! * no operation on a counter is ever carried out twice, however late;
+//! * an operation that was acknowledged has been carried out, as the number and version that its process was told;
+//! * an operation that failed, with an outcome that is *known*, is never carried out;
+//! * an outcome is unknown only if something was sent;
+//! * when faults have stopped, no operation fails any more, and everyone comes to an end. Then each counter is the
+//!   number of acknowledged operations plus those unknown ones (answer lost, process killed) that were carried out.
+
+mod judge;
+
+use leasehold_core::Result;
+use leasehold_store::ledger::Purpose::Admin;
+use leasehold_store::{Client, Decision, Host, HostExt, Updated, update};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::alarm::Alarm;
+use crate::failed::Failed;
+use crate::host::SimHost;
+use crate::scenario::Mutant;
+use crate::trace::Trace;
+use crate::world::World;
+use judge::Judge;
+
+/// Faults stop after this; troubles come twice a minute, so each process meets several.
+const FAULTS_FOR: Duration = Duration::from_mins(5);
+/// Afterwards each process must succeed so many times in a row, …
+const AFTERWARDS: u32 = 5;
+/// … within this: the longest pause, a restart, and plenty.
+const FINISH_WITHIN: Duration = Duration::from_mins(15);
+/// The last request that was held up has landed after this.
+const LATE_WITHIN: Duration = Duration::from_mins(22);
+/// Longest rest between two operations.
+const REST_MAX: Duration = Duration::from_secs(4);
+
+/// How long processes try before they give up: the shorter, the more outcomes stay unknown.
+const PATIENCE: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(5), Duration::from_secs(30)];
+
+/// One process that counts.
+#[derive(Clone)]
+struct Counting {
+    judge: Judge,
+    alarm: Alarm,
+    trace: Trace,
+    mutant: Option<Mutant>,
+    /// How many counters are shared.
+    shared: u64,
+    finished: Arc<Mutex<BTreeSet<String>>>,
+}
+
+/// Plays it; the summary says what was counted.
+pub(crate) fn play(world: &mut World, mutant: Option<Mutant>) -> std::result::Result<String, Failed> {
+    let mut chance = world.chance("counters");
+    let (actors, shared) = (3 + chance.below(4), 1 + chance.below(2));
+    let judge = Judge::new(world.executor().clone(), FAULTS_FOR);
+    let watching = judge.clone();
+    world.check(move |change, _| watching.watch(change));
+    world.stop_faults_at(FAULTS_FOR);
+    let finished = Arc::<Mutex<BTreeSet<String>>>::default();
+    for number in 1..=actors {
+        let name = format!("w{number}");
+        let (alarm, trace) = (world.alarm().clone(), world.trace().clone());
+        let counting =
+            Counting { judge: judge.clone(), alarm, trace, mutant, shared, finished: finished.clone() };
+        let own = name.clone();
+        world.actor(&name, move |host, client| Box::pin(counting.clone().run(own.clone(), host, client)));
+    }
+    let everyone = usize::try_from(actors).unwrap_or(usize::MAX);
+    let all_finished = || finished.lock().unwrap_or_else(PoisonError::into_inner).len() == everyone;
+    world.run_until(all_finished, FAULTS_FOR + FINISH_WITHIN)?;
+    world.run_for(LATE_WITHIN)?;
+    judge.sum_up(&world.objects()).map_err(|message| world.failed(message))
+}
+
+impl Counting {
+    async fn run(self, name: String, host: Arc<SimHost>, client: Client) {
+        let client = client.with_patience(PATIENCE[index(host.random(), PATIENCE.len())]);
+        let mut in_a_row = 0;
+        while in_a_row < AFTERWARDS {
+            let calm = self.judge.is_calm();
+            let succeeded = match host.random() % (self.shared + 2) {
+                0 => self.count(&client, &host, &format!("counters/own-{name}")).await,
+                1 => self.flag(&client, &host).await,
+                number => self.count(&client, &host, &format!("counters/shared-{}", number - 1)).await,
+            };
+            in_a_row = if calm && succeeded { in_a_row + 1 } else { 0 };
+            host.sleep(host.random_below(REST_MAX)).await;
+        }
+        self.finished.lock().unwrap_or_else(PoisonError::into_inner).insert(name);
+    }
+
+    /// One flag, from its wish to what is believed of it.
+    async fn flag(&self, client: &Client, host: &SimHost) -> bool {
+        let id = client.write_id().to_string();
+        let key = format!("flags/{id}");
+        let operation = self.judge.begin(&key);
+        self.judge.plan(operation, &id);
+        let raised = client.put_always(Admin, &key, id.into()).await;
+        self.note(host, &key, raised.as_ref().map(|version| version.as_str().to_owned()));
+        self.conclude(raised.is_ok(), self.judge.conclude_flag(operation, raised))
+    }
+
+    /// One operation on a counter, from its wish to what is believed of it.
+    async fn count(&self, client: &Client, host: &SimHost, counter: &str) -> bool {
+        let operation = self.judge.begin(counter);
+        let ended = loop {
+            let ended = self.increment(client, counter, operation).await;
+            let again = self.mutant == Some(Mutant::LostAnswerIsLostRace)
+                && ended.as_ref().is_err_and(leasehold_core::Error::outcome_is_unknown);
+            if !again {
+                break ended;
+            }
+        };
+        self.note(host, counter, ended.as_ref().map(|updated| updated.result.to_string()));
+        self.conclude(ended.is_ok(), self.judge.conclude(operation, ended))
+    }
+
+    fn note(&self, host: &SimHost, key: &str, made: std::result::Result<String, &leasehold_core::Error>) {
+        let what = match made {
+            Ok(what) => format!("has made {key} {what}"),
+            Err(error) if error.outcome_is_unknown() => format!("may have changed {key}: {error}"),
+            Err(error) => format!("has not changed {key}: {error}"),
+        };
+        self.trace.line(self.judge.now(), host.name(), what);
+    }
+
+    fn conclude(&self, succeeded: bool, judged: std::result::Result<(), String>) -> bool {
+        self.alarm.check(judged);
+        succeeded
+    }
+
+    async fn increment(&self, client: &Client, counter: &str, operation: usize) -> Result<Updated<u64>> {
+        update(client, Admin, counter, |found| {
+            let id = client.write_id().to_string();
+            self.judge.plan(operation, &id);
+            let text = found.map(|object| String::from_utf8_lossy(&object.body).into_owned());
+            let (number, earlier) =
+                text.as_deref().and_then(|text| text.split_once(' ')).unwrap_or(("0", ""));
+            let count = number.parse::<u64>().unwrap_or(0) + 1;
+            let body = format!("{count} {id} {earlier}").trim_end().to_owned().into();
+            let forgets = self.mutant == Some(Mutant::ForgetsHistory);
+            let ours = Box::new(move |found: &[u8]| !forgets && String::from_utf8_lossy(found).contains(&id));
+            Ok(Decision::Write { body, ours, first: None, result: count })
+        })
+        .await
+    }
+}
+
+fn index(random: u64, len: usize) -> usize {
+    usize::try_from(random % len as u64).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,82 @@
+//! What the executor knows: tasks, timers, processes.
+
+use futures::future::BoxFuture;
+use leasehold_store::host::End;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::task::{Wake, Waker};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+use super::{ProcessId, lock};
+use crate::chance::Chance;
+
+pub(super) struct Core {
+    pub(super) now: Duration,
+    pub(super) chance: Chance,
+    pub(super) tasks: BTreeMap<u64, Task>,
+    pub(super) timers: BTreeMap<(Duration, u64), Timer>,
+    pub(super) processes: Vec<Process>,
+    pub(super) issued: u64,
+}
+
+pub(super) struct Task {
+    pub(super) process: ProcessId,
+    /// None while it is polled.
+    pub(super) work: Option<BoxFuture<'static, ()>>,
+    pub(super) waker: Arc<TaskWaker>,
+    /// Tells its owner, if it has one, how it ended; dropped, it tells of a stop.
+    pub(super) tell: Option<oneshot::Sender<End>>,
+}
+
+pub(super) enum Timer {
+    Wake(Waker),
+    Resume(ProcessId),
+}
+
+pub(super) struct Process {
+    pub(super) name: String,
+    pub(super) alive: bool,
+    pub(super) paused_until: Duration,
+    /// Tasks that became ready during a pause.
+    pub(super) parked: Vec<u64>,
+}
+
+pub(super) struct TaskWaker {
+    pub(super) task: u64,
+    pub(super) queued: AtomicBool,
+    pub(super) ready: Arc<Mutex<Vec<u64>>>,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.queued.swap(true, Relaxed) {
+            lock(&self.ready).push(self.task);
+        }
+    }
+}
+
+impl Core {
+    /// The beginning of time.
+    pub(super) fn new(chance: Chance) -> Self {
+        let (tasks, timers, processes) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+        Self { now: Duration::ZERO, chance, tasks, timers, processes, issued: 0 }
+    }
+
+    /// A number that was never given before: of a task, or of a timer among those of one moment.
+    pub(super) fn issue(&mut self) -> u64 {
+        self.issued += 1;
+        self.issued
+    }
+}
+
+impl Process {
+    pub(super) fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), alive: true, paused_until: Duration::ZERO, parked: Vec::new() }
+    }
+}

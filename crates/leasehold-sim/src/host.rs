@@ -1,0 +1,159 @@
+//! Machines whose clocks are wrong, and processes that run on them.
+//!
+//! A machine's boot clock runs up to 500 ppm fast or slow and began somewhere; its wall clock runs at the same
+//! rate (one crystal drives both), is off by hours or years, and jumps on demand. A machine that *stalls* (a paused
+//! virtual machine) has a boot clock that missed the time, and a wall clock that did not.
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use leasehold_store::host::{Host, Instant, Running};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::chance::Chance;
+use crate::executor::{Executor, ProcessId};
+
+/// How fast or slow a local clock may run: what `ntpd` and `chronyd` do at most when they slew.
+const RATE_PPM_MAX: i64 = 500;
+/// 2026-01-01, from which wall clocks are off.
+pub(crate) const EPOCH_NS: i64 = 1_767_225_600_000_000_000;
+
+/// The clocks of one machine. They outlive its processes.
+#[derive(Debug)]
+pub struct Machine {
+    rate_ppm: i64,
+    clocks: Mutex<Clocks>,
+}
+
+#[derive(Debug)]
+#[expect(clippy::struct_field_names, reason = "units last")]
+struct Clocks {
+    boot_offset_ns: i64,
+    wall_offset_ns: i64,
+    /// Time that the boot clock did not count.
+    missed_ns: i64,
+}
+
+impl Machine {
+    /// A machine with clocks of its own.
+    pub(crate) fn new(chance: &mut Chance) -> Self {
+        let years_off = chance.around_zero(2) * i64::from(chance.happens(2_000));
+        let wall_offset_ns =
+            EPOCH_NS + years_off * 365 * 86_400 * SECOND_NS + chance.around_zero(10 * 3_600 * SECOND_NS);
+        let boot_offset_ns = chance.around_zero(1_000_000 * SECOND_NS).abs();
+        let clocks = Mutex::new(Clocks { boot_offset_ns, wall_offset_ns, missed_ns: 0 });
+        Self { rate_ppm: chance.around_zero(RATE_PPM_MAX), clocks }
+    }
+
+    /// The same machine after it was started anew: its boot clock begins at zero.
+    pub(crate) fn rebooted(&self, now: Duration) -> Self {
+        let clocks = self.clocks();
+        let boot_offset_ns = -self.local_ns(now);
+        let again = Clocks { boot_offset_ns, wall_offset_ns: clocks.wall_offset_ns, missed_ns: 0 };
+        Self { rate_ppm: self.rate_ppm, clocks: Mutex::new(again) }
+    }
+
+    /// Sets the wall clock forward or back.
+    pub(crate) fn jump_wall(&self, by_ns: i64) {
+        self.clocks().wall_offset_ns += by_ns;
+    }
+
+    /// Lets the boot clock miss so much of what has passed.
+    pub(crate) fn miss(&self, duration: Duration) {
+        let missed_ns = self.local_ns(duration);
+        self.clocks().missed_ns += missed_ns;
+    }
+
+    fn instant(&self, now: Duration) -> Instant {
+        let (local_ns, clocks) = (self.local_ns(now), self.clocks());
+        Instant {
+            boot_ns: clocks.boot_offset_ns + local_ns - clocks.missed_ns,
+            wall_ns: clocks.wall_offset_ns + local_ns,
+        }
+    }
+
+    /// Virtual time as this machine's crystal counts it.
+    fn local_ns(&self, duration: Duration) -> i64 {
+        let ns = nanos(duration);
+        ns + ns / MILLION * self.rate_ppm + ns % MILLION * self.rate_ppm / MILLION
+    }
+
+    /// How much virtual time passes while this machine counts `duration`.
+    fn virtual_of(&self, duration: Duration) -> Duration {
+        let ns = nanos(duration);
+        let faster = ns / MILLION * self.rate_ppm + ns % MILLION * self.rate_ppm / MILLION;
+        Duration::from_nanos(u64::try_from(ns.saturating_sub(faster)).unwrap_or(0))
+    }
+
+    fn clocks(&self) -> MutexGuard<'_, Clocks> {
+        self.clocks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+const SECOND_NS: i64 = 1_000_000_000;
+const MILLION: i64 = 1_000_000;
+
+pub(crate) fn nanos(duration: Duration) -> i64 {
+    i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// What one process gets from its machine.
+#[derive(Debug)]
+pub struct SimHost {
+    process: ProcessId,
+    name: String,
+    machine: Arc<Machine>,
+    executor: Executor,
+    chance: Mutex<Chance>,
+}
+
+impl SimHost {
+    pub(crate) fn new(
+        process: ProcessId,
+        name: String,
+        machine: Arc<Machine>,
+        executor: Executor,
+        chance: Chance,
+    ) -> Self {
+        Self { process, name, machine, executor, chance: Mutex::new(chance) }
+    }
+
+    /// The process that runs here.
+    #[must_use]
+    pub fn process(&self) -> ProcessId {
+        self.process
+    }
+
+    /// Its name in the trace: the machine's, and which start it is.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn machine(&self) -> &Machine {
+        &self.machine
+    }
+}
+
+impl Host for SimHost {
+    fn instant(&self) -> Instant {
+        self.machine.instant(self.executor.now())
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        self.executor.sleep(self.machine.virtual_of(duration)).boxed()
+    }
+
+    fn random(&self) -> u64 {
+        self.chance.lock().unwrap_or_else(PoisonError::into_inner).next()
+    }
+
+    fn spawn(&self, work: BoxFuture<'static, ()>) -> Running {
+        self.executor.spawn_owned(self.process, work)
+    }
+
+    /// There is but one thread here: what runs apart is a task like any other.
+    fn spawn_apart(&self, _name: &str, work: BoxFuture<'static, ()>) -> Running {
+        self.executor.spawn_owned(self.process, work)
+    }
+}

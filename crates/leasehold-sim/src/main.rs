@@ -1,0 +1,130 @@
+//! Plays seeds: one again, many in a row, or for as long as there is time.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "the command line of the simulator prints")]
+
+use anyhow::{Context, bail};
+use clap::{Parser, Subcommand};
+use leasehold_sim::{Options, Report, Scenario};
+use leasehold_store::{Host, SystemHost};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// A whole cluster in one thread, in virtual time, from one seed.
+#[derive(Debug, Parser)]
+#[command(name = "leasehold-sim")]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Play one seed again, and show what happened
+    Replay {
+        /// The seed that a failure named
+        #[arg(long)]
+        seed: u64,
+        /// What to play
+        #[arg(long, default_value = "counters")]
+        scenario: String,
+        /// Print every line, not only the last ones
+        #[arg(long)]
+        full: bool,
+    },
+    /// Play seeds A up to, but without, B
+    Run {
+        /// For example 0..1000
+        #[arg(long, value_name = "A..B")]
+        seeds: String,
+        /// What to play
+        #[arg(long, default_value = "counters")]
+        scenario: String,
+    },
+    /// Play fresh seeds for so many minutes
+    Soak {
+        /// How long
+        #[arg(long)]
+        minutes: u64,
+        /// What to play
+        #[arg(long, default_value = "counters")]
+        scenario: String,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(Args::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Replay { seed, scenario, full } => replay(seed, named(&scenario)?, full),
+        Command::Run { seeds, scenario } => {
+            let (first, end) = seeds.split_once("..").context("seeds are given like 0..1000")?;
+            let (first, end): (u64, u64) = (first.parse()?, end.parse()?);
+            play_all(first..end, named(&scenario)?, None)
+        }
+        Command::Soak { minutes, scenario } => {
+            let first = SystemHost.random() >> 16;
+            println!("fresh seeds from {first} on");
+            play_all(first..u64::MAX, named(&scenario)?, Some(Duration::from_mins(minutes)))
+        }
+    }
+}
+
+fn named(scenario: &str) -> anyhow::Result<Scenario> {
+    let known = Scenario::ALL.map(Scenario::name).join(", ");
+    Scenario::named(scenario).with_context(|| format!("no scenario `{scenario}`; there are: {known}"))
+}
+
+fn replay(seed: u64, scenario: Scenario, full: bool) -> anyhow::Result<()> {
+    let report = match scenario.play(seed, &Options { full, ..Options::default() }) {
+        Ok(report) => report,
+        Err(failed) => {
+            if full {
+                failed.tail.iter().for_each(|line| println!("{line}"));
+            }
+            bail!("\n{failed}");
+        }
+    };
+    report.trace.iter().for_each(|line| println!("{line}"));
+    println!("{}", told(seed, &report));
+    Ok(())
+}
+
+/// Plays until the seeds or the time run out; goes on after a failure, and fails at the end.
+fn play_all(seeds: std::ops::Range<u64>, scenario: Scenario, time: Option<Duration>) -> anyhow::Result<()> {
+    let (mut played, mut steps, mut took, mut bad) = (0_u32, 0_u64, Duration::ZERO, Vec::new());
+    let started = SystemHost.instant();
+    for seed in seeds {
+        if time.is_some_and(|time| SystemHost.instant().since(started) >= time) {
+            break;
+        }
+        played += 1;
+        match scenario.play(seed, &Options::default()) {
+            Ok(report) => {
+                steps += report.steps;
+                took += report.took;
+            }
+            Err(failed) => {
+                println!("{failed}\n");
+                bad.push(seed);
+            }
+        }
+    }
+    let seconds = SystemHost.instant().since(started).as_secs_f64();
+    let hours = took.as_secs() / 3_600;
+    println!("{played} seeds, {steps} steps and {hours} virtual hours in {seconds:.1} s");
+    if bad.is_empty() { Ok(()) } else { bail!("{} seeds failed: {bad:?}", bad.len()) }
+}
+
+fn told(seed: u64, report: &Report) -> String {
+    let Report { summary, steps, took, trace_hash, trace_count, .. } = report;
+    format!(
+        "seed {seed}: {summary}; {steps} steps, {took:?}, {trace_count} lines with hash {trace_hash:016x}"
+    )
+}

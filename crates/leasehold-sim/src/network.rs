@@ -1,0 +1,261 @@
+//! The way between processes and the bucket: slow, and it loses things.
+//!
+//! A request that was sent goes its way whatever becomes of its sender: it is a task of the world, not of the
+//! process. So a client that gave up, or was killed, may still see its write carried out minutes later.
+
+use bytes::Bytes;
+use leasehold_store::seam::{Cause, Failure, Get, List, Page, PutAnswer, Version, When};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+use crate::bucket::SimBucket;
+use crate::chance::Chance;
+use crate::executor::{Executor, ProcessId};
+use crate::faults::{Fate, Faults};
+use crate::host::SimHost;
+use crate::trace::Trace;
+
+/// So many hosts answer for the bucket …
+const HOSTS: usize = 5;
+/// … and their clocks are off by at most this; a store's clock must allow for 500 ms.
+const HOST_OFF_NS: i64 = 400_000_000;
+
+/// What is asked of the bucket.
+#[derive(Debug, Clone)]
+pub(crate) enum Request {
+    Get(String, Option<Version>),
+    Put(String, Bytes, When),
+    Delete(String),
+    List(List),
+}
+
+/// What the bucket says.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    Get(Get),
+    Put(PutAnswer),
+    Deleted,
+    Page(Page),
+}
+
+/// What arrives at the process that has asked.
+#[derive(Debug)]
+pub(crate) struct Delivered {
+    pub(crate) reply: Result<Reply, Failure>,
+    /// The date in whole seconds, and when in virtual time it was made; none if no host has spoken.
+    pub(crate) date: Option<(i64, Duration)>,
+}
+
+/// The network of one world.
+#[derive(Debug)]
+pub(crate) struct Network {
+    executor: Executor,
+    bucket: Arc<SimBucket>,
+    trace: Trace,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    chance: Chance,
+    faults: Faults,
+    hosts_off_ns: [i64; HOSTS],
+    /// Processes to be killed in this instant.
+    doomed: Vec<ProcessId>,
+}
+
+impl Network {
+    pub(crate) fn new(
+        executor: Executor,
+        bucket: Arc<SimBucket>,
+        trace: Trace,
+        mut chance: Chance,
+        faults: Faults,
+    ) -> Self {
+        let hosts_off_ns = std::array::from_fn(|_| chance.around_zero(HOST_OFF_NS));
+        let state = Mutex::new(State { chance, faults, hosts_off_ns, doomed: Vec::new() });
+        Self { executor, bucket, trace, state }
+    }
+
+    pub(crate) fn faults(&self) -> Faults {
+        self.state().faults.clone()
+    }
+
+    pub(crate) fn set_faults(&self, faults: Faults) {
+        self.state().faults = faults;
+    }
+
+    pub(crate) fn take_doomed(&self) -> Vec<ProcessId> {
+        std::mem::take(&mut self.state().doomed)
+    }
+
+    /// Sends a request on its way. When the sender of the answer is dropped, the connection was broken.
+    pub(crate) fn send(self: &Arc<Self>, from: &SimHost, request: Request) -> oneshot::Receiver<Delivered> {
+        let (tell, told) = oneshot::channel();
+        let on_condition = matches!(&request, Request::Put(_, _, when) if *when != When::Always);
+        let mut state = self.state();
+        let State { chance, faults, hosts_off_ns, .. } = &mut *state;
+        let journey = Journey {
+            fate: faults.fate(chance, on_condition),
+            there: faults.latency(chance),
+            back: faults.latency(chance),
+            // A broken connection is noticed, or not.
+            noticed: chance.happens(5_000),
+            crash: chance.happens(faults.crash_at_write),
+            host_off_ns: hosts_off_ns[chance.index(HOSTS)],
+            process: from.process(),
+            name: from.name().to_owned(),
+            network: self.clone(),
+            request,
+        };
+        drop(state);
+        self.executor.spawn(ProcessId::WORLD, Box::pin(journey.travel(tell)));
+        told
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One request, with all that will happen to it.
+struct Journey {
+    fate: Fate,
+    there: Duration,
+    back: Duration,
+    noticed: bool,
+    crash: bool,
+    host_off_ns: i64,
+    process: ProcessId,
+    name: String,
+    network: Arc<Network>,
+    request: Request,
+}
+
+impl Journey {
+    async fn travel(self, tell: oneshot::Sender<Delivered>) {
+        let executor = self.network.executor.clone();
+        executor.sleep(self.there).await;
+        let delivered = match self.fate {
+            Fate::Served => self.serve(""),
+            Fate::ThrottledButApplied => {
+                self.serve(" (told to slow down)");
+                self.failed(Cause::Throttled, "slow down, says a proxy")
+            }
+            Fate::Throttled => {
+                self.note("→ slow down");
+                self.failed(Cause::Throttled, "slow down")
+            }
+            Fate::Unreached => {
+                self.note("→ connection refused");
+                Delivered { date: None, ..self.failed(Cause::Unreached, "connection refused") }
+            }
+            Fate::Refused => {
+                self.note("→ refused without reason");
+                Delivered { reply: Ok(Reply::Put(PutAnswer::Refused)), date: Some(self.date()) }
+            }
+            Fate::Lost => {
+                self.note("→ lost on the way");
+                return self.lose(tell).await;
+            }
+            Fate::AnswerLost => {
+                self.serve(" (answer lost)");
+                return self.lose(tell).await;
+            }
+            Fate::Late(by) => {
+                self.note("→ held up on the way");
+                let carried_out_late = async {
+                    executor.sleep(by).await;
+                    self.serve(" (late)");
+                };
+                futures::future::join(carried_out_late, self.lose(tell)).await;
+                return;
+            }
+        };
+        executor.sleep(self.back).await;
+        // The client may have given up.
+        let _ = tell.send(delivered);
+    }
+
+    /// The client notices that the connection is gone, or waits until it gives up.
+    async fn lose(&self, mut tell: oneshot::Sender<Delivered>) {
+        if self.noticed {
+            self.network.executor.sleep(self.back).await;
+        } else {
+            tell.closed().await;
+        }
+    }
+
+    fn serve(&self, how: &str) -> Delivered {
+        let bucket = &self.network.bucket;
+        let reply = match &self.request {
+            Request::Get(key, unless) => Ok(Reply::Get(bucket.get(key, unless.as_ref()))),
+            Request::Put(key, body, when) => Ok(Reply::Put(bucket.put(key, body.clone(), when))),
+            Request::Delete(key) => {
+                bucket.delete(key);
+                Ok(Reply::Deleted)
+            }
+            Request::List(list) => bucket.list(list).map(Reply::Page),
+        };
+        match &reply {
+            Ok(reply) => self.note(format_args!("→ {reply}{how}")),
+            Err(failure) => self.note(format_args!("→ {}{how}", failure.error)),
+        }
+        if self.crash && matches!(reply, Ok(Reply::Put(PutAnswer::Written(_)))) {
+            self.network.state().doomed.push(self.process);
+        }
+        Delivered { reply, date: Some(self.date()) }
+    }
+
+    fn failed(&self, cause: Cause, why: &str) -> Delivered {
+        Delivered { reply: Err(Failure::passing(cause, why)), date: Some(self.date()) }
+    }
+
+    fn date(&self) -> (i64, Duration) {
+        let secs = (self.network.bucket.time_ns() + self.host_off_ns).div_euclid(1_000_000_000);
+        (secs, self.network.executor.now())
+    }
+
+    fn note(&self, what: impl fmt::Display) {
+        let now = self.network.executor.now();
+        self.network.trace.line(now, &self.name, format_args!("{} {what}", self.request));
+    }
+}
+
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Get(key, None) => write!(f, "get {key}"),
+            Self::Get(key, Some(version)) => write!(f, "get {key} unless {}", version.as_str()),
+            Self::Put(key, _, When::Absent) => write!(f, "put {key} if absent"),
+            Self::Put(key, _, When::Unchanged(version)) => {
+                write!(f, "put {key} if unchanged {}", version.as_str())
+            }
+            Self::Put(key, _, When::Always) => write!(f, "put {key}"),
+            Self::Delete(key) => write!(f, "delete {key}"),
+            Self::List(list) => {
+                write!(f, "list {}", list.prefix)?;
+                list.after.iter().try_for_each(|after| write!(f, " after {after}"))?;
+                list.cursor.iter().try_for_each(|_| write!(f, " (next page)"))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Get(Get::Found(object)) => write!(f, "found {}", object.version.as_str()),
+            Self::Get(Get::Missing) => f.write_str("missing"),
+            Self::Get(Get::Unchanged) => f.write_str("unchanged"),
+            Self::Put(PutAnswer::Written(version)) => write!(f, "written {}", version.as_str()),
+            Self::Put(PutAnswer::Refused) => f.write_str("refused"),
+            Self::Deleted => f.write_str("deleted"),
+            Self::Page(page) => {
+                write!(f, "{} keys, {} prefixes", page.entries.len(), page.prefixes.len())
+            }
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! The bucket as one process sees it: through the network, with a clock that learns from dated answers.
+//!
+//! The world knows the store's true time, so the clock is put to the test whenever a request leaves or an answer
+//! comes: the interval that it gives must hold the truth.
+
+use bytes::Bytes;
+use leasehold_store::clock::Clock;
+use leasehold_store::host::Host;
+use leasehold_store::seam::{Answer, Cause, Failure, Get, List, Page, PutAnswer, Store, Version, When};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::alarm::Alarm;
+use crate::bucket::SimBucket;
+use crate::executor::Executor;
+use crate::host::SimHost;
+use crate::network::{Delivered, Network, Reply, Request};
+
+/// An answer that took no longer than this tells any jump of the store's time from the time before it.
+const PROMPT: Duration = Duration::from_secs(1);
+
+/// The store of one process.
+#[derive(Debug)]
+pub struct SimStore {
+    host: Arc<SimHost>,
+    network: Arc<Network>,
+    bucket: Arc<SimBucket>,
+    executor: Executor,
+    clock: Clock,
+    alarm: Alarm,
+    /// The jump of the store's time from which the clock must have recovered.
+    recovered_from: Mutex<Option<Duration>>,
+}
+
+impl SimStore {
+    pub(crate) fn new(
+        host: Arc<SimHost>,
+        network: Arc<Network>,
+        bucket: Arc<SimBucket>,
+        executor: Executor,
+        alarm: Alarm,
+    ) -> Self {
+        let clock = Clock::dated(host.clone());
+        Self { host, network, bucket, executor, clock, alarm, recovered_from: Mutex::default() }
+    }
+
+    async fn ask(&self, request: Request) -> Result<Reply, Failure> {
+        self.test_clock("before a request");
+        let (sent, sent_at) = (self.host.instant(), self.executor.now());
+        let Ok(Delivered { reply, date }) = self.network.send(&self.host, request).await else {
+            return Err(Failure::passing(Cause::Unanswered, "the connection was broken"));
+        };
+        if let Some((date_secs, dated_at)) = date {
+            self.clock.observe(date_secs, sent, self.host.instant());
+            self.consider(sent_at, dated_at);
+            self.test_clock("after an answer");
+        }
+        reply
+    }
+
+    /// After a jump of the store's time its clock may be wrong until it has heard a prompt answer from after the
+    /// jump, and again when an answer from before the jump comes in late.
+    fn consider(&self, sent_at: Duration, dated_at: Duration) {
+        let Some(jumped_at) = self.bucket.jumped_at() else { return };
+        let mut recovered_from = self.recovered_from.lock().unwrap_or_else(PoisonError::into_inner);
+        if dated_at <= jumped_at {
+            *recovered_from = None;
+        } else if sent_at > jumped_at && self.executor.now().saturating_sub(sent_at) <= PROMPT {
+            *recovered_from = Some(jumped_at);
+        }
+    }
+
+    fn test_clock(&self, when: &str) {
+        let jumped_at = self.bucket.jumped_at();
+        let recovered_from = *self.recovered_from.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(now) = self.clock.now().filter(|_| jumped_at == recovered_from) else { return };
+        let truth = self.bucket.time_ns().div_euclid(1_000_000);
+        if !(now.earliest.as_millis()..=now.latest.as_millis()).contains(&truth) {
+            let (name, off) = (self.host.name(), truth - now.earliest.as_millis());
+            let width = now.width().map_or_else(|| "∞".to_owned(), |width| format!("{width:?}"));
+            self.alarm.raise(format!(
+                "{name}'s clock is wrong {when}: it is {off} ms after an interval begins that is {width} wide"
+            ));
+        }
+        if jumped_at.is_none() && !now.steady {
+            let name = self.host.name();
+            self.alarm.raise(format!("{name}'s clock is in doubt {when}, but the store's time never jumped"));
+        }
+    }
+}
+
+impl Store for SimStore {
+    fn get<'a>(&'a self, key: &'a str, unless: Option<&'a Version>) -> Answer<'a, Get> {
+        let request = Request::Get(key.to_owned(), unless.cloned());
+        Box::pin(async move {
+            match self.ask(request).await? {
+                Reply::Get(get) => Ok(get),
+                other => Err(mixed_up(&other)),
+            }
+        })
+    }
+
+    fn put<'a>(&'a self, key: &'a str, body: Bytes, when: &'a When) -> Answer<'a, PutAnswer> {
+        let request = Request::Put(key.to_owned(), body, when.clone());
+        Box::pin(async move {
+            match self.ask(request).await? {
+                Reply::Put(put) => Ok(put),
+                other => Err(mixed_up(&other)),
+            }
+        })
+    }
+
+    fn delete<'a>(&'a self, key: &'a str) -> Answer<'a, ()> {
+        let request = Request::Delete(key.to_owned());
+        Box::pin(async move {
+            match self.ask(request).await? {
+                Reply::Deleted => Ok(()),
+                other => Err(mixed_up(&other)),
+            }
+        })
+    }
+
+    fn list<'a>(&'a self, list: &'a List) -> Answer<'a, Page> {
+        let request = Request::List(list.clone());
+        Box::pin(async move {
+            match self.ask(request).await? {
+                Reply::Page(page) => Ok(page),
+                other => Err(mixed_up(&other)),
+            }
+        })
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    fn describe(&self) -> String {
+        "the simulated bucket".into()
+    }
+}
+
+/// A bug of the simulator itself.
+fn mixed_up(reply: &Reply) -> Failure {
+    Failure::last(leasehold_core::Kind::Internal, format!("the simulated bucket answered: {reply}"))
+}

@@ -1,0 +1,102 @@
+//! What happened, one line each, for people: `12.345678 w1 put counters/a if unchanged v12 → written v13`.
+//!
+//! The newest lines are kept, or all of them on demand; a running hash covers every line, so that two runs can be
+//! compared without keeping either.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::chance::{HASH_START, hash};
+
+/// So many of the newest lines are kept when not all are: enough to see what led to a failure.
+const LINES_KEPT: usize = 300;
+
+/// The lines of one run. Clones write to the same trace.
+#[derive(Debug, Clone)]
+pub struct Trace {
+    kept: Arc<Mutex<Kept>>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    lines: VecDeque<String>,
+    lines_max: usize,
+    count: u64,
+    hash: u64,
+}
+
+impl Trace {
+    /// A trace that keeps its newest lines.
+    #[must_use]
+    pub fn new() -> Self {
+        let kept = Kept { lines: VecDeque::new(), lines_max: LINES_KEPT, count: 0, hash: HASH_START };
+        Self { kept: Arc::new(Mutex::new(kept)) }
+    }
+
+    /// Keeps every line from now on.
+    pub fn keep_all(&self) {
+        self.kept().lines_max = usize::MAX;
+    }
+
+    /// Adds a line: when, who, what.
+    pub fn line(&self, at: Duration, who: &str, what: impl fmt::Display) {
+        let line = format!("{}.{:06} {who} {what}", at.as_secs(), at.subsec_micros());
+        let mut kept = self.kept();
+        kept.hash = hash(hash(kept.hash, line.as_bytes()), b"\n");
+        kept.count += 1;
+        if kept.lines.len() >= kept.lines_max {
+            kept.lines.pop_front();
+        }
+        kept.lines.push_back(line);
+    }
+
+    /// The lines that were kept, oldest first.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        self.kept().lines.iter().cloned().collect()
+    }
+
+    /// How many lines there were, kept or not.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.kept().count
+    }
+
+    /// Differs when any line differs.
+    #[must_use]
+    pub fn hash(&self) -> u64 {
+        self.kept().hash
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for Trace {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_lines_are_kept_and_all_are_hashed() {
+        let (short, full) = (Trace::new(), Trace::new());
+        full.keep_all();
+        for second in 0..1_000 {
+            short.line(Duration::from_secs(second), "w1", format_args!("does {second}"));
+            full.line(Duration::from_secs(second), "w1", format_args!("does {second}"));
+        }
+        assert_eq!((short.lines().len(), full.lines().len()), (LINES_KEPT, 1_000));
+        assert_eq!(short.lines().last().map(String::as_str), Some("999.000000 w1 does 999"));
+        assert_eq!((short.hash(), short.count()), (full.hash(), 1_000));
+        full.line(Duration::ZERO, "w1", "once more");
+        assert_ne!(short.hash(), full.hash());
+    }
+}

@@ -1,0 +1,98 @@
+//! What happens to processes and clocks: crashes, pauses, stalls, jumps.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::chance::Chance;
+use crate::executor::ProcessId;
+use crate::faults::Troubles;
+use crate::host::{SimHost, nanos};
+use crate::world::Inner;
+
+/// How often the faults are looked at while there is no trouble among them.
+const LOOK_EVERY: Duration = Duration::from_mins(10);
+
+/// Lets trouble come for as long as the world's faults ask for it.
+pub(crate) async fn come(world: Arc<Inner>) {
+    let mut chance = Chance::derived(world.seed, "trouble");
+    loop {
+        let Some(every) = world.network.faults().trouble_every else {
+            world.executor.sleep(LOOK_EVERY).await;
+            continue;
+        };
+        world.executor.sleep(chance.between(Duration::ZERO, every * 2)).await;
+        let faults = world.network.faults();
+        if faults.trouble_every.is_some() {
+            happen(&world, faults.troubles, &mut chance);
+        }
+    }
+}
+
+/// Kills an actor's process, if it is one that still lives; the actor is started again later.
+pub(crate) fn crash_process(world: &Arc<Inner>, process: ProcessId) {
+    let named = |(name, host): (String, Arc<SimHost>)| (host.process() == process).then_some(name);
+    if let Some(name) = living(world).into_iter().find_map(named) {
+        let mut chance = Chance::derived(world.seed, &format!("crash of {process:?}"));
+        crash(world, &name, process, &mut chance);
+    }
+}
+
+fn happen(world: &Arc<Inner>, shares: Troubles, chance: &mut Chance) {
+    let living = living(world);
+    let Some((name, host)) = living.get(chance.index(living.len())) else { return };
+    let Troubles { crash: to_crash, pause, stall, wall_jump, date_jump } = shares;
+    let drawn = chance.below(to_crash + pause + stall + wall_jump + date_jump);
+    let now = world.executor.now();
+    if drawn < to_crash {
+        crash(world, name, host.process(), chance);
+    } else if drawn < to_crash + pause {
+        world.executor.pause(host.process(), a_while(chance));
+    } else if drawn < to_crash + pause + stall {
+        let duration = a_while(chance);
+        world.trace.line(now, host.name(), "stalls, and its boot clock with it");
+        host.machine().miss(duration);
+        world.executor.pause(host.process(), duration);
+    } else if drawn < to_crash + pause + stall + wall_jump {
+        let by_ns = chance.around_zero(nanos(Duration::from_hours(2)));
+        world.trace.line(
+            now,
+            host.name(),
+            format_args!("has its wall clock set by {} s", by_ns / 1_000_000_000),
+        );
+        host.machine().jump_wall(by_ns);
+    } else {
+        let size = nanos(chance.between(Duration::from_secs(10), Duration::from_hours(1)));
+        let by_ns = if chance.happens(5_000) { size } else { -size };
+        world.trace.line(now, "store", format_args!("has its time set by {} s", by_ns / 1_000_000_000));
+        world.bucket.jump_time(by_ns);
+    }
+}
+
+/// Mostly seconds; sometimes longer than any lease. Never so short that a stall could not be noticed.
+fn a_while(chance: &mut Chance) -> Duration {
+    let most = if chance.happens(3_000) { Duration::from_mins(5) } else { Duration::from_secs(20) };
+    chance.between(Duration::from_secs(2), most)
+}
+
+fn crash(world: &Arc<Inner>, name: &str, process: ProcessId, chance: &mut Chance) {
+    if let Some(actor) = world.people().actors.get_mut(name) {
+        actor.host = None;
+    }
+    world.executor.kill(process);
+    if chance.happens(2_000) {
+        world.reboot(name);
+    }
+    let away = chance.between(Duration::from_millis(100), Duration::from_mins(1));
+    let (again, name) = (world.clone(), name.to_owned());
+    let restart = async move {
+        again.executor.sleep(away).await;
+        again.start(&name);
+    };
+    world.executor.spawn(ProcessId::WORLD, Box::pin(restart));
+}
+
+fn living(world: &Inner) -> Vec<(String, Arc<SimHost>)> {
+    let people = world.people();
+    let hosts = people.actors.iter().map(|(name, actor)| Some((name.clone(), actor.host.clone()?)));
+    hosts.flatten().collect()
+}

@@ -1,0 +1,296 @@
+//! The world: processes on machines, one bucket, a network between them, and all that can go wrong.
+//!
+//! ```text
+//!   actor ── starts ──▶ process ── SimHost, Client ──▶ SimStore ══ network ══▶ SimBucket
+//!     ▲                    │                              ║                        │
+//!     └── restarted ◀── killed                        faults                checks, each change
+//! ```
+//!
+//! A run is a function of its seed: replay it with the command that its failure names.
+
+use futures::future::BoxFuture;
+use leasehold_store::Client;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::alarm::Alarm;
+use crate::bucket::{Change, Objects, SimBucket};
+use crate::chance::Chance;
+use crate::executor::{Executor, ProcessId, Step};
+use crate::failed::Failed;
+use crate::faults::Faults;
+use crate::host::{Machine, SimHost};
+use crate::network::Network;
+use crate::store::SimStore;
+use crate::trace::Trace;
+use crate::trouble;
+
+/// Most steps without any time passing: more means that tasks wake each other for ever.
+const STEPS_AT_ONCE_MAX: u64 = 100_000;
+
+/// Looks at each change of the bucket, with everything that stands there since; an error fails the run.
+pub type Check = Box<dyn FnMut(&Change, &Objects) -> Result<(), String> + Send>;
+
+/// Starts an actor's work in a fresh process.
+pub type Start = Arc<dyn Fn(Arc<SimHost>, Client) -> BoxFuture<'static, ()> + Send + Sync>;
+
+/// A world that can be replayed.
+pub struct World {
+    scenario: String,
+    inner: Arc<Inner>,
+    checks: Vec<Check>,
+    steps: u64,
+}
+
+/// What the world's own tasks share with it.
+pub(crate) struct Inner {
+    pub(crate) seed: u64,
+    pub(crate) executor: Executor,
+    pub(crate) bucket: Arc<SimBucket>,
+    pub(crate) network: Arc<Network>,
+    pub(crate) trace: Trace,
+    pub(crate) alarm: Alarm,
+    pub(crate) people: Mutex<People>,
+}
+
+/// Who lives in the world.
+#[derive(Default)]
+pub(crate) struct People {
+    machines: BTreeMap<String, (Arc<Machine>, u64)>,
+    pub(crate) actors: BTreeMap<String, Actor>,
+}
+
+/// Someone who is started again after a crash.
+pub(crate) struct Actor {
+    pub(crate) start: Start,
+    pub(crate) host: Option<Arc<SimHost>>,
+}
+
+impl World {
+    /// A world at the beginning of time.
+    #[must_use]
+    pub fn new(seed: u64, faults: Faults) -> Self {
+        let trace = Trace::new();
+        let executor = Executor::new(Chance::derived(seed, "executor"), trace.clone());
+        let bucket = Arc::new(SimBucket::new(executor.clone()));
+        let chance = Chance::derived(seed, "network");
+        let network = Network::new(executor.clone(), bucket.clone(), trace.clone(), chance, faults);
+        let inner = Arc::new(Inner {
+            seed,
+            executor,
+            bucket,
+            network: Arc::new(network),
+            trace,
+            alarm: Alarm::default(),
+            people: Mutex::default(),
+        });
+        inner.executor.spawn(ProcessId::WORLD, Box::pin(trouble::come(inner.clone())));
+        Self { scenario: "counters".into(), inner, checks: Vec::new(), steps: 0 }
+    }
+
+    /// The name under which this world can be replayed.
+    #[must_use]
+    pub fn called(mut self, scenario: &str) -> Self {
+        scenario.clone_into(&mut self.scenario);
+        self
+    }
+
+    /// Starts a process on the machine of this name, which keeps its clocks from start to start.
+    #[must_use]
+    pub fn process(&self, name: &str) -> (Arc<SimHost>, Client) {
+        self.inner.process(name)
+    }
+
+    /// Starts an actor: its work runs in a process of its own, and again in a new one after each crash.
+    pub fn actor(
+        &self,
+        name: &str,
+        start: impl Fn(Arc<SimHost>, Client) -> BoxFuture<'static, ()> + Send + Sync + 'static,
+    ) {
+        let actor = Actor { start: Arc::new(start), host: None };
+        self.inner.people().actors.insert(name.to_owned(), actor);
+        self.inner.start(name);
+    }
+
+    /// Runs something in a process until it ends or the process is killed; a panic fails the run.
+    pub fn spawn(&self, process: ProcessId, work: impl Future<Output = ()> + Send + 'static) {
+        self.inner.executor.spawn(process, Box::pin(work));
+    }
+
+    /// Calls a check after every step that changed the bucket.
+    pub fn check(&mut self, check: impl FnMut(&Change, &Objects) -> Result<(), String> + Send + 'static) {
+        self.checks.push(Box::new(check));
+    }
+
+    /// No new fault from this moment on; what is on its way still comes.
+    pub fn stop_faults_at(&self, at: Duration) {
+        let (executor, network) = (self.inner.executor.clone(), self.inner.network.clone());
+        let trace = self.inner.trace.clone();
+        let stop = async move {
+            executor.sleep(at.saturating_sub(executor.now())).await;
+            network.set_faults(Faults::none());
+            trace.line(executor.now(), "world", "has no more faults");
+        };
+        self.spawn(ProcessId::WORLD, stop);
+    }
+
+    /// Runs until the condition holds; an error if it does not within so much virtual time, or any check fails.
+    pub fn run_until(&mut self, mut condition: impl FnMut() -> bool, limit: Duration) -> Result<(), Failed> {
+        let end = self.now() + limit;
+        let mut at_once = 0;
+        while !condition() {
+            if self.now() >= end {
+                return Err(self.failed(format!("what was waited for did not come within {limit:?}")));
+            }
+            self.steps += 1;
+            at_once += 1;
+            match self.inner.executor.step(end) {
+                Step::Polled => {}
+                Step::Panicked(words) => return Err(self.failed(format!("a task panicked: {words}"))),
+                Step::Passed => at_once = 0,
+                Step::AtRest => return Err(self.failed("nothing is left to happen, and nobody is done")),
+            }
+            if at_once > STEPS_AT_ONCE_MAX {
+                return Err(self.failed("the world does not come to rest: tasks wake each other for ever"));
+            }
+            self.after_step().map_err(|message| self.failed(message))?;
+        }
+        Ok(())
+    }
+
+    /// Lets so much virtual time pass.
+    pub fn run_for(&mut self, duration: Duration) -> Result<(), Failed> {
+        let (executor, end) = (self.inner.executor.clone(), self.now() + duration);
+        // Something must keep time going in a world in which nothing happens.
+        self.spawn(ProcessId::WORLD, executor.sleep(duration));
+        self.run_until(|| executor.now() >= end, duration + Duration::from_nanos(1))
+    }
+
+    /// The bucket, for raw reads.
+    #[must_use]
+    pub fn bucket(&self) -> &SimBucket {
+        &self.inner.bucket
+    }
+
+    /// Everything in the bucket.
+    #[must_use]
+    pub fn objects(&self) -> Objects {
+        self.inner.bucket.objects()
+    }
+
+    /// Virtual time since the beginning.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        self.inner.executor.now()
+    }
+
+    /// How many steps were taken: polls, and jumps of time.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// What happened.
+    #[must_use]
+    pub fn trace(&self) -> &Trace {
+        &self.inner.trace
+    }
+
+    /// For checks inside tasks: whoever raises it fails the run.
+    #[must_use]
+    pub fn alarm(&self) -> &Alarm {
+        &self.inner.alarm
+    }
+
+    /// The executor: to kill and to pause.
+    #[must_use]
+    pub fn executor(&self) -> &Executor {
+        &self.inner.executor
+    }
+
+    /// Chance for a scenario's own choices.
+    #[must_use]
+    pub fn chance(&self, purpose: &str) -> Chance {
+        Chance::derived(self.inner.seed, purpose)
+    }
+
+    /// The failure of this run, with all that is needed to look at it.
+    pub fn failed(&self, message: impl Into<String>) -> Failed {
+        let (seed, scenario, tail) = (self.inner.seed, self.scenario.clone(), self.inner.trace.lines());
+        Failed { seed, scenario, message: message.into(), at: self.now(), tail }
+    }
+
+    fn after_step(&mut self) -> Result<(), String> {
+        for change in self.inner.bucket.take_changes() {
+            let checks = &mut self.checks;
+            self.inner
+                .bucket
+                .look(|objects| checks.iter_mut().try_for_each(|check| check(&change, objects)))?;
+        }
+        for process in self.inner.network.take_doomed() {
+            trouble::crash_process(&self.inner, process);
+        }
+        self.inner.alarm.raised().map_or(Ok(()), Err)
+    }
+}
+
+impl Inner {
+    pub(crate) fn process(&self, name: &str) -> (Arc<SimHost>, Client) {
+        let machine = Chance::derived(self.seed, &format!("machine {name}"));
+        let mut people = self.people();
+        let (machine, starts) = people
+            .machines
+            .entry(name.to_owned())
+            .or_insert_with_key(|_| (Arc::new(Machine::new(&mut machine.clone())), 0));
+        *starts += 1;
+        let label = if *starts == 1 { name.to_owned() } else { format!("{name}.{starts}") };
+        let machine = machine.clone();
+        drop(people);
+        let chance = Chance::derived(self.seed, &format!("process {label}"));
+        let process = self.executor.process(&label);
+        let host = Arc::new(SimHost::new(process, label, machine, self.executor.clone(), chance));
+        let (network, bucket) = (self.network.clone(), self.bucket.clone());
+        let store = SimStore::new(host.clone(), network, bucket, self.executor.clone(), self.alarm.clone());
+        (host.clone(), Client::new(Arc::new(store), host))
+    }
+
+    /// Starts an actor's process.
+    pub(crate) fn start(&self, name: &str) {
+        let Some(start) = self.people().actors.get(name).map(|actor| actor.start.clone()) else { return };
+        let (host, client) = self.process(name);
+        self.trace.line(self.executor.now(), host.name(), "starts");
+        self.executor.spawn(host.process(), start(host.clone(), client));
+        if let Some(actor) = self.people().actors.get_mut(name) {
+            actor.host = Some(host);
+        }
+    }
+
+    /// Gives a machine a boot clock that begins anew.
+    pub(crate) fn reboot(&self, name: &str) {
+        let now = self.executor.now();
+        if let Some((machine, _)) = self.people().machines.get_mut(name) {
+            *machine = Arc::new(machine.rebooted(now));
+        }
+    }
+
+    pub(crate) fn people(&self) -> MutexGuard<'_, People> {
+        self.people.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.inner.executor.clear();
+    }
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("World")
+            .field("seed", &self.inner.seed)
+            .field("now", &self.now())
+            .finish_non_exhaustive()
+    }
+}
