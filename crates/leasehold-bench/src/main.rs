@@ -1,0 +1,33 @@
+//! Numbers: how many requests a thing takes, and then how fast it is, against a baseline of the same run.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | [`args`] | what can be asked for |
+//! | [`raw`] | the command `raw`: every kind of request on every store, ours against plain calls |
+//! | [`operation`] | the kinds of request, and the keys they are aimed at |
+//! | [`side`] | a round of requests, in flight together: asynchronous calls, or threads |
+//! | [`ours`] | the calls as the rest of Leasehold makes them |
+//! | [`plain_bucket`], [`plain_folder`] | the same calls without us: the baselines |
+//! | [`measure`] | ours and the baseline in alternating rounds, and what they come to |
+//! | [`histogram`] | latencies in a fixed amount of memory |
+//! | [`report`] | the only place that prints |
+#![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
+
+mod args;
+mod histogram;
+mod measure;
+mod operation;
+mod ours;
+mod plain_bucket;
+mod plain_folder;
+mod raw;
+mod report;
+mod side;
+
+use clap::Parser;
+
+fn main() -> anyhow::Result<()> {
+    match args::Args::parse().command {
+        args::Command::Raw(raw) => raw::run(&raw),
+    }
+}

@@ -1,0 +1,134 @@
+//! The only place that prints: requests first, then rates and latencies. Progress goes to standard error.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "printing is what this module is for")]
+
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use crate::args::Place;
+use crate::histogram::Histogram;
+use crate::measure::Measured;
+use crate::operation::Operation;
+
+pub(crate) struct Report {
+    json: bool,
+    stores: Vec<Value>,
+}
+
+impl Report {
+    pub(crate) fn new(json: bool) -> Self {
+        Self { json, stores: Vec::new() }
+    }
+
+    pub(crate) fn progress(place: Place, operation: Operation, in_flight: u32) {
+        if std::io::stderr().is_terminal() {
+            eprintln!("{} {} {in_flight}", place.name(), operation.name());
+        }
+    }
+
+    /// All about one store.
+    pub(crate) fn store(&mut self, place: Place, measured: &[Measured]) {
+        if self.json {
+            let rows: Vec<_> = measured.iter().map(as_json).collect();
+            self.stores.push(json!({"store": place.name(), "rows": rows}));
+        } else {
+            print_requests(place, measured);
+            print_rates(place, measured);
+        }
+    }
+
+    pub(crate) fn finish(self) {
+        if self.json {
+            println!("{}", json!({"stores": self.stores}));
+        }
+    }
+}
+
+/// What the ledger counted in the rounds that count, for all numbers in flight together.
+fn print_requests(place: Place, measured: &[Measured]) {
+    println!("{:<7} {:<10} {:>10}  requests by the ledger", "store", "operation", "operations");
+    for operation in Operation::ALL {
+        let rows = || measured.iter().filter(|row| row.operation == operation);
+        let operations: u64 = rows().map(|row| row.operations).sum();
+        let mut requests = BTreeMap::new();
+        for (kind, count) in rows().flat_map(|row| &row.requests) {
+            *requests.entry(*kind).or_insert(0) += count;
+        }
+        let requests: Vec<_> =
+            requests.iter().map(|((verb, outcome), count)| format!("{count} {verb} {outcome}")).collect();
+        if operations > 0 {
+            let requests = requests.join(", ");
+            println!("{:<7} {:<10} {operations:>10}  {requests}", place.name(), operation.name());
+        }
+    }
+    println!();
+}
+
+fn print_rates(place: Place, measured: &[Measured]) {
+    println!(
+        "{:<7} {:<10} {:>9} {:>9} {:>10} {:>6} {:>8} {:>8} {:>8} {:>8} {:>8}",
+        "store",
+        "operation",
+        "in flight",
+        "ours/s",
+        "baseline/s",
+        "ratio",
+        "p50 ms",
+        "p95 ms",
+        "p99 ms",
+        "cpu µs",
+        "baseline"
+    );
+    for row in measured {
+        let [p50, p95, p99] = percentiles(&row.ours);
+        println!(
+            "{:<7} {:<10} {:>9} {:>9.0} {:>10.0} {:>6.2} {p50:>8.3} {p95:>8.3} {p99:>8.3} {:>8.0} {:>8.0}",
+            place.name(),
+            row.operation.name(),
+            row.in_flight,
+            row.ours_per_second,
+            row.plain_per_second,
+            row.ratio,
+            cpu_us(row.ours_cpu, row.operations),
+            cpu_us(row.plain_cpu, row.plain_operations),
+        );
+    }
+    println!();
+}
+
+fn as_json(row: &Measured) -> Value {
+    let requests: Vec<_> = row
+        .requests
+        .iter()
+        .map(|((verb, outcome), count)| json!({"verb": verb, "outcome": outcome, "requests": count}))
+        .collect();
+    json!({
+        "operation": row.operation.name(),
+        "in_flight": row.in_flight,
+        "operations": row.operations,
+        "requests": requests,
+        "ours_per_second": row.ours_per_second,
+        "baseline_per_second": row.plain_per_second,
+        "ratio": row.ratio,
+        "ours_ms": named(&row.ours),
+        "baseline_ms": named(&row.plain),
+        "ours_cpu_us": cpu_us(row.ours_cpu, row.operations),
+        "baseline_cpu_us": cpu_us(row.plain_cpu, row.plain_operations),
+    })
+}
+
+/// Processor time of this process for one operation; what the server or the kernel's own threads use is not in it.
+#[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 operations")]
+fn cpu_us(cpu: Duration, operations: u64) -> f64 {
+    cpu.as_secs_f64() * 1e6 / operations.max(1) as f64
+}
+
+fn percentiles(latencies: &Histogram) -> [f64; 3] {
+    [50, 95, 99].map(|percent| latencies.percentile_ms(percent))
+}
+
+fn named(latencies: &Histogram) -> Value {
+    let [p50, p95, p99] = percentiles(latencies);
+    json!({"p50": p50, "p95": p95, "p99": p99})
+}
