@@ -88,15 +88,15 @@ impl Pair<'_> {
         let mut rates = Vec::new();
         let mut removed = *REMOVED.start();
         for round in 0..=ROUNDS {
-            let plan = planned(operation, in_flight, round, time / ROUNDS, removed);
+            let what = planned(operation, in_flight, round, time / ROUNDS, removed);
             let (ours, requests, plain);
             // Neither is always the first after a pause.
             if round % 2 == 0 {
-                (ours, requests) = self.ours(&plan)?;
-                plain = timed(self.plain, &plan)?;
+                (ours, requests) = self.ours(&what)?;
+                plain = timed(self.plain, &what)?;
             } else {
-                plain = timed(self.plain, &plan)?;
-                (ours, requests) = self.ours(&plan)?;
+                plain = timed(self.plain, &what)?;
+                (ours, requests) = self.ours(&what)?;
             }
             if round == 0 {
                 removed = enough_for(time / ROUNDS, ours.per_second().max(plain.per_second()));

@@ -2,8 +2,8 @@
 //!
 //! Requests: 1 get (the task), 1 put (the claim), 1 put (the lease entry), 1 delete (the ready entry).
 
-use leasehold_core::{Entry, 
-    Error, Event, LeaseId, Rejected, Result, State, Status, StoreTime, Task, TaskType, WorkerId,
+use leasehold_core::{
+    Entry, Error, Event, LeaseId, Rejected, Result, State, Status, StoreTime, Task, TaskType, WorkerId,
 };
 use leasehold_store::Purpose;
 use std::time::Duration;

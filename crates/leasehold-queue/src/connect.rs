@@ -84,7 +84,7 @@ impl News {
     pub async fn heard(&mut self) {
         if self.rung.changed().await.is_err() {
             // The queue is gone, and with it everyone who could ring.
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }
@@ -99,7 +99,12 @@ impl Queue {
             None => found(&client, wanted.unwrap_or(ShardLen::DEFAULT)).await?,
         };
         agree(&agreement, wanted)?;
-        Ok(Self { client, agreement: Arc::new(agreement), options: Arc::new(options), news: Arc::new(watch::Sender::new(0)) })
+        Ok(Self {
+            client,
+            agreement: Arc::new(agreement),
+            options: Arc::new(options),
+            news: Arc::new(watch::Sender::new(0)),
+        })
     }
 
     /// The same queue for use on another runtime.

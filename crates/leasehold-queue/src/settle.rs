@@ -88,6 +88,13 @@ impl Queue {
             Settlement::Stop => Event::Stop { lease_id },
         };
         let moved = self.change_loaded(Purpose::Settle, &claimed.loaded, &event, claimed.by.as_str()).await?;
+        // After a renewal the record calls for another entry than the one that is there. Its task has left that for
+        // good, and whatever it calls for now was written first.
+        if let (Moved::Done(_), Some(entry)) = (&moved, &claimed.entry)
+            && claimed.loaded.task.entry().as_ref() != Some(entry)
+        {
+            self.remove_entry(Purpose::Settle, entry).await;
+        }
         Ok(match moved {
             Moved::Done(loaded) | Moved::Overtaken(loaded) | Moved::Rejected(Rejected::AlreadySo, loaded) => {
                 Some(loaded.task)
