@@ -145,7 +145,9 @@ impl Poller {
         if let Some((found, met)) = ended {
             self.learn(found, &met);
         }
-        which.into_iter().for_each(|which| self.heard(which));
+        if let Some(which) = which {
+            self.heard(which);
+        }
     }
 
     fn heard(&mut self, which: usize) {
