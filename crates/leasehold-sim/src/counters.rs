@@ -3,7 +3,7 @@
 //! A counter is an object `number id id …` with the ids of all writes that made it, newest first. One *operation*
 //! is one wish to count up by one; it may need several writes, each with a fresh id, of which at most one may ever
 //! be carried out. A *flag* is an object of its own that is written without a condition, as index entries are, and
-//! so perhaps several times. The [`Judge`] watches the bucket and what the processes believe:
+//! so perhaps several times. The `Judge` watches the bucket and what the processes believe:
 //!
 //! * each change of a counter adds one to its number and one known id to its history, and changes nothing else;
 //! * no operation on a counter is ever carried out twice, however late;

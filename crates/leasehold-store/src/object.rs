@@ -3,8 +3,8 @@
 //! Its own retries are off. It would repeat puts on condition after 5xx, 408 and 429 by itself, so that a put
 //! that was carried out comes back as "precondition failed": a race won that looks lost. Every call here is one
 //! request, and what its answer means is decided from the status that was seen on the wire
-//! ([`http`]), not from the error it was turned into. Requests to S3 are dated by the store's time where the
-//! machine's own clock is wrong ([`sign`]).
+//! (`http`), not from the error it was turned into. Requests to S3 are dated by the store's time where the
+//! machine's own clock is wrong (`sign`).
 
 mod address;
 mod aws_files;
