@@ -87,7 +87,7 @@ impl Poller {
                 self.wait = self.pause;
                 continue;
             }
-            if self.engine.options.until_empty && self.slots.is_empty() && !self.is_more_coming() {
+            if self.engine.options.until_empty && self.slots.is_empty() && !self.is_more_coming().await {
                 return;
             }
             let jitter = self.engine.host().random_below(self.pause / 5);
@@ -277,9 +277,12 @@ impl Poller {
         left.map_or(self.pause, |left| left.max(Duration::from_millis(1)).min(self.pause))
     }
 
-    fn is_more_coming(&self) -> bool {
+    /// Whether something will be due soon, or may come back from another worker. A worker that stops when there is
+    /// nothing left does not leave behind what a lost one has held.
+    async fn is_more_coming(&mut self) -> bool {
         let Ok(now) = self.engine.queue.now() else { return true };
         let due = [self.next_due, self.remembered.first_claim()].into_iter().flatten().min();
         due.is_some_and(|due| due <= now.latest_known().plus(SOON))
+            || self.engine.do_others_hold_ours().await.unwrap_or(true)
     }
 }

@@ -1,10 +1,11 @@
 //! A worker from start to end.
 
 use futures::future::{Either, select};
-use leasehold_core::{Error, Result, Shard, TaskId, WorkerId, ids::Name};
+use leasehold_core::{Entry, Error, Index, Kind, Result, Shard, Status, TaskId, WorkerId, ids::Name};
 use leasehold_queue::Queue;
-use leasehold_store::Host;
+use leasehold_queue::discover::lists_of;
 use leasehold_store::host::Running;
+use leasehold_store::{Host, List, Purpose};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, HashSet};
@@ -204,6 +205,29 @@ impl Engine {
             Some(shards) => (shards, false),
             None => (&self.all_shards, true),
         }
+    }
+
+    /// Whether another worker holds a task of these shards that could be run here.
+    pub(crate) async fn do_others_hold_ours(&self) -> Result<bool> {
+        let (shards, all) = self.shards();
+        let mut lists =
+            if all { vec![List::all(Index::Lease.root())] } else { lists_of(Index::Lease, shards) };
+        while let Some(list) = lists.pop() {
+            let page = self.queue.client().list(Purpose::Discover, &list).await?;
+            for entry in page.entries.iter().filter_map(|listed| Entry::parse(&listed.key)) {
+                let task = match self.queue.get(&entry.id).await {
+                    Ok(task) => task,
+                    // Gone, or making no sense: not something that will come back.
+                    Err(error) if matches!(error.kind(), Kind::Invalid | Kind::Corrupt) => continue,
+                    Err(error) => return Err(error),
+                };
+                if task.status() == Status::Running && self.handlers.get(&task.task_type).is_some() {
+                    return Ok(true);
+                }
+            }
+            lists.extend(page.next.map(|cursor| list.at(cursor)));
+        }
+        Ok(false)
     }
 
     /// Registers a claim for renewal.

@@ -7,3 +7,4 @@ mod common;
 mod config;
 mod crashes;
 mod doctor;
+mod tasks;

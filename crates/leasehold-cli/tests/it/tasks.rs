@@ -1,0 +1,172 @@
+//! Tasks from the command line: what is printed, what is refused, and that what is refused writes nothing.
+
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+use crate::common::{leasehold, shown};
+
+struct Shelf {
+    root: tempfile::TempDir,
+}
+
+impl Shelf {
+    fn new() -> Self {
+        Self { root: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self) -> &Path {
+        self.root.path()
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = leasehold(args);
+        command.arg("--store").arg(self.path());
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> String {
+        let output = self.command(args).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    fn shown(&self, name: &str, args: &[&str]) {
+        shown(name, &mut self.command(args), Some(&self.path().canonicalize().unwrap()));
+    }
+
+    /// Every object that is part of the queue.
+    fn objects(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut open = vec![self.path().to_owned()];
+        while let Some(directory) = open.pop() {
+            for entry in std::fs::read_dir(directory).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() { open.push(path) } else { found.push(path.display().to_string()) }
+            }
+        }
+        found.retain(|path| !path.contains("/.leasehold/"));
+        found.sort();
+        found
+    }
+}
+
+#[test]
+fn a_task_lives_from_submit_to_its_output() {
+    let shelf = Shelf::new();
+    let id = shelf.run(&["submit", "-t", "greet", "-i", r#"{"name": "Ada"}"#, "--tag", "colour=red"]);
+    let waiting: Value = serde_json::from_str(&shelf.run(&["get", &id, "--json"])).unwrap();
+    assert_eq!((&waiting["status"], &waiting["tags"]["colour"]), (&"pending".into(), &"red".into()));
+    shelf.run(&["worker", "--id", "w1", "--exec", "greet=cat", "--drain"]);
+    let done: Value = serde_json::from_str(&shelf.run(&["wait", &id, "--json"])).unwrap();
+    assert_eq!(done["output"], serde_json::json!({"name": "Ada"}));
+    let history = shelf.run(&["history", &id, "--json"]);
+    let events: Vec<Value> = history.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let events: Vec<_> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
+    assert_eq!(events, ["submit", "claim", "complete"]);
+    assert_eq!(shelf.run(&["list", "--status", "completed", "--json"]).lines().count(), 1);
+    assert_eq!(shelf.run(&["list", "--status", "failed", "--json"]), "");
+    shelf.shown("check_clean", &["check"]);
+}
+
+#[test]
+fn exit_codes_of_programs_decide() {
+    let shelf = Shelf::new();
+    let submit = |kind: &str| shelf.run(&["submit", "-t", kind, "--max-attempts", "2"]);
+    let (later, never) = (submit("later"), submit("never"));
+    let programs =
+        ["--exec", "later=sh -c 'echo busy >&2; exit 75'", "--exec", "never=sh -c 'echo no >&2; exit 3'"];
+    let args: Vec<_> = ["worker", "--id", "w1", "--drain"].into_iter().chain(programs).collect();
+    shelf.run(&args);
+    let task = |id: &str| serde_json::from_str::<Value>(&shelf.run(&["get", id, "--json"])).unwrap();
+    let (later, never) = (task(&later), task(&never));
+    assert_eq!(
+        (&later["status"], &later["attempt"], &later["error"]),
+        (&"failed".into(), &2.into(), &"busy".into())
+    );
+    assert_eq!(
+        (&never["status"], &never["attempt"], &never["error"]),
+        (&"failed".into(), &1.into(), &"no".into())
+    );
+}
+
+#[test]
+fn many_tasks_are_understood_before_any_is_written() {
+    let shelf = Shelf::new();
+    shelf.run(&["init"]);
+    let before = shelf.objects();
+    let file = shelf.path().join(".leasehold/tasks.ndjson");
+    std::fs::write(&file, "{\"task_type\": \"a\"}\n\n{\"task_type\": \"b\", \"dely_secs\": 5}\n").unwrap();
+    shelf.shown("many_with_a_slip", &["submit-many", file.to_str().unwrap()]);
+    assert_eq!(shelf.objects(), before);
+    std::fs::write(
+        &file,
+        "{\"task_type\": \"a\"}\n{\"task_type\": \"b\", \"delay_secs\": 5, \"key\": \"k\"}\n",
+    )
+    .unwrap();
+    shelf.shown("many", &["submit-many", file.to_str().unwrap()]);
+    assert_eq!(shelf.objects().len(), before.len() + 5, "two tasks, two entries, one key");
+}
+
+#[test]
+fn bad_input_is_refused_in_one_line_and_writes_nothing() {
+    let shelf = Shelf::new();
+    shelf.run(&["init"]);
+    let before = shelf.objects();
+    let large = format!("\"{}\"", "x".repeat(300_000));
+    let large_file = shelf.path().join(".leasehold/large.json");
+    std::fs::write(&large_file, large).unwrap();
+    let large = format!("@{}", large_file.display());
+    for (name, args) in [
+        ("bad_unknown_id", ["get", "3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3"].as_slice()),
+        ("bad_malformed_id", &["get", "3f2c"]),
+        ("bad_json", &["submit", "-t", "a", "-i", "{oops"]),
+        ("bad_large", &["submit", "-t", "a", "-i", &large]),
+        ("bad_file", &["submit", "-t", "a", "-i", "@/no/such/file"]),
+        ("bad_time", &["submit", "-t", "a", "--at", "2126-01-01T00:00:00Z"]),
+        ("bad_delay", &["submit", "-t", "a", "--delay=-5"]),
+        ("bad_empty_type", &["submit", "-t", ""]),
+        ("bad_odd_type", &["submit", "-t", "a/b"]),
+        ("bad_long_type", &["submit", "-t", &"x".repeat(200)]),
+        ("bad_priority", &["submit", "-t", "a", "--priority", "10"]),
+        ("bad_tag", &["submit", "-t", "a", "--tag", "red"]),
+        ("bad_status", &["list", "--status", "done"]),
+        ("bad_shards", &["worker", "--exec", "a=true", "--shards", "00"]),
+        ("bad_range", &["worker", "--exec", "a=true", "--shard-range", "f-0"]),
+        ("bad_exec", &["worker", "--exec", "nothing"]),
+        ("bad_disagreement", &["init", "--shard-prefix-len", "2"]),
+        ("bad_retry_unknown", &["retry", "3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3"]),
+    ] {
+        shelf.shown(name, args);
+        assert_eq!(shelf.objects(), before, "{name} has written something");
+    }
+}
+
+#[test]
+fn operators_can_cancel_retry_and_reschedule() {
+    let shelf = Shelf::new();
+    let id = shelf.run(&["submit", "-t", "a", "--delay", "3600"]);
+    let status =
+        || serde_json::from_str::<Value>(&shelf.run(&["get", &id, "--json"])).unwrap()["status"].clone();
+    shelf.run(&["reschedule", &id, "--at", "2027-01-01T00:00:00Z"]);
+    shelf.run(&["cancel", &id]);
+    assert_eq!(status(), "cancelled");
+    let again = shelf.command(&["cancel", &id]).output().unwrap();
+    assert_eq!(again.status.code(), Some(1));
+    shelf.run(&["retry", &id]);
+    assert_eq!(status(), "pending");
+    shelf.run(&["cancel", "--type", "a"]);
+    assert_eq!(status(), "cancelled");
+}
+
+#[test]
+fn the_demo_ends_by_itself_with_everything_done() {
+    let output = leasehold(&["demo"]).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{said}");
+    for part in
+        ["alice is dead", "the lease of alice ran out", "for a million tasks", "All 200 tasks were completed"]
+    {
+        assert!(said.contains(part), "no `{part}` in {said}");
+    }
+}
