@@ -27,6 +27,8 @@ pub(super) struct Judge {
 #[derive(Default)]
 struct Case {
     tasks: BTreeMap<String, Raw>,
+    /// Tasks that are not final.
+    open: BTreeSet<String>,
     pointers: BTreeMap<String, BTreeSet<Pointer>>,
     acknowledged: Vec<TaskId>,
     by_key: BTreeMap<u64, TaskId>,
@@ -86,12 +88,13 @@ impl Judge {
             let after = change.after.as_ref().ok_or_else(|| format!("P1: task {id} is gone"))?;
             let new = Raw::read(after).map_err(|why| format!("task {id}: {why}"))?;
             case.task_changed(id, &new, now).map_err(|why| format!("task {id}: {why}"))?;
+            if new.is_final() { case.open.remove(id) } else { case.open.insert(id.to_owned()) };
             case.tasks.insert(id.to_owned(), new);
             id.to_owned()
         } else {
             return Ok(());
         };
-        case.covered(&id)
+        case.covered(&id, now.is_some())
     }
 
     /// What a producer was told of an order.
@@ -182,7 +185,7 @@ impl Judge {
     pub(super) fn is_at_rest(&self) -> bool {
         self.is_calm() && {
             let case = self.case();
-            case.producing == 0 && case.tasks.values().all(Raw::is_final)
+            case.producing == 0 && case.open.is_empty()
         }
     }
 
@@ -229,13 +232,14 @@ impl Case {
         Ok(())
     }
 
-    /// A task that is not final has an entry that is not ahead of it, and not due later (promise P5).
-    fn covered(&self, id: &str) -> Judged {
+    /// A task that is not final has an entry that is not ahead of it, and not due later (promise P5). Once the store's
+    /// time was set back, an entry may be due later: the task is found later, but found.
+    fn covered(&self, id: &str, is_steady: bool) -> Judged {
         let Some(task) = self.tasks.get(id) else { return Ok(()) };
         let Some(due) = task.due() else { return Ok(()) };
         let rev = task.number("rev");
         let pointers = self.pointers.get(id);
-        let covers = |pointer: &Pointer| pointer.rev <= rev && pointer.minute <= due;
+        let covers = |pointer: &Pointer| pointer.rev <= rev && (pointer.minute <= due || !is_steady);
         if pointers.is_some_and(|pointers| pointers.iter().any(covers)) {
             return Ok(());
         }
