@@ -132,6 +132,12 @@ impl Queue {
         &self.agreement
     }
 
+    /// What this client has chosen for itself.
+    #[must_use]
+    pub fn options(&self) -> &QueueOptions {
+        &self.options
+    }
+
     /// How many hex digits name a shard.
     #[must_use]
     pub fn shard_len(&self) -> ShardLen {

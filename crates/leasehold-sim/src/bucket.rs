@@ -43,6 +43,8 @@ pub struct Change {
 pub struct SimBucket {
     executor: Executor,
     state: Mutex<State>,
+    /// Apart from the state, so that a look at everything may ask for the time.
+    time: Mutex<Time>,
 }
 
 #[derive(Debug, Default)]
@@ -50,6 +52,10 @@ struct State {
     objects: Objects,
     writes: u64,
     changes: Vec<Change>,
+}
+
+#[derive(Debug, Default)]
+struct Time {
     /// How far the store's time is ahead of virtual time, beside the epoch.
     offset_ns: i64,
     /// When the offset last jumped.
@@ -58,26 +64,26 @@ struct State {
 
 impl SimBucket {
     pub(crate) fn new(executor: Executor) -> Self {
-        Self { executor, state: Mutex::default() }
+        Self { executor, state: Mutex::default(), time: Mutex::default() }
     }
 
     /// The store's time, exactly, in nanoseconds since 1970.
     #[must_use]
     pub fn time_ns(&self) -> i64 {
-        EPOCH_NS + nanos(self.executor.now()) + self.state().offset_ns
+        EPOCH_NS + nanos(self.executor.now()) + self.time().offset_ns
     }
 
     /// When, in virtual time, the store's time last jumped.
     #[must_use]
     pub fn jumped_at(&self) -> Option<Duration> {
-        self.state().jumped_at
+        self.time().jumped_at
     }
 
     pub(crate) fn jump_time(&self, by_ns: i64) {
         let now = self.executor.now();
-        let mut state = self.state();
-        state.offset_ns += by_ns;
-        state.jumped_at = Some(now);
+        let mut time = self.time();
+        time.offset_ns += by_ns;
+        time.jumped_at = Some(now);
     }
 
     /// Everything as it stands.
@@ -137,6 +143,10 @@ impl SimBucket {
             pager.offer(key, || Entry { key: key.clone(), modified: stored.modified, size });
         }
         Ok(pager.finish())
+    }
+
+    fn time(&self) -> MutexGuard<'_, Time> {
+        self.time.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

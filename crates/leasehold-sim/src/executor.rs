@@ -143,6 +143,14 @@ impl Executor {
         }
     }
 
+    /// Whether a process stands still, or has gone on only in this instant.
+    #[must_use]
+    pub fn is_paused(&self, process: ProcessId) -> bool {
+        let core = lock(&self.core);
+        let Process { paused_until, .. } = &core.processes[process.0];
+        !paused_until.is_zero() && *paused_until >= core.now
+    }
+
     /// Drops every task and timer: they hold the executor, which holds them.
     pub fn clear(&self) {
         let mut core = lock(&self.core);
@@ -193,6 +201,8 @@ impl Executor {
     fn choose(&self) -> Option<(u64, ProcessId, BoxFuture<'static, ()>, Arc<TaskWaker>)> {
         let mut core = lock(&self.core);
         let mut ready = lock(&self.ready);
+        // Whoever wakes several at once may do so in any order; tokio does.
+        ready.sort_unstable();
         while !ready.is_empty() {
             let index = core.chance.index(ready.len());
             let task = ready.swap_remove(index);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::counters;
+use crate::queue::{self, Broken};
 use crate::failed::Failed;
 use crate::faults::Faults;
 use crate::world::World;
@@ -12,6 +13,8 @@ use crate::world::World;
 pub enum Scenario {
     /// Processes count up shared numbers; see [`counters`].
     Counters,
+    /// Producers, workers and an operator on one queue; see [`queue`].
+    Queue,
 }
 
 /// A deliberate mistake, for tests: a check that cannot fail is worth nothing.
@@ -21,6 +24,8 @@ pub enum Mutant {
     LostAnswerIsLostRace,
     /// A write that others have built upon is not looked for in what they wrote.
     ForgetsHistory,
+    /// A store that breaks a rule of the queue behind its back.
+    Broken(Broken),
 }
 
 /// How to play it.
@@ -59,13 +64,14 @@ pub struct Report {
 
 impl Scenario {
     /// Every scenario.
-    pub const ALL: [Scenario; 1] = [Scenario::Counters];
+    pub const ALL: [Scenario; 2] = [Scenario::Counters, Scenario::Queue];
 
     /// Its name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Counters => "counters",
+            Self::Queue => "queue",
         }
     }
 
@@ -83,6 +89,7 @@ impl Scenario {
         }
         let summary = match self {
             Self::Counters => counters::play(&mut world, options.mutant)?,
+            Self::Queue => queue::play(&mut world, options.mutant)?,
         };
         let trace = world.trace();
         Ok(Report {

@@ -9,7 +9,7 @@
 //! A run is a function of its seed: replay it with the command that its failure names.
 
 use futures::future::BoxFuture;
-use leasehold_store::Client;
+use leasehold_store::{Client, Store};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,6 +36,9 @@ pub type Check = Box<dyn FnMut(&Change, &Objects) -> Result<(), String> + Send>;
 /// Starts an actor's work in a fresh process.
 pub type Start = Arc<dyn Fn(Arc<SimHost>, Client) -> BoxFuture<'static, ()> + Send + Sync>;
 
+/// Puts something between a process and its store.
+pub type Wrap = Arc<dyn Fn(Arc<dyn Store>) -> Arc<dyn Store> + Send + Sync>;
+
 /// A world that can be replayed.
 pub struct World {
     scenario: String,
@@ -53,6 +56,7 @@ pub(crate) struct Inner {
     pub(crate) trace: Trace,
     pub(crate) alarm: Alarm,
     pub(crate) people: Mutex<People>,
+    wrap: Mutex<Option<Wrap>>,
 }
 
 /// Who lives in the world.
@@ -85,6 +89,7 @@ impl World {
             trace,
             alarm: Alarm::default(),
             people: Mutex::default(),
+            wrap: Mutex::default(),
         });
         inner.executor.spawn(ProcessId::WORLD, Box::pin(trouble::come(inner.clone())));
         Self { scenario: "counters".into(), inner, checks: Vec::new(), steps: 0 }
@@ -95,6 +100,11 @@ impl World {
     pub fn called(mut self, scenario: &str) -> Self {
         scenario.clone_into(&mut self.scenario);
         self
+    }
+
+    /// Puts something between the processes that start from now on and their stores: a deliberate mistake.
+    pub fn wrap_stores(&self, wrap: Wrap) {
+        *self.inner.wrap.lock().unwrap_or_else(PoisonError::into_inner) = Some(wrap);
     }
 
     /// Starts a process on the machine of this name, which keeps its clocks from start to start.
@@ -172,6 +182,12 @@ impl World {
     #[must_use]
     pub fn bucket(&self) -> &SimBucket {
         &self.inner.bucket
+    }
+
+    /// The same, to be kept by a judge.
+    #[must_use]
+    pub fn bucket_handle(&self) -> Arc<SimBucket> {
+        self.inner.bucket.clone()
     }
 
     /// Everything in the bucket.
@@ -253,7 +269,10 @@ impl Inner {
         let host = Arc::new(SimHost::new(process, label, machine, self.executor.clone(), chance));
         let (network, bucket) = (self.network.clone(), self.bucket.clone());
         let store = SimStore::new(host.clone(), network, bucket, self.executor.clone(), self.alarm.clone());
-        (host.clone(), Client::new(Arc::new(store), host))
+        let wrap = self.wrap.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let store: Arc<dyn Store> = Arc::new(store);
+        let store = wrap.map_or_else(|| store.clone(), |wrap| wrap(store.clone()));
+        (host.clone(), Client::new(store, host))
     }
 
     /// Starts an actor's process.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::handler::{Context, TaskError};
-use crate::renew::{Held, Stop};
+use crate::renew::{Held, Stop, time_left};
 use crate::run::Engine;
 
 /// Between two tries to settle with a store that does not answer.
@@ -30,8 +30,14 @@ impl Engine {
             tracing::warn!(task = %found.entry.id, "the claim failed: {error}");
             Met::NotDue(found.written_at)
         });
-        if let Met::Claimed(claimed) = &met {
-            self.execute(claimed).await;
+        match &met {
+            // The answer came so late that nothing is left of the claim: whoever finds that puts the task back.
+            Met::Claimed(claimed) if time_left(&self.queue, claimed.expires_at()).is_none() => {
+                tracing::warn!(task = %found.entry.id, "the claim ran out before it was confirmed");
+                self.count(None);
+            }
+            Met::Claimed(claimed) => self.execute(claimed).await,
+            _ => {}
         }
         (found, met)
     }

@@ -25,6 +25,8 @@ use crate::shutdown::{Shutdown, Stage};
 const FOREIGN_PAUSE: Duration = Duration::from_mins(5);
 /// An entry whose task is not there yet: its producer is probably between its two writes.
 const AHEAD_PAUSE: Duration = Duration::from_secs(1);
+/// The same, when it has not come for a while: its producer may be in trouble, and succeed later.
+const AHEAD_PAUSE_MAX: Duration = Duration::from_mins(1);
 /// Pause after a look that failed.
 const FAILED_PAUSE: Duration = Duration::from_secs(1);
 /// A worker that stops when there is nothing left waits for what is due so soon.
@@ -167,7 +169,15 @@ impl Poller {
             Met::Foreign(_) => (soon.plus(FOREIGN_PAUSE), Next::Claim),
             // The next look tells whether it is still there, and then it is swept.
             Met::Stale | Met::Expired => (soon, Next::Sweep),
-            Met::Ahead => (soon.plus(AHEAD_PAUSE), Next::Claim),
+            // Its producer has given up, or never will be heard of again.
+            Met::Ahead if now.is_past(found.written_at.plus(self.engine.queue.options().ahead_grace)) => {
+                (soon, Next::Sweep)
+            }
+            // The older it is, the less likely its task still comes.
+            Met::Ahead => {
+                let age = soon.since(found.written_at);
+                (soon.plus((age / 4).clamp(AHEAD_PAUSE, AHEAD_PAUSE_MAX)), Next::Claim)
+            }
             Met::Corrupt(error) => {
                 self.engine.report(&error.to_string());
                 (now.latest_known().plus(CORRUPT_PAUSE), Next::Sweep)

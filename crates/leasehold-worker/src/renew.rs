@@ -123,8 +123,14 @@ pub async fn run(queue: Queue, lease: Duration, mut claims: mpsc::UnboundedRecei
 async fn keep(queue: Queue, lease: Duration, held: Arc<Held>) {
     let host = queue.client().host().clone();
     let mut pause = lease / 3;
+    let mut expires_at = held.claim().await.expires_at();
     loop {
-        let due = Box::pin(select(host.sleep(pause), Box::pin(held.hurry.notified())));
+        // An answer may have come so late that little is left of the claim, or nothing.
+        let Some(left) = time_left(&queue, expires_at) else {
+            held.stop(Stop::Lost);
+            return;
+        };
+        let due = Box::pin(select(host.sleep(pause.min(left)), Box::pin(held.hurry.notified())));
         if let Either::Left(_) = select(Box::pin(held.until_ended()), due).await {
             return;
         }
@@ -151,6 +157,7 @@ async fn keep(queue: Queue, lease: Duration, held: Arc<Held>) {
                     held.stop(Stop::Cancelled);
                 }
                 *claimed = *kept;
+                expires_at = claimed.expires_at();
                 pause = lease / 3;
             }
             Ok(Renewal::Lost) => {
@@ -184,7 +191,7 @@ impl Held {
 }
 
 /// How long the claim can still be trusted; nothing if it cannot.
-fn time_left(queue: &Queue, expires_at: StoreTime) -> Option<Duration> {
+pub(crate) fn time_left(queue: &Queue, expires_at: StoreTime) -> Option<Duration> {
     let now = queue.now().ok()?;
     now.is_before(expires_at).then(|| expires_at.since(now.latest))
 }

@@ -1,0 +1,272 @@
+//! Producers, workers and an operator, with all that they do.
+
+use leasehold_core::new_task::Start;
+use leasehold_core::{NewTask, StoreTime};
+use leasehold_queue::{Queue, QueueOptions, UniqueKey};
+use leasehold_store::{Client, Host, HostExt};
+use leasehold_worker::{Context, Polling, Shutdown, TaskError, Worker, WorkerOptions};
+use serde_json::{Value, json};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::judge::Judge;
+use crate::alarm::Alarm;
+use crate::chance::Chance;
+use crate::host::SimHost;
+use crate::trace::Trace;
+use crate::world::World;
+
+const PRODUCERS: usize = 2;
+const WORKERS: usize = 3;
+/// Longest rest between two submits.
+const REST_MAX: Duration = Duration::from_secs(12);
+/// A handler looks around so often.
+const SLICE: Duration = Duration::from_secs(1);
+const KINDS: [&str; 6] = ["quick", "long", "retries", "fatal", "snoozes", "panics"];
+
+/// Everyone, and what they share.
+#[derive(Clone)]
+pub(super) struct Cast {
+    judge: Judge,
+    alarm: Alarm,
+    trace: Trace,
+    lease: Duration,
+    /// What each producer has still to submit, newest last.
+    orders: Arc<[Mutex<Orders>; PRODUCERS]>,
+}
+
+#[derive(Default)]
+struct Orders {
+    left: Vec<Order>,
+    /// One was begun, and nobody knows yet how it ended.
+    is_open: bool,
+}
+
+/// One submit to be made.
+#[derive(Debug, Clone)]
+struct Order {
+    number: u64,
+    key: Option<u64>,
+    kind: &'static str,
+    start: Start,
+    expires_in: Option<Duration>,
+    timeout_secs: Option<u64>,
+}
+
+impl Cast {
+    pub(super) fn new(world: &World, judge: Judge, chance: &mut Chance) -> Self {
+        let count = 20 + chance.below(20);
+        judge.expect(usize::try_from(count).unwrap_or(0));
+        let orders: [Mutex<Orders>; PRODUCERS] = Default::default();
+        for number in 0..count {
+            let order = Order::new(number, chance);
+            lock(&orders[chance.index(PRODUCERS)]).left.push(order);
+        }
+        let lease = chance.between(Duration::from_secs(10), Duration::from_secs(20));
+        let (alarm, trace) = (world.alarm().clone(), world.trace().clone());
+        Self { judge, alarm, trace, lease, orders: Arc::new(orders) }
+    }
+
+    /// Everyone starts.
+    pub(super) fn enter(&self, world: &World) {
+        for number in 0..PRODUCERS {
+            let cast = self.clone();
+            world.actor(&format!("p{}", number + 1), move |host, client| {
+                Box::pin(cast.clone().produce(number, host, client))
+            });
+        }
+        for number in 1..=WORKERS {
+            let (cast, name) = (self.clone(), format!("w{number}"));
+            let own = name.clone();
+            world.actor(&name, move |host, client| Box::pin(cast.clone().work(own.clone(), host, client)));
+        }
+        let cast = self.clone();
+        world.actor("operator", move |host, client| Box::pin(cast.clone().operate(host, client)));
+    }
+
+    async fn connect(&self, host: &SimHost, client: Client, by: &str) -> Queue {
+        loop {
+            let options =
+                QueueOptions { by: by.to_owned(), shard_prefix_len: Some(1), ..QueueOptions::default() };
+            match Queue::connect(client.clone(), options).await {
+                Ok(queue) => return queue,
+                Err(error) => self.note(host, format!("cannot connect: {error}")),
+            }
+            host.sleep(SLICE).await;
+        }
+    }
+
+    async fn produce(self, producer: usize, host: Arc<SimHost>, client: Client) {
+        if std::mem::take(&mut lock(&self.orders[producer]).is_open) {
+            self.judge.cut();
+        }
+        let queue = self.connect(&host, client, "producer").await;
+        loop {
+            host.sleep(host.random_below(REST_MAX)).await;
+            let order = {
+                let mut orders = lock(&self.orders[producer]);
+                let Some(order) = orders.left.pop() else { return };
+                orders.is_open = true;
+                order
+            };
+            let told = match order.key {
+                None => queue.submit(order.task()).await,
+                Some(key) => queue.submit_once(order.task(), UniqueKey::new(format!("key {key}"))).await,
+            };
+            self.note(&host, format!("was told of submit {}: {told:?}", order.number));
+            lock(&self.orders[producer]).is_open = false;
+            self.alarm.check(self.judge.told(order.number, order.key, &told));
+        }
+    }
+
+    async fn work(self, name: String, host: Arc<SimHost>, client: Client) {
+        let queue = self.connect(&host, client, &name).await;
+        loop {
+            let shutdown = Shutdown::default();
+            let is_last = self.judge.is_calm() && name == "w1";
+            if self.judge.is_calm() && !is_last {
+                return;
+            }
+            let stopping = (!is_last).then(|| {
+                let (stop, sleep) = (shutdown.clone(), host.sleep(host.random_below(Duration::from_mins(4))));
+                let aborts = host.random().is_multiple_of(2);
+                host.spawn(Box::pin(async move {
+                    sleep.await;
+                    if aborts { stop.abort() } else { stop.drain() }
+                }))
+            });
+            if let Err(error) = self.run_worker(&queue, &name, &host, shutdown).await {
+                self.alarm.raise(format!("{name} ended: {error}"));
+            }
+            drop(stopping);
+        }
+    }
+
+    async fn run_worker(
+        &self,
+        queue: &Queue,
+        name: &str,
+        host: &Arc<SimHost>,
+        shutdown: Shutdown,
+    ) -> leasehold_core::Result<()> {
+        let (cast, own) = (self.clone(), host.clone());
+        let polling = Polling { max: Duration::from_secs(20), ..Polling::default() };
+        let options = WorkerOptions {
+            concurrency: 3,
+            lease: self.lease,
+            polling,
+            drain: Duration::from_secs(8),
+            recover_every: Duration::from_secs(15),
+            ..WorkerOptions::default()
+        };
+        let worker = Worker::new(queue.clone(), name, None)?.options(options);
+        let worker = worker
+            .handle("*", move |context, _: Value| cast.clone().handle(own.clone(), context))?;
+        let counts = worker.run(shutdown).await?;
+        self.note(host, format!("has stopped: {counts:?}"));
+        Ok(())
+    }
+
+    /// One run of a handler.
+    async fn handle(self, host: Arc<SimHost>, context: Context) -> Result<u64, TaskError> {
+        let run = match self.judge.begin(&context, host.process()) {
+            Ok(run) => run,
+            Err(wrong) => {
+                self.alarm.raise(wrong);
+                return Ok(0);
+            }
+        };
+        let _ends = Ends { judge: self.judge.clone(), run };
+        let (kind, attempt) = (context.task().task_type.to_string(), context.attempt());
+        let most = if kind == "long" { self.lease * 3 } else { SLICE * 2 };
+        let until = self.judge.now() + host.random_below(most);
+        loop {
+            self.alarm.check(self.judge.goes_on(run));
+            if self.judge.now() >= until {
+                break;
+            }
+            host.sleep(SLICE.min(until - self.judge.now() + Duration::from_millis(1))).await;
+        }
+        match kind.as_str() {
+            "retries" if attempt < 3 => Err(TaskError::Retry("not yet".into())),
+            "fatal" => Err(TaskError::Permanent("never".into())),
+            "snoozes" if context.epoch() < 3 => Err(TaskError::Snooze(host.random_below(SLICE * 60))),
+            // Without the noise of a panic's own message.
+            "panics" if attempt < 2 => std::panic::resume_unwind(Box::new("as asked")),
+            _ => {
+                self.judge.succeed(&context);
+                Ok(context.epoch())
+            }
+        }
+    }
+
+    async fn operate(self, host: Arc<SimHost>, client: Client) {
+        let queue = self.connect(&host, client, "operator").await;
+        while !self.judge.is_calm() {
+            host.sleep(host.random_below(REST_MAX)).await;
+            let known = self.judge.acknowledged();
+            if known.is_empty() {
+                continue;
+            }
+            let id = known[usize::try_from(host.random() % known.len() as u64).unwrap_or(0)];
+            let what = host.random() % 4;
+            let done = match what {
+                0 => queue.cancel(&id).await,
+                1 | 2 => queue.retry(&id).await,
+                _ => match queue.now() {
+                    Ok(now) => queue.reschedule(&id, soon(now.earliest, &host)).await,
+                    Err(error) => Err(error),
+                },
+            };
+            let done = done.map(|done| format!("{done:?}").chars().take(60).collect::<String>());
+            self.note(&host, format!("did {what} to {id}: {done:?}"));
+        }
+    }
+
+    fn note(&self, host: &SimHost, what: String) {
+        self.trace.line(self.judge.now(), host.name(), what);
+    }
+}
+
+fn soon(now: StoreTime, host: &SimHost) -> StoreTime {
+    now.plus(host.random_below(Duration::from_mins(3)))
+}
+
+/// Tells the judge that a handler is no more, however it came to that.
+struct Ends {
+    judge: Judge,
+    run: u64,
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.judge.end(self.run);
+    }
+}
+
+impl Order {
+    fn new(number: u64, chance: &mut Chance) -> Self {
+        let key = chance.happens(3_000).then(|| chance.below(4));
+        // Whoever shares a key wants the same.
+        let kind = key.map_or_else(|| chance.index(KINDS.len()), |key| usize::try_from(key).unwrap_or(0));
+        let start = match chance.below(3) {
+            0 => Start::After(chance.between(Duration::ZERO, Duration::from_secs(90))),
+            _ => Start::Now,
+        };
+        let expires_in =
+            chance.happens(2_000).then(|| chance.between(Duration::from_secs(100), Duration::from_mins(4)));
+        let timeout_secs = chance.happens(1_500).then(|| 1 + chance.below(20));
+        Self { number, key, kind: KINDS[kind], start, expires_in, timeout_secs }
+    }
+
+    fn task(&self) -> NewTask {
+        let input = self.key.map_or_else(|| json!({ "submit": self.number }), |key| json!({ "key": key }));
+        let mut task = NewTask::new(self.kind, input).expect("the kinds are good names");
+        (task.start, task.expires_in, task.timeout_secs) = (self.start, self.expires_in, self.timeout_secs);
+        task
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
