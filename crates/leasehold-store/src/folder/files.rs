@@ -1,11 +1,11 @@
 //! Objects as files: the four requests as system calls.
 
 use leasehold_core::{Error, Result, keys};
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::clock::FolderClock;
 use super::locks::Locks;
@@ -27,8 +27,8 @@ pub(super) struct Files {
     directories: Directories,
     locks: Locks,
     temps: Temps,
-    /// Keys that this process has renamed into place and not yet seen synced.
-    unsynced: Mutex<HashSet<String>>,
+    /// Keys that this process has renamed into place and not yet seen synced, with the number of writers.
+    unsynced: Mutex<HashMap<String, u32>>,
 }
 
 impl Files {
@@ -68,8 +68,8 @@ impl Files {
     pub(super) fn get(&self, key: &str, unless: Option<&Version>) -> io::Result<Get> {
         let path = self.root.join(key);
         let object = read(&path)?;
-        if self.unsynced.lock().unwrap_or_else(PoisonError::into_inner).contains(key) {
-            self.make_durable(key, &path)?;
+        if self.unsynced().contains_key(key) {
+            self.sync_parent(&path)?;
         }
         Ok(match object {
             None => Get::Missing,
@@ -83,17 +83,20 @@ impl Files {
         let lock = self.locks.hold(key)?;
         if body.is_empty() && *when == When::Always && self.touch(&path)? {
             drop(lock);
-            self.make_durable(key, &path)?;
+            self.sync_parent(&path)?;
             return Ok(PutAnswer::Written(version(body)));
         }
         if *when != When::Always && !when.holds(read(&path)?.as_ref()) {
             return Ok(PutAnswer::Refused);
         }
         let mut temp = self.temps.create(|file| self.fill(file, body))?;
-        self.unsynced.lock().unwrap_or_else(PoisonError::into_inner).insert(key.to_owned());
-        self.in_directory(&path, || temp.rename(&path))?;
+        self.mark(key);
+        let renamed = self.in_directory(&path, || temp.rename(&path));
         drop(lock);
-        self.make_durable(key, &path)?;
+        // The mark stays if the sync fails: what is in place is not durable, and readers have to see to it.
+        renamed.inspect_err(|_| self.unmark(key))?;
+        self.sync_parent(&path)?;
+        self.unmark(key);
         Ok(PutAnswer::Written(version(body)))
     }
 
@@ -156,12 +159,29 @@ impl Files {
     }
 
     /// Makes what was put at `path` durable. It is there already, so no failure may say that it is not.
-    fn make_durable(&self, key: &str, path: &Path) -> io::Result<()> {
-        if self.durability == Durability::Fsync {
-            self.directories.sync(parent(path)).map_err(io::Error::other)?;
+    fn sync_parent(&self, path: &Path) -> io::Result<()> {
+        match self.durability {
+            Durability::Fsync => self.directories.sync(parent(path)).map_err(io::Error::other),
+            Durability::Os => Ok(()),
         }
-        self.unsynced.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
-        Ok(())
+    }
+
+    fn mark(&self, key: &str) {
+        *self.unsynced().entry(key.to_owned()).or_default() += 1;
+    }
+
+    fn unmark(&self, key: &str) {
+        let mut unsynced = self.unsynced();
+        if let Some(writers) = unsynced.get_mut(key) {
+            *writers -= 1;
+            if *writers == 0 {
+                unsynced.remove(key);
+            }
+        }
+    }
+
+    fn unsynced(&self) -> MutexGuard<'_, HashMap<String, u32>> {
+        self.unsynced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Minutes come and go: a directory that has become empty goes too. A writer that meets the gap makes
