@@ -162,8 +162,8 @@ impl Cast {
             ..WorkerOptions::default()
         };
         let worker = Worker::new(queue.clone(), name, None)?.options(options);
-        let worker = worker
-            .handle("*", move |context, _: Value| cast.clone().handle(own.clone(), context))?;
+        let worker =
+            worker.handle("*", move |context, _: Value| cast.clone().handle(own.clone(), context))?;
         let counts = worker.run(shutdown).await?;
         self.note(host, format!("has stopped: {counts:?}"));
         Ok(())
@@ -187,7 +187,7 @@ impl Cast {
             if self.judge.now() >= until {
                 break;
             }
-            host.sleep(SLICE.min(until - self.judge.now() + Duration::from_millis(1))).await;
+            host.sleep(SLICE.min(until.saturating_sub(self.judge.now()) + Duration::from_millis(1))).await;
         }
         match kind.as_str() {
             "retries" if attempt < 3 => Err(TaskError::Retry("not yet".into())),
