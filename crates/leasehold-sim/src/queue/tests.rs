@@ -18,7 +18,15 @@ fn one_seed_gives_one_trace() {
 
 #[test]
 fn the_queue_keeps_its_promises_whatever_goes_wrong() {
-    for seed in 1_000..1_300 {
+    for seed in 1_000..1_150 {
+        play(seed, &Options::default());
+    }
+}
+
+/// More of the same, beside it: a machine has more than one core.
+#[test]
+fn the_queue_keeps_its_promises_whatever_else_goes_wrong() {
+    for seed in 1_150..1_300 {
         play(seed, &Options::default());
     }
 }
