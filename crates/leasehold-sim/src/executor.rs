@@ -143,14 +143,6 @@ impl Executor {
         }
     }
 
-    /// Whether a process stands still, or has gone on only in this instant.
-    #[must_use]
-    pub fn is_paused(&self, process: ProcessId) -> bool {
-        let core = lock(&self.core);
-        let Process { paused_until, .. } = &core.processes[process.0];
-        !paused_until.is_zero() && *paused_until >= core.now
-    }
-
     /// Drops every task and timer: they hold the executor, which holds them.
     pub fn clear(&self) {
         let mut core = lock(&self.core);

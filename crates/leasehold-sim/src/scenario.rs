@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::counters;
-use crate::queue::{self, Broken};
 use crate::failed::Failed;
 use crate::faults::Faults;
+use crate::queue::{self, Broken};
 use crate::world::World;
 
 /// What is played.

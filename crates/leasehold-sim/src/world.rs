@@ -8,11 +8,13 @@
 //!
 //! A run is a function of its seed: replay it with the command that its failure names.
 
+mod inner;
+
 use futures::future::BoxFuture;
 use leasehold_store::{Client, Store};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::alarm::Alarm;
@@ -23,7 +25,6 @@ use crate::failed::Failed;
 use crate::faults::Faults;
 use crate::host::{Machine, SimHost};
 use crate::network::Network;
-use crate::store::SimStore;
 use crate::trace::Trace;
 use crate::trouble;
 
@@ -249,53 +250,6 @@ impl World {
             trouble::crash_process(&self.inner, process);
         }
         self.inner.alarm.raised().map_or(Ok(()), Err)
-    }
-}
-
-impl Inner {
-    pub(crate) fn process(&self, name: &str) -> (Arc<SimHost>, Client) {
-        let machine = Chance::derived(self.seed, &format!("machine {name}"));
-        let mut people = self.people();
-        let (machine, starts) = people
-            .machines
-            .entry(name.to_owned())
-            .or_insert_with_key(|_| (Arc::new(Machine::new(&mut machine.clone())), 0));
-        *starts += 1;
-        let label = if *starts == 1 { name.to_owned() } else { format!("{name}.{starts}") };
-        let machine = machine.clone();
-        drop(people);
-        let chance = Chance::derived(self.seed, &format!("process {label}"));
-        let process = self.executor.process(&label);
-        let host = Arc::new(SimHost::new(process, label, machine, self.executor.clone(), chance));
-        let (network, bucket) = (self.network.clone(), self.bucket.clone());
-        let store = SimStore::new(host.clone(), network, bucket, self.executor.clone(), self.alarm.clone());
-        let wrap = self.wrap.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let store: Arc<dyn Store> = Arc::new(store);
-        let store = wrap.map_or_else(|| store.clone(), |wrap| wrap(store.clone()));
-        (host.clone(), Client::new(store, host))
-    }
-
-    /// Starts an actor's process.
-    pub(crate) fn start(&self, name: &str) {
-        let Some(start) = self.people().actors.get(name).map(|actor| actor.start.clone()) else { return };
-        let (host, client) = self.process(name);
-        self.trace.line(self.executor.now(), host.name(), "starts");
-        self.executor.spawn(host.process(), start(host.clone(), client));
-        if let Some(actor) = self.people().actors.get_mut(name) {
-            actor.host = Some(host);
-        }
-    }
-
-    /// Gives a machine a boot clock that begins anew.
-    pub(crate) fn reboot(&self, name: &str) {
-        let now = self.executor.now();
-        if let Some((machine, _)) = self.people().machines.get_mut(name) {
-            *machine = Arc::new(machine.rebooted(now));
-        }
-    }
-
-    pub(crate) fn people(&self) -> MutexGuard<'_, People> {
-        self.people.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

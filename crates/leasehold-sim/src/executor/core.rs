@@ -9,7 +9,7 @@ use std::task::{Wake, Waker};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-use super::{ProcessId, lock};
+use super::{Executor, ProcessId, lock};
 use crate::chance::Chance;
 
 pub(super) struct Core {
@@ -78,5 +78,15 @@ impl Core {
 impl Process {
     pub(super) fn new(name: &str) -> Self {
         Self { name: name.to_owned(), alive: true, paused_until: Duration::ZERO, parked: Vec::new() }
+    }
+}
+
+impl Executor {
+    /// Whether a process stands still, or has gone on only in this instant.
+    #[must_use]
+    pub fn is_paused(&self, process: ProcessId) -> bool {
+        let core = lock(&self.core);
+        let Process { paused_until, .. } = &core.processes[process.0];
+        !paused_until.is_zero() && *paused_until >= core.now
     }
 }

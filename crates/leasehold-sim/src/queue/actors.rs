@@ -150,18 +150,20 @@ impl Cast {
         shutdown: Shutdown,
     ) -> leasehold_core::Result<()> {
         let (cast, own) = (self.clone(), host.clone());
-        let polling = Polling { max: Duration::from_secs(20), ..Polling::default() };
+        // When nothing goes wrong any more, there is little to see.
+        let (look_every, recover_every) = if self.judge.is_calm() { (60, 45) } else { (15, 10) };
+        let polling = Polling { max: Duration::from_secs(look_every), ..Polling::default() };
         let options = WorkerOptions {
             concurrency: 3,
             lease: self.lease,
             polling,
             drain: Duration::from_secs(8),
-            recover_every: Duration::from_secs(15),
+            recover_every: Duration::from_secs(recover_every),
             ..WorkerOptions::default()
         };
         let worker = Worker::new(queue.clone(), name, None)?.options(options);
-        let worker = worker
-            .handle("*", move |context, _: Value| cast.clone().handle(own.clone(), context))?;
+        let worker =
+            worker.handle("*", move |context, _: Value| cast.clone().handle(own.clone(), context))?;
         let counts = worker.run(shutdown).await?;
         self.note(host, format!("has stopped: {counts:?}"));
         Ok(())
@@ -185,7 +187,7 @@ impl Cast {
             if self.judge.now() >= until {
                 break;
             }
-            host.sleep(SLICE.min(until - self.judge.now() + Duration::from_millis(1))).await;
+            host.sleep(SLICE.min(until.saturating_sub(self.judge.now()) + Duration::from_millis(1))).await;
         }
         match kind.as_str() {
             "retries" if attempt < 3 => Err(TaskError::Retry("not yet".into())),

@@ -22,7 +22,11 @@ pub(super) fn changed(old: &Raw, new: &Raw, now: Option<i64>) -> Result<(), Stri
     let name = event.as_ref().map_or("", |event| event["event"].as_str().unwrap_or_default());
     let claims = name == "claim";
     if new.number("epoch") != old.number("epoch") + u64::from(claims) {
-        return Err(format!("P2: {name} took its epoch from {} to {}", old.number("epoch"), new.number("epoch")));
+        return Err(format!(
+            "P2: {name} took its epoch from {} to {}",
+            old.number("epoch"),
+            new.number("epoch")
+        ));
     }
     if claims && (from != "pending" || to != "running" || new.text("lease_id") == old.text("lease_id")) {
         return Err(format!("P2: it was claimed while {from}"));
@@ -37,7 +41,10 @@ pub(super) fn changed(old: &Raw, new: &Raw, now: Option<i64>) -> Result<(), Stri
     }
     if SETTLEMENTS.contains(&name) {
         let same = new.text("lease_id") == old.text("lease_id");
-        if from != "running" || !same || event.as_ref().is_some_and(|event| event["by"] != old.0["claimed_by"]) {
+        if from != "running"
+            || !same
+            || event.as_ref().is_some_and(|event| event["by"] != old.0["claimed_by"])
+        {
             return Err(format!("P3: {name} by someone who does not hold it; it was {from}"));
         }
     }

@@ -82,13 +82,21 @@ impl Judge {
         let id = if let Some(pointer) = Pointer::read(&change.key) {
             let id = pointer.id.clone();
             let pointers = case.pointers.entry(id.clone()).or_default();
-            if change.after.is_some() { pointers.insert(pointer) } else { pointers.remove(&pointer) };
+            if change.after.is_some() {
+                pointers.insert(pointer)
+            } else {
+                pointers.remove(&pointer)
+            };
             id
         } else if let Some(id) = task_id(&change.key) {
             let after = change.after.as_ref().ok_or_else(|| format!("P1: task {id} is gone"))?;
             let new = Raw::read(after).map_err(|why| format!("task {id}: {why}"))?;
             case.task_changed(id, &new, now).map_err(|why| format!("task {id}: {why}"))?;
-            if new.is_final() { case.open.remove(id) } else { case.open.insert(id.to_owned()) };
+            if new.is_final() {
+                case.open.remove(id)
+            } else {
+                case.open.insert(id.to_owned())
+            };
             case.tasks.insert(id.to_owned(), new);
             id.to_owned()
         } else {
@@ -170,7 +178,9 @@ impl Judge {
             return Ok(());
         }
         let began = run.began;
-        Err(format!("P2: the handler of {id} in epoch {epoch} (since {began:?}) trusts a claim that ended {late} ms ago"))
+        Err(format!(
+            "P2: the handler of {id} in epoch {epoch} (since {began:?}) trusts a claim that ended {late} ms ago"
+        ))
     }
 
     pub(super) fn end(&self, run: u64) {

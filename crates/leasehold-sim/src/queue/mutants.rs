@@ -144,7 +144,9 @@ impl Store for BrokenStore {
                 self.remove_early(id).await;
             }
             let when = match (self.broken, when) {
-                (Broken::NoCondition, When::Unchanged(_)) | (Broken::NoAbsence, When::Absent) => &When::Always,
+                (Broken::NoCondition, When::Unchanged(_)) | (Broken::NoAbsence, When::Absent) => {
+                    &When::Always
+                }
                 _ => when,
             };
             match self.store.put(key, self.mistaken(&body, false), when).await {
