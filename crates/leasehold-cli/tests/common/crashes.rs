@@ -168,3 +168,45 @@ pub(crate) async fn stopped_longer_than_its_lease(place: &Place) {
     let after = queue.get(&id).await.unwrap();
     assert_eq!(after, task, "a fenced worker has changed the task");
 }
+
+/// A worker that dies, with no monitor: its task runs again within the lease and ten seconds.
+pub(crate) async fn recovered_in_time(place: &Place) {
+    let queue = place.queue().await;
+    let id = queue.submit(NewTask::new("slow", Value::Null).unwrap()).await.unwrap().id;
+    let mut lost = place.worker("lost", "slow=sleep 600");
+    while queue.get(&id).await.unwrap().epoch == 0 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let other = place.worker("other", "slow=true");
+    lost.kill().unwrap();
+    lost.wait().unwrap();
+    let task = queue.wait(&id, None).await.unwrap();
+    let claims: Vec<_> = task.history.events().filter(|change| change.event == "claim").collect();
+    assert_eq!(claims.len(), 2);
+    // Renewals may have prolonged the first claim a little before its worker died.
+    let waited = claims[1].at.since(claims[0].at);
+    assert!(waited <= Duration::from_secs(3 + 3 + 10), "{waited:?}");
+    summary(other);
+}
+
+/// Ctrl-C: what does not finish within the drain time is given back, has lost no attempt, and runs at once elsewhere.
+pub(crate) async fn interrupted(place: &Place) {
+    let queue = place.queue().await;
+    let id = queue.submit(NewTask::new("slow", Value::Null).unwrap()).await.unwrap().id;
+    let args = ["worker", "--id", "first", "--exec", "slow=sleep 600", "--drain-secs", "1", "--json"];
+    let first = place.command(&args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    while queue.get(&id).await.unwrap().epoch == 0 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    signal(&first, "-INT");
+    let output = first.wait_with_output().unwrap();
+    assert!(output.status.success());
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(told["counts"]["put_back"], 1);
+    let task = queue.get(&id).await.unwrap();
+    assert_eq!((task.status(), task.attempt), (leasehold_core::Status::Pending, 0));
+    let second = place.worker("second", "slow=true");
+    let task = queue.wait(&id, None).await.unwrap();
+    assert_eq!((task.status(), task.attempt, task.epoch), (leasehold_core::Status::Completed, 1, 2));
+    summary(second);
+}

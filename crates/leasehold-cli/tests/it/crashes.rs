@@ -17,3 +17,15 @@ async fn a_stopped_worker_cannot_change_what_others_have_taken() {
     let root = tempfile::tempdir().unwrap();
     crashes::stopped_longer_than_its_lease(&folder(root.path())).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_workers_task_runs_again_within_its_lease_and_ten_seconds() {
+    let root = tempfile::tempdir().unwrap();
+    crashes::recovered_in_time(&folder(root.path())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupted_worker_gives_back_what_it_holds() {
+    let root = tempfile::tempdir().unwrap();
+    crashes::interrupted(&folder(root.path())).await;
+}

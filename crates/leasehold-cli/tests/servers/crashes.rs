@@ -32,3 +32,15 @@ async fn a_stopped_worker_cannot_change_what_others_have_taken() {
     let (_weed, place) = bucket().await;
     crashes::stopped_longer_than_its_lease(&place).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_workers_task_runs_again_within_its_lease_and_ten_seconds() {
+    let (_weed, place) = bucket().await;
+    crashes::recovered_in_time(&place).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupted_worker_gives_back_what_it_holds() {
+    let (_weed, place) = bucket().await;
+    crashes::interrupted(&place).await;
+}
