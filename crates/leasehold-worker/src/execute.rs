@@ -15,6 +15,9 @@ use crate::handler::{Context, TaskError};
 use crate::renew::{Held, Stop, time_left};
 use crate::run::Engine;
 
+/// Before a claim that failed is tried again: what is wrong with the store does not go away by asking at once.
+const CLAIM_PAUSE: Duration = Duration::from_secs(1);
+
 /// Between two tries to settle with a store that does not answer.
 const SETTLE_PAUSE: Duration = Duration::from_secs(1);
 
@@ -28,7 +31,8 @@ impl Engine {
         let met = met.unwrap_or_else(|error| {
             // Not held, as far as running it goes; whoever finds its lease run out puts it back.
             tracing::warn!(task = %found.entry.id, "the claim failed: {error}");
-            Met::NotDue(found.written_at)
+            let now = self.queue.now().map_or(found.written_at, |now| now.latest_known());
+            Met::NotDue(now.plus(CLAIM_PAUSE))
         });
         match &met {
             // The answer came so late that nothing is left of the claim: whoever finds that puts the task back.

@@ -27,6 +27,8 @@ const FOREIGN_PAUSE: Duration = Duration::from_mins(5);
 const AHEAD_PAUSE: Duration = Duration::from_secs(1);
 /// The same, when it has not come for a while: its producer may be in trouble, and succeed later.
 const AHEAD_PAUSE_MAX: Duration = Duration::from_mins(1);
+/// Shortest pause before something known to be due: a look that comes a moment early is a look for nothing.
+const AGAIN_MIN: Duration = Duration::from_millis(10);
 /// Pause after a look that failed.
 const FAILED_PAUSE: Duration = Duration::from_secs(1);
 /// A worker that stops when there is nothing left waits for what is due so soon.
@@ -284,7 +286,7 @@ impl Poller {
         let Ok(now) = self.engine.queue.now() else { return self.pause };
         let due = [self.next_due, self.remembered.first_claim()].into_iter().flatten().min();
         let left = due.map(|due| due.since(now.latest_known()));
-        left.map_or(self.pause, |left| left.max(Duration::from_millis(1)).min(self.pause))
+        left.map_or(self.pause, |left| left.max(AGAIN_MIN).min(self.pause))
     }
 
     /// Whether something will be due soon, or may come back from another worker. A worker that stops when there is
