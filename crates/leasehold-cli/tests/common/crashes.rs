@@ -1,6 +1,6 @@
 //! Real worker processes, killed and stopped, on any store; then an audit that reads the raw objects.
 
-use leasehold_core::{NewTask, StoreTime};
+use leasehold_core::{NewTask, StoreTime, TaskId};
 use leasehold_queue::{Queue, QueueOptions};
 use leasehold_store::{Client, Host, List, OpenOptions, Purpose, SystemHost, open};
 use serde_json::Value;
@@ -49,6 +49,13 @@ fn summary(child: Child) -> Value {
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{output:?}");
     serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Another process claims it: nothing tells us but the task itself.
+async fn until_claimed(queue: &Queue, id: &TaskId) {
+    while queue.get(id).await.unwrap().epoch == 0 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 async fn until_empty(queue: &Queue) {
@@ -153,9 +160,7 @@ pub(crate) async fn stopped_longer_than_its_lease(place: &Place) {
     let queue = place.queue().await;
     let id = queue.submit(NewTask::new("slow", Value::Null).unwrap()).await.unwrap().id;
     let sleeper = place.worker("sleeper", "slow=sleep 600");
-    while queue.get(&id).await.unwrap().epoch == 0 {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    until_claimed(&queue, &id).await;
     signal(&sleeper, "-STOP");
     let other = place.worker("other", "slow=echo 2");
     let task = queue.wait(&id, None).await.unwrap();
@@ -174,9 +179,7 @@ pub(crate) async fn recovered_in_time(place: &Place) {
     let queue = place.queue().await;
     let id = queue.submit(NewTask::new("slow", Value::Null).unwrap()).await.unwrap().id;
     let mut lost = place.worker("lost", "slow=sleep 600");
-    while queue.get(&id).await.unwrap().epoch == 0 {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    until_claimed(&queue, &id).await;
     let other = place.worker("other", "slow=true");
     lost.kill().unwrap();
     lost.wait().unwrap();
@@ -195,9 +198,7 @@ pub(crate) async fn interrupted(place: &Place) {
     let id = queue.submit(NewTask::new("slow", Value::Null).unwrap()).await.unwrap().id;
     let args = ["worker", "--id", "first", "--exec", "slow=sleep 600", "--drain-secs", "1", "--json"];
     let first = place.command(&args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    while queue.get(&id).await.unwrap().epoch == 0 {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    until_claimed(&queue, &id).await;
     signal(&first, "-INT");
     let output = first.wait_with_output().unwrap();
     assert!(output.status.success());

@@ -170,17 +170,23 @@ fn bounds_widen_by_a_thousandth_of_their_age_even_in_many_small_steps() {
 fn many_answers_close_together_do_not_hide_the_slew() {
     // Bounds are re-anchored with every answer; what is lost to rounding must never be in our favour.
     let world = World::new();
-    world.ask(MS, MS, 0);
-    let floor = world.now().earliest;
+    let asked = world.host.instant();
+    world.host.advance(5_000 * MS);
+    let date_secs = world.truth_ns() / 1_000_000_000;
     let start = world.host.instant();
+    world.clock.observe(date_secs, start, start);
+    let before = world.now();
     for _ in 0..20_000 {
-        world.host.advance(Duration::from_nanos(900));
-        world.clock.observe(0, world.host.instant(), world.host.instant());
+        world.host.advance(Duration::from_nanos(99_999));
+        // Each agrees with the first and proves less: it was asked for long ago and arrives ever later.
+        world.clock.observe(date_secs, asked, world.host.instant());
     }
-    // Every one of those answers contradicted the first; the union must still contain the truth.
-    let passed = world.host.instant().since(start);
-    assert!(world.now().earliest.as_millis() <= floor.plus(passed).as_millis());
-    assert!(!world.now().steady);
+    let passed = i64::try_from(world.host.instant().since(start).as_millis()).unwrap();
+    let now = world.now();
+    assert!(now.steady);
+    let (earliest, latest) = (now.earliest.as_millis(), now.latest.as_millis());
+    assert!(earliest < before.earliest.as_millis() + passed, "the lower bound has not given way");
+    assert!(latest > before.latest.as_millis() + passed + 1, "the upper bound has not given way");
 }
 
 proptest! {
