@@ -11,7 +11,7 @@ use crate::retry::RetryPolicy;
 use crate::shard::Shard;
 use crate::step::Act;
 use crate::task::{ABANDONED, CREATED, Change, History, Priority, State, Task};
-use crate::time::StoreTime;
+use crate::time::{Now, StoreTime};
 
 /// How many attempts a task has unless its producer says otherwise.
 pub const MAX_ATTEMPTS: u32 = 4;
@@ -92,7 +92,7 @@ impl NewTask {
     }
 
     fn check_times(&self, now: StoreTime) -> Result<()> {
-        let start = self.available_at(now);
+        let start = self.available_at(Now::exactly(now));
         check_time("start", start, now)?;
         match self.expires_in {
             Some(after) if after > PLAN_AHEAD_MAX => {
@@ -105,10 +105,12 @@ impl NewTask {
         }
     }
 
-    fn available_at(&self, now: StoreTime) -> StoreTime {
+    /// At once counts from the earliest that now can be, so that nobody waits; a pause from the latest, so that it
+    /// is never shorter than asked for.
+    fn available_at(&self, now: Now) -> StoreTime {
         match self.start {
-            Start::Now => now,
-            Start::After(pause) => now.plus(pause),
+            Start::Now => now.earliest,
+            Start::After(pause) => now.latest_known().plus(pause),
             Start::At(time) => time,
         }
     }
@@ -117,7 +119,7 @@ impl NewTask {
     #[must_use]
     pub fn submitted(self, id: TaskId, shard: Shard, act: &Act) -> Task {
         let now = act.now.earliest;
-        let state = State::Pending { available_at: self.available_at(now) };
+        let state = State::Pending { available_at: self.available_at(act.now) };
         Task {
             task_type: self.task_type,
             input: self.input,

@@ -395,8 +395,10 @@ fn refused(task: &Task) -> Rejected {
     Rejected::Status(task.status())
 }
 
+/// What was planned for later never starts early; what was to start at once never waits for a clock.
 fn may_start(task: &Task, available_at: StoreTime, now: Now) -> Result<(), Rejected> {
-    if !now.is_due(available_at) {
+    let was_planned = available_at > task.updated_at;
+    if !now.is_due(available_at) || was_planned && !now.has_reached(available_at) {
         return Err(Rejected::NotBefore(available_at));
     }
     match task.expires_at {

@@ -157,7 +157,13 @@ impl Now {
         self.latest < expiry
     }
 
-    /// Whether something planned for `at` may start.
+    /// Whether `at` has come beyond doubt: the test for what was planned, so that nothing starts early.
+    #[must_use]
+    pub fn has_reached(&self, at: StoreTime) -> bool {
+        at <= self.earliest
+    }
+
+    /// Whether `at` may have come: the test for what is to start at once, so that nobody waits because two clocks differ.
     #[must_use]
     pub fn is_due(&self, at: StoreTime) -> bool {
         self.latest != StoreTime::NEVER && at <= self.latest
@@ -200,6 +206,7 @@ mod tests {
         assert!(now.is_past(at(999)) && !now.is_past(at(1_000)));
         assert!(now.is_before(at(3_001)) && !now.is_before(at(3_000)));
         assert!(now.is_due(at(3_000)) && !now.is_due(at(3_001)));
+        assert!(now.has_reached(at(1_000)) && !now.has_reached(at(1_001)));
         assert_eq!(now.width(), Some(Duration::from_secs(2)));
     }
 

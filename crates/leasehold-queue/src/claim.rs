@@ -56,6 +56,8 @@ pub enum Met {
     Foreign(TaskType),
     /// Its task is not there yet, or not yet as far.
     Ahead,
+    /// Someone holds the task, until this moment if they do not renew; it could be run here.
+    Held(StoreTime),
     /// The task has left this entry behind.
     Stale,
     /// Its record makes no sense: left for a person.
@@ -83,11 +85,13 @@ impl Queue {
         if entry.rev > loaded.task.rev {
             return Ok(Met::Ahead);
         }
-        if loaded.task.status() != Status::Pending {
-            return Ok(Met::Stale);
-        }
-        if !handles(&loaded.task.task_type) {
-            return Ok(Met::Foreign(loaded.task.task_type));
+        match &loaded.task.state {
+            State::Pending { .. } if handles(&loaded.task.task_type) => {}
+            State::Pending { .. } => return Ok(Met::Foreign(loaded.task.task_type)),
+            State::Running(claim) if handles(&loaded.task.task_type) => {
+                return Ok(Met::Held(claim.expires_at));
+            }
+            _ => return Ok(Met::Stale),
         }
         let lease_id = self.random_name();
         let event = Event::Claim { worker: worker.clone(), lease_id: lease_id.clone(), lease };

@@ -22,6 +22,8 @@ pub enum Swept {
     Fine,
     /// Look again at this moment.
     Later(StoreTime),
+    /// Someone holds the task: look again at this moment, when the claim runs out or before.
+    Held(StoreTime),
     /// The task was moved on: timed out, or expired.
     Moved(Box<Task>),
     /// The entry was removed.
@@ -66,14 +68,18 @@ impl Queue {
         let called_for = loaded.task.entry();
         if called_for.as_ref() == Some(entry) {
             return Ok(match &loaded.task.state {
-                State::Running(claim) => Swept::Later(claim.expires_at),
+                State::Running(claim) => Swept::Held(claim.expires_at),
                 _ => Swept::Fine,
             });
         }
         let left_at = found.written_at.max(loaded.task.updated_at).plus(self.options.stale_grace);
         if !self.now()?.is_past(left_at) {
-            // Whoever moved the task is probably about to remove it.
-            return Ok(Swept::Later(left_at));
+            // Whoever moved the task is probably about to remove it. If a claimer was lost before it wrote its lease
+            // entry, this one is all there is to find the task by.
+            return Ok(match &loaded.task.state {
+                State::Running(claim) => Swept::Held(claim.expires_at.min(left_at)),
+                _ => Swept::Later(left_at),
+            });
         }
         self.cover_then_remove(called_for.as_ref(), entry).await?;
         Ok(Swept::Removed)

@@ -52,4 +52,6 @@ pub(crate) fn play(world: &mut World, mutant: Option<Mutant>) -> Result<String, 
 }
 
 #[cfg(test)]
+mod planned;
+#[cfg(test)]
 mod tests;

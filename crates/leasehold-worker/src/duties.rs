@@ -7,7 +7,6 @@ use leasehold_queue::sweep::Swept;
 use leasehold_store::{HostExt, List, Purpose};
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use crate::remember::{CORRUPT_PAUSE, Next, Remembered};
@@ -63,14 +62,11 @@ impl Recover {
                 continue;
             }
             match engine.queue.sweep(&found).await? {
-                Swept::Moved(task) => {
-                    tracing::warn!(task = %task.id, to = %task.status(), "its worker was lost");
-                    engine.counts.recovered.fetch_add(1, Relaxed);
-                }
-                Swept::Later(at) => self.remembered.until(found.entry, at, Next::Sweep),
+                Swept::Moved(task) => engine.recovered(&task),
+                Swept::Later(at) | Swept::Held(at) => self.remembered.until(found, at, Next::Sweep),
                 Swept::Corrupt(error) => {
                     engine.report(&error.to_string());
-                    self.remembered.until(found.entry, now.latest_known().plus(CORRUPT_PAUSE), Next::Sweep);
+                    self.remembered.until(found, now.latest_known().plus(CORRUPT_PAUSE), Next::Sweep);
                 }
                 Swept::Fine | Swept::Removed => {}
             }

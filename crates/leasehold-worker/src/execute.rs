@@ -101,7 +101,7 @@ impl Engine {
             (_, Some(Err(TaskError::Retry(error)))) => retry(error),
             (_, Some(Err(TaskError::Permanent(error)))) => Settlement::Fail { error, retryable: false },
             (_, Some(Err(TaskError::Snooze(pause)))) => {
-                Settlement::Snooze(self.queue.now().ok()?.earliest.plus(pause))
+                Settlement::Snooze(self.queue.now().ok()?.latest_known().plus(pause))
             }
             (End::Panicked(words), None) => retry(format!("the handler panicked: {words}")),
             (End::Done | End::Stopped, None) => Settlement::Release,

@@ -72,6 +72,7 @@ impl Poller {
     /// Polls until told to stop, or until there is nothing left to do.
     pub(crate) async fn run(&mut self, shutdown: &Shutdown) {
         while shutdown.stage() == Stage::Go {
+            self.recall().await;
             self.fill();
             if self.slots.len() >= self.engine.options.concurrency {
                 self.next_slot(shutdown).await;
@@ -94,16 +95,35 @@ impl Poller {
             if self.engine.options.until_empty && self.slots.is_empty() && !self.is_more_coming().await {
                 return;
             }
-            let jitter = self.engine.host().random_below(self.pause / 5);
-            self.wait = self.until_next().mul_f64(0.9) + jitter;
+            self.wait = self.until_next();
             self.pause = self.engine.options.polling.slower(self.pause);
         }
     }
 
-    /// How long to wait until the index is looked at again.
+    /// Takes up again what was seen before and whose moment has come.
+    async fn recall(&mut self) {
+        let Ok(now) = self.engine.queue.now() else { return };
+        let mut held = Vec::new();
+        for (found, next) in self.remembered.recall(now) {
+            match next {
+                Next::Claim => self.waiting.push_back(found),
+                Next::Recover | Next::Sweep => held.push((found, next)),
+            }
+        }
+        self.sweep(held).await;
+    }
+
+    /// How long to wait until the index is looked at again, or something is recalled.
     fn before_next_look(&self) -> Option<Duration> {
         let passed = self.engine.host().instant().since(self.look_after?);
-        self.wait.checked_sub(passed).filter(|left| !left.is_zero())
+        let left = self.wait.checked_sub(passed).filter(|left| !left.is_zero())?;
+        Some(self.until(self.remembered.first_run()).map_or(left, |until| until.min(left)))
+    }
+
+    /// How long it is until this moment.
+    fn until(&self, at: Option<StoreTime>) -> Option<Duration> {
+        let now = self.engine.queue.now().ok()?;
+        Some(at?.since(now.latest_known()).max(AGAIN_MIN))
     }
 
     /// Waits for everything that is under way.
@@ -167,8 +187,10 @@ impl Poller {
         let soon = now.latest_known();
         let (until, next) = match met {
             Met::Claimed(_) => return self.remembered.forget(&found.entry),
-            Met::NotDue(at) => (*at, Next::Claim),
+            // What was planned starts when even the earliest that now can be has come so far.
+            Met::NotDue(at) => (soon.plus(at.since(now.earliest)), Next::Claim),
             Met::Foreign(_) => (soon.plus(FOREIGN_PAUSE), Next::Claim),
+            Met::Held(at) => ((*at).min(soon.plus(self.engine.queue.options().stale_grace)), Next::Recover),
             // The next look tells whether it is still there, and then it is swept.
             Met::Stale | Met::Expired => (soon, Next::Sweep),
             // Its producer has given up, or never will be heard of again.
@@ -185,7 +207,7 @@ impl Poller {
                 (now.latest_known().plus(CORRUPT_PAUSE), Next::Sweep)
             }
         };
-        self.remembered.until(found.entry, until, next);
+        self.remembered.until(found, until, next);
     }
 
     /// Looks at the index until something is found to be claimed, or all of it was seen.
@@ -228,7 +250,7 @@ impl Poller {
         [whole.clone().after(Index::Ready.prefix(&shards[at])), whole].into()
     }
 
-    fn sort(&mut self, look: Look, there: &mut HashSet<Entry>, stale: &mut Vec<Found>) -> Result<()> {
+    fn sort(&mut self, look: Look, there: &mut HashSet<Entry>, stale: &mut Vec<(Found, Next)>) -> Result<()> {
         for key in &look.odd {
             self.engine.report(&format!("`{key}` is not an index entry"));
         }
@@ -241,7 +263,7 @@ impl Poller {
             }
             match self.remembered.next(&found.entry, now) {
                 Some(Next::Claim) => self.waiting.push_back(found),
-                Some(Next::Sweep) => stale.push(found),
+                Some(next) => stale.push((found, next)),
                 None => {}
             }
         }
@@ -258,16 +280,21 @@ impl Poller {
         self.waiting.rotate_left(start);
     }
 
-    async fn sweep(&mut self, stale: Vec<Found>) {
-        for found in stale {
+    async fn sweep(&mut self, stale: Vec<(Found, Next)>) {
+        for (found, next) in stale {
             let Ok(now) = self.engine.queue.now() else { return };
             let (until, next) = match self.engine.queue.sweep(&found).await {
+                Ok(Swept::Held(at)) => (at, next),
                 Ok(Swept::Later(at)) => (at, Next::Sweep),
                 Ok(Swept::Fine) => {
                     self.remembered.forget(&found.entry);
                     continue;
                 }
-                Ok(Swept::Removed | Swept::Moved(_)) => continue,
+                Ok(Swept::Moved(task)) => {
+                    self.engine.recovered(&task);
+                    continue;
+                }
+                Ok(Swept::Removed) => continue,
                 Ok(Swept::Corrupt(error)) => {
                     self.engine.report(&error.to_string());
                     (now.latest_known().plus(CORRUPT_PAUSE), Next::Sweep)
@@ -277,24 +304,23 @@ impl Poller {
                     continue;
                 }
             };
-            self.remembered.until(found.entry, until, next);
+            self.remembered.until(found, until, next);
         }
     }
 
-    /// The usual pause, or less if something known will be due before.
+    /// The usual pause, or less if another minute of the index begins before.
     fn until_next(&self) -> Duration {
-        let Ok(now) = self.engine.queue.now() else { return self.pause };
-        let due = [self.next_due, self.remembered.first_claim()].into_iter().flatten().min();
-        let left = due.map(|due| due.since(now.latest_known()));
-        left.map_or(self.pause, |left| left.max(AGAIN_MIN).min(self.pause))
+        let pause = self.pause.mul_f64(0.9) + self.engine.host().random_below(self.pause / 5);
+        self.until(self.next_due).map_or(pause, |until| until.min(pause))
     }
 
     /// Whether something will be due soon, or may come back from another worker. A worker that stops when there is
     /// nothing left does not leave behind what a lost one has held.
     async fn is_more_coming(&mut self) -> bool {
         let Ok(now) = self.engine.queue.now() else { return true };
-        let due = [self.next_due, self.remembered.first_claim()].into_iter().flatten().min();
+        let due = [self.next_due, self.remembered.first_run()].into_iter().flatten().min();
         due.is_some_and(|due| due <= now.latest_known().plus(SOON))
+            || self.remembered.is_any_held()
             || self.engine.do_others_hold_ours().await.unwrap_or(true)
     }
 }

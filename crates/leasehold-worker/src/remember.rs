@@ -2,7 +2,8 @@
 //! left behind by their task, ahead of it. A hint to save requests, nothing more: forgetting it all costs only those.
 
 use leasehold_core::{Entry, Now, StoreTime};
-use std::collections::HashMap;
+use leasehold_queue::Found;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// So many entries are remembered before all are forgotten.
@@ -16,23 +17,32 @@ pub const CORRUPT_PAUSE: Duration = Duration::from_mins(10);
 pub enum Next {
     /// Try to claim it.
     Claim,
+    /// Sweep it: the claim that someone else has on its task may have run out.
+    Recover,
     /// Sweep it.
     Sweep,
+}
+
+#[derive(Debug)]
+struct Memory {
+    at: StoreTime,
+    next: Next,
+    written_at: StoreTime,
 }
 
 /// What is remembered of entries.
 #[derive(Debug, Default)]
 pub struct Remembered {
-    entries: HashMap<Entry, (StoreTime, Next)>,
+    entries: BTreeMap<Entry, Memory>,
 }
 
 impl Remembered {
     /// Not before this moment.
-    pub fn until(&mut self, entry: Entry, at: StoreTime, next: Next) {
+    pub fn until(&mut self, found: Found, at: StoreTime, next: Next) {
         if self.entries.len() >= REMEMBERED_MAX {
             self.entries.clear();
         }
-        self.entries.insert(entry, (at, next));
+        self.entries.insert(found.entry, Memory { at, next, written_at: found.written_at });
     }
 
     /// What to do with an entry now; nothing if its moment has not come.
@@ -40,7 +50,7 @@ impl Remembered {
     pub fn next(&self, entry: &Entry, now: Now) -> Option<Next> {
         match self.entries.get(entry) {
             None => Some(Next::Claim),
-            Some((at, next)) => now.is_due(*at).then_some(*next),
+            Some(memory) => now.is_due(memory.at).then_some(memory.next),
         }
     }
 
@@ -54,10 +64,22 @@ impl Remembered {
         self.entries.remove(entry);
     }
 
-    /// The first moment at which something is to be claimed.
+    /// Takes out what may now be had to run. It need not be looked for: it was seen before.
+    pub fn recall(&mut self, now: Now) -> Vec<(Found, Next)> {
+        let is_due = |_: &Entry, memory: &mut Memory| memory.next != Next::Sweep && now.is_due(memory.at);
+        let due = self.entries.extract_if(.., is_due);
+        due.map(|(entry, memory)| (Found { entry, written_at: memory.written_at }, memory.next)).collect()
+    }
+
+    /// The first moment at which something may be had to run.
     #[must_use]
-    pub fn first_claim(&self) -> Option<StoreTime> {
-        let claims = self.entries.values().filter(|(_, next)| *next == Next::Claim);
-        claims.map(|(at, _)| *at).min()
+    pub fn first_run(&self) -> Option<StoreTime> {
+        self.entries.values().filter(|memory| memory.next != Next::Sweep).map(|memory| memory.at).min()
+    }
+
+    /// Whether a task that could be run here is held by someone else.
+    #[must_use]
+    pub fn is_any_held(&self) -> bool {
+        self.entries.values().any(|memory| memory.next == Next::Recover)
     }
 }

@@ -1,7 +1,7 @@
 //! A worker from start to end.
 
 use futures::future::{Either, select};
-use leasehold_core::{Entry, Error, Index, Kind, Result, Shard, Status, TaskId, WorkerId, ids::Name};
+use leasehold_core::{Entry, Error, Index, Kind, Result, Shard, Status, Task, TaskId, WorkerId, ids::Name};
 use leasehold_queue::Queue;
 use leasehold_queue::discover::lists_of;
 use leasehold_store::host::Running;
@@ -257,6 +257,14 @@ impl Engine {
         }
         if reported.insert(what.to_owned()) {
             tracing::error!("{what}");
+        }
+    }
+
+    /// Notes that the task of a lost worker was moved on; a task that expired had none.
+    pub(crate) fn recovered(&self, task: &Task) {
+        if task.status() != Status::Expired {
+            tracing::warn!(task = %task.id, to = %task.status(), "its worker was lost");
+            self.counts.recovered.fetch_add(1, Relaxed);
         }
     }
 

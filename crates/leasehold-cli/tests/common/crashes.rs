@@ -7,8 +7,12 @@ use serde_json::Value;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Mutex;
 
 use super::leasehold;
+
+/// Tests that fill the machine with processes, or depend on how soon one answers, run one after another.
+pub(crate) static MACHINE: Mutex<()> = Mutex::const_new(());
 
 /// A store, as the command line and as the library address it.
 pub(crate) struct Place {
@@ -70,6 +74,7 @@ async fn until_empty(queue: &Queue) {
 
 /// Tasks worked by four processes, one of which is killed and replaced every second.
 pub(crate) async fn killed_every_second(place: &Place, tasks: usize, kills: usize) {
+    let _machine = MACHINE.lock().await;
     let queue = place.queue().await;
     let orders = (0..tasks).map(|number| (NewTask::new("noop", number.into()).unwrap(), None));
     let submitted: Vec<_> =
@@ -157,6 +162,7 @@ fn audit_task(task: &Value) {
 
 /// A worker that is stopped for longer than its lease, and goes on: it is told, and can change nothing.
 pub(crate) async fn stopped_longer_than_its_lease(place: &Place) {
+    let _machine = MACHINE.lock().await;
     let queue = place.queue().await;
     let id = queue.submit(NewTask::new("slow", Value::Null).unwrap()).await.unwrap().id;
     let sleeper = place.worker("sleeper", "slow=sleep 600");
@@ -176,6 +182,7 @@ pub(crate) async fn stopped_longer_than_its_lease(place: &Place) {
 
 /// A worker that dies, with no monitor: its task runs again within the lease and ten seconds.
 pub(crate) async fn recovered_in_time(place: &Place) {
+    let _machine = MACHINE.lock().await;
     let queue = place.queue().await;
     let id = queue.submit(NewTask::new("slow", Value::Null).unwrap()).await.unwrap().id;
     let mut lost = place.worker("lost", "slow=sleep 600");
@@ -194,6 +201,7 @@ pub(crate) async fn recovered_in_time(place: &Place) {
 
 /// Ctrl-C: what does not finish within the drain time is given back, has lost no attempt, and runs at once elsewhere.
 pub(crate) async fn interrupted(place: &Place) {
+    let _machine = MACHINE.lock().await;
     let queue = place.queue().await;
     let id = queue.submit(NewTask::new("slow", Value::Null).unwrap()).await.unwrap().id;
     let args = ["worker", "--id", "first", "--exec", "slow=sleep 600", "--drain-secs", "1", "--json"];

@@ -4,6 +4,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 
+use crate::common::crashes::MACHINE;
 use crate::common::{leasehold, shown};
 
 struct Shelf {
@@ -161,9 +162,10 @@ fn operators_can_cancel_retry_and_reschedule() {
 
 #[test]
 fn the_demo_ends_by_itself_with_everything_done() {
+    let _machine = MACHINE.blocking_lock();
     let output = leasehold(&["demo"]).output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{said}");
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
     for part in
         ["alice is dead", "the lease of alice ran out", "for a million tasks", "All 200 tasks were completed"]
     {

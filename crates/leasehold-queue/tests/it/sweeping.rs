@@ -76,6 +76,20 @@ async fn a_task_that_arrives_before_its_tombstone_wins() {
 }
 
 #[tokio::test]
+async fn a_claim_without_its_lease_entry_is_recovered_as_soon_as_it_has_run_out() {
+    let world = World::new().await;
+    let id = world.submit().await;
+    let (queue, stage) = world.staged().await;
+    stage.play_at(2, Fate::Die);
+    let found = world.due(Index::Ready).await.pop().unwrap();
+    queue.claim(&found, &worker("w0"), secs(10), &any_type).await.unwrap();
+    let Swept::Held(at) = sweep_ready(&world, &id).await else { panic!("it is held") };
+    assert_eq!(at, world.now().plus(secs(10)), "not only when the entry may be removed");
+    world.advance(secs(11));
+    assert!(sweep_ready(&world, &id).await.is_requeued());
+}
+
+#[tokio::test]
 async fn an_entry_that_its_task_has_left_is_covered_before_it_goes() {
     let world = World::new().await;
     let id = world.submit().await;
@@ -83,9 +97,9 @@ async fn an_entry_that_its_task_has_left_is_covered_before_it_goes() {
     stage.play_at(2, Fate::Die);
     let found = world.due(Index::Ready).await.pop().unwrap();
     queue.claim(&found, &worker("w0"), mins(10), &any_type).await.unwrap();
-    assert!(matches!(world.meet(&id).await, Met::Stale));
+    assert!(matches!(world.meet(&id).await, Met::Held(_)));
     assert!(
-        matches!(sweep_ready(&world, &id).await, Swept::Later(_)),
+        matches!(sweep_ready(&world, &id).await, Swept::Held(_)),
         "its claimer may be about to remove it"
     );
     assert!(world.entries_of(&id, Index::Lease).await.is_empty());

@@ -1,7 +1,9 @@
 //! Stopping: by the worker's own shutdown, by a cancel, by losing the claim; and what others make of what was left.
 
-use leasehold_core::{Status, TaskId};
-use leasehold_queue::Operated;
+use leasehold_core::ids::Name;
+use leasehold_core::{Index, Status, TaskId};
+use leasehold_queue::{Met, Operated};
+use leasehold_store::Purpose;
 use leasehold_worker::{Shutdown, TaskError, Worker, WorkerOptions};
 use serde_json::json;
 use std::sync::Arc;
@@ -97,4 +99,25 @@ async fn a_task_submitted_in_the_same_process_wakes_an_idle_worker() {
     }
     shutdown.abort();
     running.await.unwrap().unwrap();
+}
+
+/// The worst moment to be killed: the claim is written, its lease entry is not, and the ready entry is still there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_stops_when_empty_waits_for_a_claim_that_left_only_its_ready_entry() {
+    let queue = queue().await;
+    let id = submit(&queue, "patient", json!(null)).await;
+    let look = queue.discover(Purpose::Discover, Index::Ready, &[], true).await.unwrap();
+    let [found] = &look.due[..] else { panic!("{look:?}") };
+    let (lost, lease) = (Name::checked("worker id", "lost").unwrap(), Duration::from_secs(2));
+    let Met::Claimed(claimed) = queue.claim(found, &lost, lease, &|_| true).await.unwrap() else { panic!() };
+    let lease_entry = claimed.task().entry().unwrap();
+    queue.client().delete(Purpose::Claim, &lease_entry.key()).await.unwrap();
+    queue.client().put_always(Purpose::Claim, &found.entry.key(), "".into()).await.unwrap();
+
+    let finish = Arc::new(Notify::new());
+    finish.notify_one();
+    let (worker, _started) = patient(&queue, "w1", &finish);
+    let counts = worker.options(options()).run(Shutdown::default()).await.unwrap();
+    assert_eq!((counts.recovered, counts.completed), (1, 1));
+    assert_eq!(status(&queue, &id).await, Status::Completed);
 }

@@ -1,0 +1,91 @@
+//! What is planned for later starts then, by the store's time, whatever the local clocks say.
+
+use leasehold_core::new_task::Start;
+use leasehold_core::{NewTask, StoreTime};
+use leasehold_queue::{Queue, QueueOptions};
+use leasehold_store::{Client, HostExt, Purpose, Verb};
+use leasehold_worker::{Context, Polling, Shutdown, Worker, WorkerOptions};
+use serde_json::Value;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::bucket::SimBucket;
+use crate::faults::Faults;
+use crate::host::SimHost;
+use crate::world::World;
+
+const DAY_NS: i64 = 86_400_000_000_000;
+const TASKS: u64 = 100;
+/// The longest pause of the worker between two looks.
+const POLL: Duration = Duration::from_secs(5);
+/// Less than a poll, because a worker knows what is coming; more than nothing, because the store tells its time in whole
+/// seconds, so that nobody knows it better than to a second or two.
+const LATE_MAX: Duration = Duration::from_secs(3);
+
+/// When it was to start and when it did, both by the store's own clock.
+type Starts = Arc<Mutex<Vec<(StoreTime, StoreTime)>>>;
+
+async fn connect(client: Client) -> Queue {
+    Queue::connect(client, QueueOptions::default()).await.unwrap()
+}
+
+/// Half of them with a time, half with a delay, all within one minute.
+async fn produce(host: Arc<SimHost>, client: Client, bucket: Arc<SimBucket>) {
+    let queue = connect(client).await;
+    for number in 0..TASKS {
+        let pause = Duration::from_secs(30) + host.random_below(Duration::from_mins(1));
+        let planned = time(&bucket).plus(pause);
+        let mut order = NewTask::new("planned", planned.to_string().into()).unwrap();
+        order.start = if number % 2 == 0 { Start::At(planned) } else { Start::After(pause) };
+        queue.submit(order).await.unwrap();
+    }
+}
+
+async fn work(client: Client, bucket: Arc<SimBucket>, starts: Starts) {
+    let queue = connect(client).await;
+    let polling = Polling { max: POLL, ..Polling::default() };
+    let options = WorkerOptions { concurrency: 100, polling, ..WorkerOptions::default() };
+    let worker = Worker::new(queue.clone(), "w1", None).unwrap().options(options);
+    let worker = worker.handle("planned", move |_: Context, planned: String| {
+        starts.lock().unwrap().push((planned.parse().unwrap(), time(&bucket)));
+        async { Ok::<_, leasehold_worker::TaskError>(Value::Null) }
+    });
+    worker.unwrap().run(Shutdown::default()).await.unwrap();
+}
+
+fn time(bucket: &SimBucket) -> StoreTime {
+    StoreTime::from_millis(bucket.time_ns().div_euclid(1_000_000))
+}
+
+/// The starts of a hundred planned tasks, and the lists that the worker made.
+fn play(seed: u64) -> (Vec<(StoreTime, StoreTime)>, u64) {
+    let mut world = World::new(seed, Faults::none()).called("planned");
+    let (bucket, starts) = (world.bucket_handle(), Starts::default());
+    let (ahead, producer) = world.process("producer");
+    ahead.machine().jump_wall(DAY_NS);
+    let (behind, worker) = world.process("worker");
+    behind.machine().jump_wall(-DAY_NS);
+    let counting = worker.clone();
+    world.spawn(ahead.process(), produce(ahead.clone(), producer, bucket.clone()));
+    world.spawn(behind.process(), work(worker, bucket, starts.clone()));
+    let done = || starts.lock().unwrap().len() as u64 == TASKS;
+    world.run_until(done, Duration::from_mins(5)).unwrap_or_else(|failed| panic!("{failed}"));
+    let ledger = counting.ledger().snapshot();
+    let lists = ledger.count(|line| line.verb == Verb::List && line.purpose == Purpose::Discover);
+    let starts = starts.lock().unwrap().clone();
+    (starts, lists)
+}
+
+#[test]
+fn planned_tasks_start_neither_early_nor_more_than_a_poll_late() {
+    for seed in 0..20 {
+        let (starts, lists) = play(seed);
+        for (planned, started) in &starts {
+            assert!(started >= planned, "seed {seed}: planned for {planned}, started at {started}");
+            let late = started.since(*planned);
+            assert!(late <= LATE_MAX, "seed {seed}: {late:?} late");
+        }
+        // A list for each poll; none for what was seen before.
+        assert!(lists <= 150, "seed {seed}: {lists} lists");
+    }
+}
