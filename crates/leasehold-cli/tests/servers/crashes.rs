@@ -3,7 +3,7 @@ use leasehold_store::{AccessKey, OpenOptions};
 
 use crate::common::crashes::{self, Place};
 
-async fn bucket() -> (Weed, Place) {
+pub(crate) async fn bucket() -> (Weed, Place) {
     let weed = Weed::start(std::env::var_os("LEASEHOLD_WEED").expect("run ./test").as_ref()).await.unwrap();
     weed.create_bucket("tasks").await.unwrap();
     let options = OpenOptions {

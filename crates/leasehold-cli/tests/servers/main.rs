@@ -6,3 +6,4 @@
 mod common;
 mod crashes;
 mod doctor;
+mod late_submits;

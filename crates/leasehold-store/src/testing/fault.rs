@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::Method;
-use http::header::{IF_MATCH, IF_NONE_MATCH};
+use http::header::{CONTENT_LENGTH, IF_MATCH, IF_NONE_MATCH};
 use http::request::Parts;
 
 /// Decides for each request what shall happen to it.
@@ -141,6 +141,8 @@ pub struct Seen {
     pub kind: RequestKind,
     /// Whether it has an `If-Match` or an `If-None-Match`.
     pub conditional: bool,
+    /// The length of its body, as announced.
+    pub body_bytes: u64,
 }
 
 impl Seen {
@@ -149,7 +151,9 @@ impl Seen {
         let query = head.uri.query().unwrap_or_default().to_owned();
         let kind = RequestKind::of(&head.method, &path, &query);
         let conditional = head.headers.contains_key(IF_MATCH) || head.headers.contains_key(IF_NONE_MATCH);
-        Self { index, method: head.method.clone(), path, query, kind, conditional }
+        let announced = head.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+        let body_bytes = announced.unwrap_or(0);
+        Self { index, method: head.method.clone(), path, query, kind, conditional, body_bytes }
     }
 }
 

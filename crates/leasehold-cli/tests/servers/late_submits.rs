@@ -1,0 +1,118 @@
+//! Submits whose task lands when its producer has given up, on a real server behind a proxy: the task runs or is fenced
+//! off, and the producer is never told otherwise.
+
+use leasehold_core::{Entry, Index, NewTask, Status, TaskId};
+use leasehold_queue::{Queue, QueueOptions};
+use leasehold_store::testing::{Fault, Plan, Proxy, RequestKind, Weed, pass};
+use leasehold_store::{Client, Host, List, OpenOptions, Purpose, SystemHost, open};
+use leasehold_worker::{Context, Counts, Shutdown, TaskError, Worker, WorkerOptions};
+use serde_json::Value;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::common::crashes::Place;
+use crate::crashes::bucket;
+
+/// How long a producer tries.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// When its writes land: after it has given up.
+const LATE: Duration = Duration::from_secs(8);
+/// The length of the task's input.
+const INPUT_BYTES: u64 = 10_000;
+
+struct Scene {
+    _weed: Weed,
+    place: Place,
+    proxy: Proxy,
+    /// Connected past the proxy.
+    queue: Queue,
+}
+
+async fn scene() -> Scene {
+    let (weed, place) = bucket().await;
+    let proxy = Proxy::start(&weed.endpoint(), pass()).await.unwrap();
+    let queue = place.queue().await;
+    Scene { _weed: weed, place, proxy, queue }
+}
+
+impl Scene {
+    /// A producer behind the proxy, with little patience.
+    async fn producer(&self) -> Queue {
+        let host: Arc<dyn Host> = Arc::new(SystemHost);
+        let options = OpenOptions { endpoint: Some(self.proxy.endpoint()), ..self.place.options.clone() };
+        let client = Client::new(open(&self.place.store, &options, &host).unwrap(), host);
+        let options = QueueOptions { submit_wait: PATIENCE, ..QueueOptions::default() };
+        Queue::connect(client.with_patience(PATIENCE / 4), options).await.unwrap()
+    }
+
+    /// The task that its ready entry names.
+    async fn id(&self) -> TaskId {
+        let page = self.queue.client().list(Purpose::Admin, &List::all(Index::Ready.root())).await.unwrap();
+        Entry::parse(&page.entries.first().unwrap().key).unwrap().id
+    }
+
+    async fn work(&self) -> Counts {
+        let options = WorkerOptions { until_empty: true, ..WorkerOptions::default() };
+        let worker = Worker::new(self.queue.clone(), "w1", None).unwrap().options(options);
+        let worker = worker.handle("late", |_: Context, _: Value| async { Ok::<_, TaskError>(()) });
+        worker.unwrap().run(Shutdown::default()).await.unwrap()
+    }
+}
+
+/// Writes to tasks land late and are not answered, reads of tasks are lost. A fence is let through if asked for: it is
+/// shorter than the task.
+fn late(is_fence_let_through: bool) -> Plan {
+    Box::new(move |seen| match seen.kind {
+        _ if !seen.path.contains("/queue/tasks/") => Fault::Pass,
+        RequestKind::Put if is_fence_let_through && seen.body_bytes < INPUT_BYTES => Fault::Pass,
+        RequestKind::Put => Fault::ApplyLate(LATE),
+        _ => Fault::DropRequest,
+    })
+}
+
+fn order() -> NewTask {
+    let input = "x".repeat(usize::try_from(INPUT_BYTES).unwrap());
+    NewTask::new("late", input.into()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_submit_that_was_fenced_off_never_runs_when_it_lands() {
+    let scene = scene().await;
+    let producer = scene.producer().await;
+    scene.proxy.set_plan(late(true));
+    let error = producer.submit(order()).await.unwrap_err();
+    assert!(!error.outcome_is_unknown(), "{error}");
+    let id = scene.id().await;
+    assert!(error.to_string().contains(&id.to_string()), "{error}");
+    scene.proxy.settled().await;
+    assert_eq!(scene.work().await.started, 0);
+    assert_eq!(scene.queue.get(&id).await.unwrap().status(), Status::Cancelled);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_submit_of_unknown_outcome_is_told_with_its_id_and_runs_when_it_lands() {
+    let scene = scene().await;
+    let producer = scene.producer().await;
+    scene.proxy.set_plan(late(false));
+    let error = producer.submit(order()).await.unwrap_err();
+    let id = scene.id().await;
+    assert!(error.outcome_is_unknown());
+    assert_eq!(error.to_string(), format!("outcome unknown: task {id} may or may not run"));
+    scene.proxy.settled().await;
+    assert_eq!(scene.work().await.completed, 1);
+    assert_eq!(scene.queue.get(&id).await.unwrap().status(), Status::Completed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_submit_that_lands_before_its_fence_is_acknowledged_and_runs() {
+    let scene = scene().await;
+    let producer = scene.producer().await;
+    let began = Instant::now();
+    scene.proxy.set_plan(Box::new(move |seen| {
+        let is_early = began.elapsed() < PATIENCE / 2 && seen.path.contains("/queue/tasks/");
+        if is_early { Fault::DropAnswer } else { Fault::Pass }
+    }));
+    let submitted = producer.submit(order()).await.unwrap();
+    assert_eq!(scene.work().await.completed, 1);
+    assert_eq!(scene.queue.get(&submitted.id).await.unwrap().status(), Status::Completed);
+}
