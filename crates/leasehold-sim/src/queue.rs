@@ -52,6 +52,6 @@ pub(crate) fn play(world: &mut World, mutant: Option<Mutant>) -> Result<String, 
 }
 
 #[cfg(test)]
-mod planned;
+mod punctual;
 #[cfg(test)]
 mod tests;

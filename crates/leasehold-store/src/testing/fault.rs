@@ -151,7 +151,8 @@ impl Seen {
         let query = head.uri.query().unwrap_or_default().to_owned();
         let kind = RequestKind::of(&head.method, &path, &query);
         let conditional = head.headers.contains_key(IF_MATCH) || head.headers.contains_key(IF_NONE_MATCH);
-        let announced = head.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+        let announced =
+            head.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
         let body_bytes = announced.unwrap_or(0);
         Self { index, method: head.method.clone(), path, query, kind, conditional, body_bytes }
     }

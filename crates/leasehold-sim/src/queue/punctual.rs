@@ -1,7 +1,8 @@
-//! What is planned for later starts then, by the store's time, whatever the local clocks say.
+//! Tasks start when they should: what is planned for later then, by the store's time, whatever the local clocks say; what
+//! is to start at once does, whatever lies before it in the index.
 
 use leasehold_core::new_task::Start;
-use leasehold_core::{NewTask, StoreTime};
+use leasehold_core::{Index, NewTask, StoreTime};
 use leasehold_queue::{Queue, QueueOptions};
 use leasehold_store::{Client, HostExt, Purpose, Verb};
 use leasehold_worker::{Context, Polling, Shutdown, Worker, WorkerOptions};
@@ -41,10 +42,10 @@ async fn produce(host: Arc<SimHost>, client: Client, bucket: Arc<SimBucket>) {
     }
 }
 
-async fn work(client: Client, bucket: Arc<SimBucket>, starts: Starts) {
+async fn work(concurrency: usize, client: Client, bucket: Arc<SimBucket>, starts: Starts) {
     let queue = connect(client).await;
     let polling = Polling { max: POLL, ..Polling::default() };
-    let options = WorkerOptions { concurrency: 100, polling, ..WorkerOptions::default() };
+    let options = WorkerOptions { concurrency, polling, ..WorkerOptions::default() };
     let worker = Worker::new(queue.clone(), "w1", None).unwrap().options(options);
     let worker = worker.handle("planned", move |_: Context, planned: String| {
         starts.lock().unwrap().push((planned.parse().unwrap(), time(&bucket)));
@@ -67,7 +68,7 @@ fn play(seed: u64) -> (Vec<(StoreTime, StoreTime)>, u64) {
     behind.machine().jump_wall(-DAY_NS);
     let counting = worker.clone();
     world.spawn(ahead.process(), produce(ahead.clone(), producer, bucket.clone()));
-    world.spawn(behind.process(), work(worker, bucket, starts.clone()));
+    world.spawn(behind.process(), work(100, worker, bucket, starts.clone()));
     let done = || starts.lock().unwrap().len() as u64 == TASKS;
     world.run_until(done, Duration::from_mins(5)).unwrap_or_else(|failed| panic!("{failed}"));
     let ledger = counting.ledger().snapshot();
@@ -87,5 +88,48 @@ fn planned_tasks_start_neither_early_nor_more_than_a_poll_late() {
         }
         // A list for each poll; none for what was seen before.
         assert!(lists <= 150, "seed {seed}: {lists} lists");
+    }
+}
+
+/// Ten entries of producers that died between their two writes, ten of workers that died before they removed them, all of
+/// yesterday; then a task of today.
+async fn leave_entries_behind(client: Client) {
+    let queue = connect(client).await;
+    for _ in 0..10 {
+        let order = || NewTask::new("yesterday", Value::Null).unwrap();
+        let (ended, lost) = (queue.submit(order()).await.unwrap(), queue.submit(order()).await.unwrap());
+        let entry = queue.get(&ended.id).await.unwrap().entry().unwrap();
+        queue.cancel(&ended.id).await.unwrap();
+        queue.client().put_always(Purpose::Submit, &entry.key(), "".into()).await.unwrap();
+        let key = leasehold_core::keys::task(&queue.shard_len().shard_of(&lost.id), &lost.id);
+        queue.client().delete(Purpose::Submit, &key).await.unwrap();
+    }
+    let left = queue.discover(Purpose::Discover, Index::Ready, &[], true).await.unwrap().due.len();
+    assert_eq!(left, 20);
+}
+
+async fn produce_one(client: Client, bucket: Arc<SimBucket>) {
+    let queue = connect(client).await;
+    queue.submit(NewTask::new("planned", time(&bucket).to_string().into()).unwrap()).await.unwrap();
+}
+
+#[test]
+fn entries_left_over_from_yesterday_do_not_delay_a_task_of_today() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, Faults::none()).called("leftovers");
+        let (bucket, starts) = (world.bucket_handle(), Starts::default());
+        let (host, client) = world.process("producer");
+        world.spawn(host.process(), leave_entries_behind(client));
+        world.run_for(Duration::from_hours(24)).unwrap_or_else(|failed| panic!("{failed}"));
+        let (host, client) = world.process("producer");
+        world.spawn(host.process(), produce_one(client, bucket.clone()));
+        world.run_for(Duration::from_secs(5)).unwrap_or_else(|failed| panic!("{failed}"));
+        let (host, client) = world.process("worker");
+        let began = time(&bucket);
+        world.spawn(host.process(), work(1, client, bucket, starts.clone()));
+        let done = || !starts.lock().unwrap().is_empty();
+        world.run_until(done, Duration::from_mins(5)).unwrap_or_else(|failed| panic!("{failed}"));
+        let waited = starts.lock().unwrap()[0].1.since(began);
+        assert!(waited <= POLL, "seed {seed}: it waited for {waited:?}");
     }
 }
