@@ -10,6 +10,9 @@
 //! | `ready/{shard}/{bucket}/{9-priority}{id}.{rev}` | nothing: a pointer, due in that minute | producer, retry, recovery | the task moved on |
 //! | `leases/{shard}/{bucket}/{id}.{rev}` | nothing: a pointer, due when the lease runs out | claimer, recovery | the task moved on |
 //! | `unique/{hash}.json` | an idempotency record | producer (*absent*) | its expiry |
+//! | `index/bell` | that something was made pending (a ring) | everyone who makes a task pending | overwritten |
+//! | `shard-leases/{first}.json` | the lease on a group of shards | workers | never: released or taken over |
+//! | `workers/{id}.lease.json` | the lease on a worker's name | the worker | a week after it ran out |
 //! | `probe/{name}/…` | throw-away objects | `leasehold doctor`, the first connection | at the end of the probe |
 //!
 //! No key is a path prefix of another: folders cannot hold both, and some S3-compatibles refuse it.
@@ -17,9 +20,9 @@
 use std::fmt;
 
 use crate::error::{Error, Result};
-use crate::ids::TaskId;
+use crate::ids::{TaskId, WorkerId};
 use crate::limits::{KEY_BYTES_MAX, SEGMENT_BYTES_MAX};
-use crate::shard::Shard;
+use crate::shard::{Shard, ShardRange};
 use crate::task::Priority;
 use crate::time::Minute;
 
@@ -62,6 +65,36 @@ pub fn unique(hash: &str) -> String {
 
 /// What the keys of all idempotency records begin with.
 pub const UNIQUE: &str = "unique/";
+
+/// Changes when something was made pending.
+pub const BELL: &str = "index/bell";
+
+/// What the keys of all leases on shards begin with.
+pub const SHARD_LEASES: &str = "shard-leases/";
+
+/// The lease on a group of shards.
+#[must_use]
+pub fn shard_lease(group: &ShardRange) -> String {
+    format!("{SHARD_LEASES}{}.json", group.first)
+}
+
+/// What the keys of all workers' own objects begin with.
+pub const WORKERS: &str = "workers/";
+
+/// The lease on a worker's name.
+#[must_use]
+pub fn worker_lease(worker: &WorkerId) -> String {
+    format!("{WORKERS}{worker}{WORKER_LEASE}")
+}
+
+const WORKER_LEASE: &str = ".lease.json";
+
+/// The worker whose name a key is the lease on.
+#[must_use]
+pub fn parse_worker_lease(key: &str) -> Option<WorkerId> {
+    let name = key.strip_prefix(WORKERS)?.strip_suffix(WORKER_LEASE)?;
+    WorkerId::checked("worker id", name).ok()
+}
 
 /// Which index an entry belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -8,6 +8,7 @@
 //! | [`error`] | the one error type and its few kinds |
 //! | [`ids`] | random names: of writes, of processes |
 //! | [`keys`] | every path in the store, and who may write it |
+//! | [`lease`] | what one holder has for a while, and when it changes hands |
 //! | [`limits`] | every bound, with its reason (promise P10) |
 //! | [`new_task`] | what a producer asks for, checked |
 //! | [`record`] | how a task is written down |
@@ -20,6 +21,7 @@
 pub mod error;
 pub mod ids;
 pub mod keys;
+pub mod lease;
 pub mod limits;
 pub mod new_task;
 pub mod record;
@@ -34,9 +36,10 @@ pub mod time;
 pub use error::{Error, Kind, Result};
 pub use ids::{HexName, LeaseId, Name, TaskId, TaskType, WorkerId, WriteId};
 pub use keys::{Entry, Index};
+pub use lease::{Holder, Lease};
 pub use new_task::NewTask;
 pub use retry::RetryPolicy;
-pub use shard::{Shard, ShardLen};
+pub use shard::{Shard, ShardLen, ShardRange};
 pub use step::{Act, Event, Order, Rejected, Step, step};
 pub use task::{Priority, State, Status, Task};
 pub use time::{Minute, Now, StoreTime};

@@ -8,6 +8,9 @@ use crate::ids::TaskId;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
+/// Most groups in which shards are leased: renewed every 10 s they cost about what 6 tasks a second do.
+pub const GROUPS_MAX: usize = 64;
+
 /// How many hex digits name a shard: 1 to 4, hence 16 to 65,536 shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "u8", into = "u8")]
@@ -89,6 +92,78 @@ impl ShardLen {
     }
 }
 
+/// A contiguous range of shards, both ends included. Its entries lie side by side in the index: one list sees them all.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ShardRange {
+    /// The first shard.
+    pub first: Shard,
+    /// The last shard.
+    pub last: Shard,
+}
+
+impl ShardRange {
+    /// Whether a shard lies in it.
+    #[must_use]
+    pub fn contains(&self, shard: &Shard) -> bool {
+        (&self.first..=&self.last).contains(&shard)
+    }
+}
+
+impl fmt::Display for ShardRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.first == self.last { self.first.fmt(f) } else { write!(f, "{}-{}", self.first, self.last) }
+    }
+}
+
+impl ShardLen {
+    /// What is leased as one: renewals are the price of leasing, and must not grow with the number of shards. Up to
+    /// [`GROUPS_MAX`] shards each is its own group.
+    #[must_use]
+    pub fn groups(self) -> Vec<ShardRange> {
+        let size = self.count().div_ceil(GROUPS_MAX);
+        let group = |number: usize| ShardRange {
+            first: self.numbered(number * size),
+            last: self.numbered((number + 1) * size - 1),
+        };
+        (0..self.count() / size).map(group).collect()
+    }
+
+    /// The fewest ranges that hold exactly these shards.
+    #[must_use]
+    pub fn ranges(self, shards: impl IntoIterator<Item = Shard>) -> Vec<ShardRange> {
+        self.joined(shards.into_iter().map(|shard| ShardRange { first: shard.clone(), last: shard }))
+    }
+
+    /// The same ranges with neighbours joined.
+    #[must_use]
+    pub fn joined(self, ranges: impl IntoIterator<Item = ShardRange>) -> Vec<ShardRange> {
+        let mut ranges: Vec<_> = ranges.into_iter().collect();
+        ranges.sort();
+        let mut joined: Vec<ShardRange> = Vec::new();
+        for range in ranges {
+            match joined.last_mut() {
+                Some(before) if range.first.number() <= before.last.number() + 1 => {
+                    before.last = before.last.clone().max(range.last);
+                }
+                _ => joined.push(range),
+            }
+        }
+        joined
+    }
+
+    /// All shards as one range.
+    #[must_use]
+    pub fn whole(self) -> ShardRange {
+        ShardRange { first: self.numbered(0), last: self.numbered(self.count() - 1) }
+    }
+}
+
+impl Shard {
+    fn number(&self) -> usize {
+        usize::from_str_radix(&self.0, 16).unwrap_or(0)
+    }
+}
+
 impl TryFrom<u8> for ShardLen {
     type Error = Error;
 
@@ -135,6 +210,26 @@ mod tests {
 
     fn len(digits: u8) -> ShardLen {
         ShardLen::new(digits).unwrap()
+    }
+
+    #[test]
+    fn groups_cover_every_shard_once_and_are_never_more_than_64() {
+        for (digits, groups, size) in [(1, 16, 1), (2, 64, 4), (3, 64, 64), (4, 64, 1_024)] {
+            let all = len(digits).groups();
+            assert_eq!(all.len(), groups);
+            assert_eq!(len(digits).joined(all.clone()), [len(digits).whole()]);
+            for shard in len(digits).all().into_iter().step_by(size) {
+                assert_eq!(all.iter().filter(|group| group.contains(&shard)).count(), 1);
+            }
+        }
+    }
+
+    #[test]
+    fn neighbours_are_joined() {
+        let shards = ["00", "01", "ff", "03", "02", "20", "02"].map(|name| len(2).parse(name).unwrap());
+        let ranges: Vec<_> = len(2).ranges(shards).iter().map(ToString::to_string).collect();
+        assert_eq!(ranges, ["00-03", "20", "ff"]);
+        assert!(len(2).ranges([]).is_empty());
     }
 
     #[test]

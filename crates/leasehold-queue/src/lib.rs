@@ -12,6 +12,7 @@
 //! | [`claim`] | makes a task ours |
 //! | [`settle`] | renews, completes, fails, snoozes, releases |
 //! | [`sweep`] | covers and removes stale entries, times out lost claims: the rules of the index |
+//! | [`lease`] | holds something for a while: shards, names |
 //! | [`operate`] | cancel, retry, reschedule |
 //! | [`inspect`] | get, list, wait, count |
 //! | [`purge`] | removes what is past its retention |
@@ -22,6 +23,7 @@ pub mod claim;
 pub mod connect;
 pub mod discover;
 pub mod inspect;
+pub mod lease;
 pub mod operate;
 pub mod purge;
 pub mod settle;
@@ -34,6 +36,7 @@ pub use claim::{Claimed, Met};
 pub use connect::{Agreement, News, Queue, QueueOptions};
 pub use discover::Found;
 pub use inspect::{Filter, Stats};
+pub use lease::{HeldLease, Leases, Renewed, Taken, break_lease, read_lease};
 pub use operate::Operated;
 pub use settle::{Renewal, Settlement};
 pub use submit::Submitted;

@@ -1,0 +1,238 @@
+//! Holding something for a while: the lease protocol over a store. The rules are in [`leasehold_core::lease`].
+//!
+//! Requests: a take is 1 put where nothing was, 1 get and 1 put where something was; a renewal and a release are 1 put.
+//! Each refusal costs 1 get more.
+
+use bytes::Bytes;
+use leasehold_core::lease::Take;
+use leasehold_core::{Error, Holder, Kind, Lease, Now, Result, StoreTime};
+use leasehold_store::{Client, Decision, List, Object, Purpose, Put, Standing, Version, When, update_from};
+use serde_json::{Map, Value};
+use std::time::Duration;
+
+/// A lease that makes no sense counts as run out when it is older than any lease can last.
+pub const LEASE_TTL_MAX: Duration = Duration::from_mins(10);
+
+/// A renewal that finds an earlier one of its own goes on from there; more than a few of them are not under way.
+const RENEWALS_LATE_MAX: u32 = 4;
+
+/// Takes, renews and releases leases for one holder.
+#[derive(Debug, Clone)]
+pub struct Leases {
+    client: Client,
+    holder: Holder,
+}
+
+/// A lease that is ours, as last confirmed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HeldLease {
+    key: String,
+    lease: Lease,
+    version: Version,
+}
+
+/// What came of trying to take a lease.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Taken {
+    /// It is ours.
+    Ours(HeldLease),
+    /// Someone else has it.
+    Others(Lease),
+}
+
+/// Whether a lease is still ours after a renewal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Renewed {
+    /// It is.
+    Kept,
+    /// It is not: whatever depended on it stops at once.
+    Lost,
+}
+
+impl HeldLease {
+    /// Its key.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// The lease as last confirmed.
+    #[must_use]
+    pub fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    /// Whether it is ours beyond doubt.
+    #[must_use]
+    pub fn is_trusted(&self, now: Now) -> bool {
+        now.is_before(self.lease.expires_at)
+    }
+}
+
+impl Leases {
+    /// Leases of this holder.
+    pub fn new(client: Client, holder: Holder) -> Result<Self> {
+        if holder.ttl.is_zero() || holder.ttl > LEASE_TTL_MAX {
+            let (ttl, most) = (holder.ttl.as_secs_f64(), LEASE_TTL_MAX.as_secs());
+            return Err(Error::invalid(format!("a lease of {ttl} s: it must last up to {most} s")));
+        }
+        Ok(Self { client, holder })
+    }
+
+    /// Who holds them.
+    #[must_use]
+    pub fn holder(&self) -> &Holder {
+        &self.holder
+    }
+
+    /// Takes what lies at `key`, if it is free. `seen` is the stamp of the object if a list has shown one.
+    pub async fn take(
+        &self,
+        key: &str,
+        subject: &Map<String, Value>,
+        seen: Option<StoreTime>,
+    ) -> Result<Taken> {
+        let found = if seen.is_some() { self.client.get(Purpose::Lease, key).await? } else { None };
+        match self.take_from(key, subject, found, seen).await {
+            // What makes no sense is judged by its age, which only a list shows.
+            Err(error) if error.kind() == Kind::Corrupt && seen.is_none() => {
+                let stamp = stamp(&self.client, key).await?;
+                let found = self.client.get(Purpose::Lease, key).await?;
+                self.take_from(key, subject, found, stamp).await
+            }
+            taken => taken,
+        }
+    }
+
+    async fn take_from(
+        &self,
+        key: &str,
+        subject: &Map<String, Value>,
+        found: Option<Object>,
+        seen: Option<StoreTime>,
+    ) -> Result<Taken> {
+        let updated = update_from(&self.client, Purpose::Lease, key, found, |found| {
+            let (now, write_id) = (self.now()?, self.client.write_id());
+            let held = match (found.map(|object| Lease::read(key, &object.body)).transpose(), found) {
+                (Ok(held), _) => held,
+                (Err(_), Some(object)) if seen.is_some_and(|seen| now.is_past(seen.plus(LEASE_TTL_MAX))) => {
+                    tracing::warn!("`{key}` makes no sense and is replaced");
+                    let lease = Lease::in_place_of(&object.body, subject, &self.holder, now, write_id);
+                    return Ok(write(key, lease));
+                }
+                (Err(error), _) => return Err(error),
+            };
+            Ok(match Lease::take(held, subject, &self.holder, now, write_id) {
+                Take::Write(lease) => write(key, lease),
+                Take::Held(held) => Decision::Leave((held, found.map(|object| object.version.clone()))),
+            })
+        });
+        let updated = updated.await?;
+        let (lease, version) = match (updated.result, updated.now) {
+            ((lease, _), Standing::Written(version)) => (lease, version),
+            (_, Standing::Overtaken(object)) => (Lease::read(key, &object.body)?, object.version),
+            // Ours, if an earlier try landed and its answer never came.
+            ((held, Some(version)), Standing::Left) => (held, version),
+            ((held, None), Standing::Left) => return Ok(Taken::Others(held)),
+        };
+        if lease.instance != self.holder.instance || lease.is_released() {
+            return Ok(Taken::Others(lease));
+        }
+        Ok(Taken::Ours(HeldLease { key: key.to_owned(), lease, version }))
+    }
+
+    /// Keeps it for longer. An error leaves open what became of it: it is ours until the last confirmed expiry.
+    pub async fn renew(&self, held: &mut HeldLease) -> Result<Renewed> {
+        for _ in 0..RENEWALS_LATE_MAX {
+            let renewed = held.lease.renewed(self.holder.ttl, self.now()?, self.client.write_id());
+            if self.replace(held, renewed).await? {
+                return Ok(Renewed::Kept);
+            }
+            if held.lease.is_released() {
+                return Ok(Renewed::Lost);
+            }
+        }
+        Ok(Renewed::Kept)
+    }
+
+    /// Gives it back, so that anyone can take it at once. One that was lost meanwhile is left alone.
+    pub async fn release(&self, mut held: HeldLease) -> Result<()> {
+        for _ in 0..RENEWALS_LATE_MAX {
+            let released = held.lease.released(self.now()?, self.client.write_id());
+            if self.replace(&mut held, released).await? || held.lease.is_released() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the next state of a lease of ours; false if something else stands there, which `held` says then. Another
+    /// claim than ours is noted as a released lease: there is nothing left to hold.
+    async fn replace(&self, held: &mut HeldLease, next: Lease) -> Result<bool> {
+        let body = Bytes::from(next.write());
+        let when = When::Unchanged(held.version.clone());
+        let found = match self.client.put(Purpose::Lease, &held.key, body, &when).await? {
+            Put::Written(version) => {
+                (held.lease, held.version) = (next, version);
+                return Ok(true);
+            }
+            Put::Overtaken(object) | Put::Lost(Some(object)) => Some(object),
+            Put::Lost(None) => None,
+        };
+        let gone = held.lease.released(self.now()?, next.write_id);
+        let read =
+            found.and_then(|object| Some((Lease::read(&held.key, &object.body).ok()?, object.version)));
+        match read {
+            Some((lease, version)) if lease.is_same_claim(&held.lease) => {
+                (held.lease, held.version) = (lease, version);
+            }
+            _ => held.lease = gone,
+        }
+        Ok(false)
+    }
+
+    fn now(&self) -> Result<Now> {
+        now(&self.client)
+    }
+}
+
+/// Reads the lease at a key, with its version.
+pub async fn read_lease(client: &Client, key: &str) -> Result<Option<Lease>> {
+    let object = client.get(Purpose::Lease, key).await?;
+    object.map(|object| Lease::read(key, &object.body)).transpose()
+}
+
+/// Ends a lease, whoever holds it: for operators. The holder notices at its next renewal; until then it may trust it.
+pub async fn break_lease(client: &Client, key: &str) -> Result<Option<Lease>> {
+    let broken = leasehold_store::update(client, Purpose::Admin, key, |found| {
+        let Some(object) = found else { return Ok(Decision::Leave(None)) };
+        let lease = Lease::read(key, &object.body)?;
+        if lease.is_released() {
+            return Ok(Decision::Leave(Some(lease)));
+        }
+        let mut next = lease.released(now(client)?, client.write_id());
+        next.epoch = next.epoch.saturating_add(1);
+        Ok(Decision::write(next.write(), Some(lease)))
+    });
+    Ok(broken.await?.result)
+}
+
+/// The lease that is to stand there, or one that is left there, with its version.
+type Decided = (Lease, Option<Version>);
+
+fn write(key: &str, lease: Lease) -> Decision<Decided> {
+    let (key, claim) = (key.to_owned(), lease.clone());
+    let ours =
+        Box::new(move |found: &[u8]| Lease::read(&key, found).is_ok_and(|found| found.is_same_claim(&claim)));
+    Decision::Write { body: lease.write().into(), ours, first: None, result: (lease, None) }
+}
+
+async fn stamp(client: &Client, key: &str) -> Result<Option<StoreTime>> {
+    let page = client.list(Purpose::Lease, &List::all(key)).await?;
+    Ok(page.entries.iter().find(|entry| entry.key == key).map(|entry| entry.modified))
+}
+
+fn now(client: &Client) -> Result<Now> {
+    let unknown = || Error::new(Kind::Unavailable, "the store has not told its time yet");
+    client.now().ok_or_else(unknown)
+}
