@@ -102,6 +102,20 @@ pub struct ShardRange {
 }
 
 impl ShardRange {
+    /// How many shards it has.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.last.number() + 1 - self.first.number()
+    }
+
+    /// The part of it that begins at one of its shards, chosen by this number.
+    #[must_use]
+    pub fn from(&self, number: u64) -> Self {
+        let nth = usize::try_from(number % self.count() as u64).unwrap_or(0);
+        let (digits, first) = (self.first.0.len(), self.first.number() + nth);
+        Self { first: Shard(format!("{first:0digits$x}")), last: self.last.clone() }
+    }
+
     /// Whether a shard lies in it.
     #[must_use]
     pub fn contains(&self, shard: &Shard) -> bool {
@@ -230,6 +244,11 @@ mod tests {
         let ranges: Vec<_> = len(2).ranges(shards).iter().map(ToString::to_string).collect();
         assert_eq!(ranges, ["00-03", "20", "ff"]);
         assert!(len(2).ranges([]).is_empty());
+        let range = len(2).ranges(len(2).parse_range("08-0b").unwrap()).remove(0);
+        assert_eq!(
+            (range.count(), range.from(6).to_string(), range.from(7).to_string()),
+            (4, "0a-0b".into(), "0b".into())
+        );
     }
 
     #[test]

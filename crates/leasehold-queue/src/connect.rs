@@ -13,6 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
+use crate::bell::Ringer;
+
 /// The format of the layout that this program knows.
 const FORMAT: u32 = 1;
 
@@ -24,6 +26,8 @@ pub struct Queue {
     pub(crate) options: Arc<QueueOptions>,
     /// Rung by everyone in this process who makes a task pending, heard by the workers of this process.
     pub(crate) news: Arc<watch::Sender<u64>>,
+    /// The same for everyone else.
+    pub(crate) ringer: Arc<Ringer>,
 }
 
 /// What all clients of a queue agree on: `queue.json`.
@@ -104,6 +108,7 @@ impl Queue {
             agreement: Arc::new(agreement),
             options: Arc::new(options),
             news: Arc::new(watch::Sender::new(0)),
+            ringer: Arc::default(),
         })
     }
 
@@ -168,10 +173,6 @@ impl Queue {
     #[must_use]
     pub fn listen(&self) -> News {
         News { rung: self.news.subscribe() }
-    }
-
-    pub(crate) fn ring(&self) {
-        self.news.send_modify(|rung| *rung += 1);
     }
 
     pub(crate) fn act(&self) -> Result<Act> {

@@ -3,11 +3,12 @@
 //! Entries sort by minute, oldest first, so one page shows the oldest, however old; what lies in a future minute ends
 //! the look at a shard. Nothing is ever skipped.
 //!
-//! Requests: one list for each thousand entries that are due, and one for each shard that has more than a page of
-//! entries in the future.
+//! Requests: one list for each thousand entries that are due in a stretch of neighbouring shards, at least one, and one
+//! for each shard that has more than a page of entries in the future.
 
-use leasehold_core::{Entry, Index, Minute, Now, Result, Shard, StoreTime};
+use leasehold_core::{Entry, Index, Minute, Now, Result, Shard, ShardRange, StoreTime};
 use leasehold_store::{List, Page, Purpose};
+use std::collections::BTreeSet;
 
 use crate::connect::Queue;
 
@@ -31,53 +32,99 @@ pub struct Look {
     pub next: Option<Minute>,
 }
 
+/// A part of an index: the entries of neighbouring shards, which lie side by side.
+#[derive(Debug, Clone)]
+pub struct Stretch {
+    list: List,
+    /// Nothing means to the end.
+    last: Option<Shard>,
+}
+
+impl Stretch {
+    /// All of an index.
+    #[must_use]
+    pub fn whole(index: Index) -> Self {
+        Self { list: List::all(index.root()), last: None }
+    }
+
+    /// The entries of these shards.
+    #[must_use]
+    pub fn of(index: Index, range: &ShardRange) -> Self {
+        if range.first == range.last {
+            return Self { list: List::all(index.prefix(&range.first)), last: None };
+        }
+        let before = format!("{}{}", index.root(), range.first);
+        Self { list: List::all(index.root()).after(before), last: Some(range.last.clone()) }
+    }
+
+    fn is_past(&self, entry: &Entry) -> bool {
+        self.last.as_ref().is_some_and(|last| entry.shard > *last)
+    }
+}
+
 impl Queue {
-    /// Looks at one page of an index. Gives what it shows, and how to go on behind it, if there is more: what is left
+    /// Looks at one page of a stretch. Gives what it shows, and how to go on behind it, if there is more: what is left
     /// of a shard lies in the future once its page ends there, and is passed over.
-    pub async fn look(&self, purpose: Purpose, list: List) -> Result<(Look, Option<List>)> {
-        let page = self.client.list(purpose, &list).await?;
+    pub async fn look(&self, purpose: Purpose, stretch: Stretch) -> Result<(Look, Option<Stretch>)> {
+        let mut page = self.client.list(purpose, &stretch.list).await?;
         let final_entry = page.entries.last().and_then(|listed| Entry::parse(&listed.key));
-        let next = page.next.clone();
+        let next = page.next.take();
+        page.entries.retain(|listed| !Entry::parse(&listed.key).is_some_and(|entry| stretch.is_past(&entry)));
         let mut look = Look::default();
         let now = self.now()?;
         look.take(page, now);
-        let beyond = next.map(|cursor| match final_entry {
+        let Some(cursor) = next else { return Ok((look, None)) };
+        let list = match final_entry {
+            Some(entry) if stretch.is_past(&entry) => return Ok((look, None)),
             Some(entry) if !now.is_due(entry.bucket.start()) => {
                 // A tilde sorts behind every minute.
                 let end = format!("{}~", entry.index.prefix(&entry.shard));
-                List { cursor: None, after: Some(end), ..list }
+                List { cursor: None, after: Some(end), ..stretch.list }
             }
-            _ => list.at(cursor),
-        });
-        Ok((look, beyond))
+            _ => stretch.list.at(cursor),
+        };
+        Ok((look, Some(Stretch { list, ..stretch })))
     }
 
-    /// Looks at all that is due in an index for these shards; `all` says that they are all shards of the queue.
-    pub async fn discover(
+    /// The entries of one page of a stretch, whenever they are due, and how to go on behind it.
+    pub async fn entries_in(
         &self,
         purpose: Purpose,
-        index: Index,
-        shards: &[Shard],
-        all: bool,
-    ) -> Result<Look> {
-        let lists = if all { vec![List::all(index.root())] } else { lists_of(index, shards) };
+        stretch: Stretch,
+    ) -> Result<(Vec<Entry>, Option<Stretch>)> {
+        let page = self.client.list(purpose, &stretch.list).await?;
+        let entries = page.entries.iter().filter_map(|listed| Entry::parse(&listed.key));
+        let (past, entries): (Vec<_>, Vec<_>) = entries.partition(|entry| stretch.is_past(entry));
+        let next = page.next.filter(|_| past.is_empty());
+        Ok((entries, next.map(|cursor| Stretch { list: stretch.list.at(cursor), last: stretch.last })))
+    }
+
+    /// Looks at all that is due in these stretches.
+    pub async fn discover(&self, purpose: Purpose, stretches: Vec<Stretch>) -> Result<Look> {
         let mut whole = Look::default();
-        for list in lists {
-            let mut list = Some(list);
-            while let Some(next) = list {
-                let (look, beyond) = self.look(purpose, next).await?;
+        for stretch in stretches {
+            let mut next = Some(stretch);
+            while let Some(stretch) = next {
+                let (look, beyond) = self.look(purpose, stretch).await?;
                 whole.add(look);
-                list = beyond;
+                next = beyond;
             }
         }
         Ok(whole)
     }
-}
 
-/// A list for each of these shards.
-#[must_use]
-pub fn lists_of(index: Index, shards: &[Shard]) -> Vec<List> {
-    shards.iter().map(|shard| List::all(index.prefix(shard))).collect()
+    /// The shards that have entries, and perhaps some that had: what a store folds together may be empty by now.
+    pub async fn shards_with_entries(&self, purpose: Purpose, index: Index) -> Result<BTreeSet<Shard>> {
+        let mut list = Some(List::all(index.root()).delimited());
+        let mut shards = BTreeSet::new();
+        while let Some(next) = list {
+            let page = self.client.list(purpose, &next).await?;
+            let names = page.prefixes.iter().filter_map(|prefix| prefix.strip_prefix(index.root()));
+            shards.extend(names.filter_map(|name| self.shard_len().parse(name.trim_end_matches('/')).ok()));
+            list = page.next.map(|cursor| next.at(cursor));
+        }
+        Ok(shards)
+    }
 }
 
 impl Look {

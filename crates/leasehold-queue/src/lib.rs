@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | [`connect`] | opens a queue, or founds it; refuses clients that disagree with it (promise P8) |
 //! | [`mod@submit`] | puts tasks in, pointer first |
+//! | [`bell`] | tells workers that there is something new |
 //! | [`unique`] | submits only once under an idempotency key |
 //! | [`discover`] | finds entries that are due |
 //! | [`claim`] | makes a task ours |
@@ -18,6 +19,7 @@
 //! | [`purge`] | removes what is past its retention |
 //! | [`check`] | looks at everything, and repairs |
 
+pub mod bell;
 pub mod check;
 pub mod claim;
 pub mod connect;
@@ -32,6 +34,7 @@ pub mod sweep;
 mod tasks;
 pub mod unique;
 
+pub use bell::Bell;
 pub use claim::{Claimed, Met};
 pub use connect::{Agreement, News, Queue, QueueOptions};
 pub use discover::Found;

@@ -91,7 +91,7 @@ impl Queue {
             let put = self.put_entry(Purpose::Submit, &entry).await;
             put.map_err(|error| unknown(&task, error))?;
         }
-        self.ring();
+        self.ring(Purpose::Submit).await;
         Ok(is_new)
     }
 

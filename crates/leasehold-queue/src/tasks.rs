@@ -139,7 +139,7 @@ impl Queue {
         }
         if step.task.status() == leasehold_core::Status::Pending {
             // Only now: before this there was nothing to be found.
-            self.ring();
+            self.ring(purpose).await;
         }
         if let Some(remove) = remove {
             self.remove_entry(purpose, remove).await;

@@ -52,6 +52,8 @@ pub(crate) fn play(world: &mut World, mutant: Option<Mutant>) -> Result<String, 
 }
 
 #[cfg(test)]
+mod bell;
+#[cfg(test)]
 mod punctual;
 #[cfg(test)]
 mod tests;

@@ -165,6 +165,15 @@ impl Client {
         self.put_knowing(purpose, key, body, when, &|_| false).await
     }
 
+    /// Writes a hint whatever stands there: sent once and not repeated, because a hint that is late is worth little.
+    pub async fn put_hint(&self, purpose: Purpose, key: &str, body: Bytes) -> Result<()> {
+        keys::check_key(key)?;
+        match self.put_once(purpose, key, &body, &When::Always).await {
+            Ok(_) => Ok(()),
+            Err(failure) => Err(failure.error),
+        }
+    }
+
     /// Writes an object on condition; `ours` recognises the write in what others have built on it.
     pub async fn put_knowing(
         &self,

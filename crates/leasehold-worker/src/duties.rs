@@ -4,6 +4,7 @@ use futures::TryStreamExt;
 use futures::future::{Either, select};
 use leasehold_core::{Index, Kind, Result, keys};
 use leasehold_queue::sweep::Swept;
+use leasehold_store::host::Instant;
 use leasehold_store::{HostExt, List, Purpose};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -42,15 +43,34 @@ pub(crate) async fn run(engine: Arc<Engine>, shutdown: Shutdown) {
 }
 
 /// Finds claims that have run out, and lease entries that their tasks have left behind.
+///
+/// While nothing waits, nothing runs and the bell is silent, nobody can be lost: then the index is left alone until the
+/// next sweep. Nothing runs if there was no ready entry, and *after that* no lease entry: a claim writes the one before it
+/// removes the other.
 #[derive(Default)]
 struct Recover {
     remembered: Remembered,
+    /// When the lease entries were last listed, and whether nothing waited and nothing ran.
+    listed: Option<(Instant, bool)>,
 }
 
 impl Recover {
+    /// Whether there may be someone who is lost.
+    fn is_due(&self, engine: &Engine) -> bool {
+        let was_stirred = engine.served.was_stirred();
+        let Some((at, was_quiet)) = self.listed else { return true };
+        let is_quiet = was_quiet && !was_stirred && engine.served.is_ready_empty();
+        !is_quiet || engine.host().instant().since(at) >= engine.options.sweep_every
+    }
+
     async fn tick(&mut self, engine: &Engine) -> Result<()> {
-        let (shards, all) = engine.shards();
-        let look = engine.queue.discover(Purpose::Sweep, Index::Lease, shards, all).await?;
+        if !self.is_due(engine) {
+            return Ok(());
+        }
+        let (at, is_ready_empty) = (engine.host().instant(), engine.served.is_ready_empty());
+        self.listed = None;
+        let look = engine.queue.discover(Purpose::Sweep, engine.served.stretches(Index::Lease, None)).await?;
+        self.listed = Some((at, is_ready_empty && look.due.is_empty() && look.next.is_none()));
         for key in &look.odd {
             engine.report(&format!("`{key}` is not an index entry"));
         }

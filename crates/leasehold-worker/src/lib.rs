@@ -17,6 +17,7 @@
 //! | [`renew`] | keeps what is held |
 //! | [`mod@poll`] | finds work and fills the slots |
 //! | [`remember`] | entries that are not to be looked at again before a certain moment |
+//! | `served` | which shards are served |
 //! | [`duties`] | what the monitor does |
 //! | [`mod@run`] | a worker from start to end |
 
@@ -28,6 +29,7 @@ pub mod poll;
 pub mod remember;
 pub mod renew;
 pub mod run;
+mod served;
 pub mod shutdown;
 
 pub use handler::{Context, TaskError};

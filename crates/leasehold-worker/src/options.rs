@@ -18,6 +18,8 @@ pub struct WorkerOptions {
     pub drain: Duration,
     /// How often to look for claims that were lost.
     pub recover_every: Duration,
+    /// How often to look at the index without being rung for: a ring may be lost.
+    pub sweep_every: Duration,
     /// Stop when there is nothing left to do.
     pub until_empty: bool,
 }
@@ -31,6 +33,7 @@ impl Default for WorkerOptions {
             polling: Polling::default(),
             drain: Duration::from_secs(30),
             recover_every: Duration::from_secs(5),
+            sweep_every: Duration::from_mins(1),
             until_empty: false,
         }
     }

@@ -1,18 +1,20 @@
 //! Finding work and filling the slots.
 //!
-//! Entries that a look has shown are worked off before the next look, so that a list serves up to a thousand tasks.
-//! A look that finds nothing makes the next pause longer; anything found, and any task made pending in this process,
-//! makes it short again.
+//! Entries that a look has shown are worked off before the next look, so that a list serves up to a thousand tasks. An
+//! idle worker does not look at the index: it asks whether the bell has rung, one get whatever the number of shards, and
+//! looks when it has, when a minute begins in which something is planned, and from time to time anyway. A poll that finds
+//! nothing makes the next pause longer; anything found, and any task made pending in this process, makes it short again.
 
 use futures::StreamExt;
 use futures::future::{BoxFuture, Either, select, select_all};
 use futures::stream::FuturesUnordered;
-use leasehold_core::{Entry, Index, Result, StoreTime, TaskId};
-use leasehold_queue::discover::{Look, lists_of};
+use leasehold_core::limits::PAGE_KEYS_MAX;
+use leasehold_core::{Entry, Index, Minute, Result, StoreTime, TaskId};
+use leasehold_queue::discover::{Look, Stretch};
 use leasehold_queue::sweep::Swept;
-use leasehold_queue::{Found, Met, News};
+use leasehold_queue::{Bell, Found, Met, News};
 use leasehold_store::host::Instant;
-use leasehold_store::{HostExt, List, Purpose};
+use leasehold_store::{HostExt, Purpose};
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,32 +42,40 @@ pub(crate) struct Poller {
     busy: HashSet<TaskId>,
     waiting: VecDeque<Found>,
     news: News,
+    bell: Bell,
     remembered: Remembered,
     pause: Duration,
-    /// How long to wait after the last look.
-    wait: Duration,
-    /// When something known will be due.
-    next_due: Option<StoreTime>,
-    /// The last look did not see the whole index.
+    /// When to poll again; at once if there is no such moment.
+    rest: Option<(Instant, Duration)>,
+    seen: Seen,
+}
+
+/// What the last look has shown.
+#[derive(Default)]
+struct Seen {
+    /// When it was.
+    at: Option<Instant>,
+    /// The first minute that had not begun and has entries.
+    next: Option<StoreTime>,
+    /// There was something to claim. What comes after it is seen only by another look.
+    had_work: bool,
+    /// It did not see the whole index.
     is_partial: bool,
-    /// When the whole index was last seen.
-    look_after: Option<Instant>,
 }
 
 impl Poller {
     pub(crate) fn new(engine: Arc<Engine>) -> Self {
         Self {
             pause: engine.options.polling.min,
-            wait: Duration::ZERO,
             news: engine.queue.listen(),
             engine,
             slots: FuturesUnordered::new(),
             busy: HashSet::new(),
             waiting: VecDeque::new(),
+            bell: Bell::default(),
             remembered: Remembered::default(),
-            next_due: None,
-            is_partial: false,
-            look_after: None,
+            rest: None,
+            seen: Seen::default(),
         }
     }
 
@@ -78,25 +88,33 @@ impl Poller {
                 self.next_slot(shutdown).await;
                 continue;
             }
-            if let Some(left) = self.before_next_look() {
+            if let Some(left) = self.left_to_rest() {
                 self.idle(left, shutdown).await;
                 continue;
             }
-            if let Err(error) = self.look().await {
+            if let Err(error) = self.poll().await {
                 tracing::warn!("looking for work failed: {error}");
                 self.idle(FAILED_PAUSE, shutdown).await;
                 continue;
             }
             if !self.waiting.is_empty() {
                 self.pause = self.engine.options.polling.min;
-                self.wait = self.pause;
+                // What was seen whole needs no second look at once.
+                self.rest = (!self.seen.is_partial).then(|| (self.engine.host().instant(), self.pause));
                 continue;
             }
             if self.engine.options.until_empty && self.slots.is_empty() && !self.is_more_coming().await {
                 return;
             }
-            self.wait = self.until_next();
+            self.rest = Some((self.engine.host().instant(), self.next_pause()));
             self.pause = self.engine.options.polling.slower(self.pause);
+        }
+    }
+
+    /// Waits for everything that is under way.
+    pub(crate) async fn finish(&mut self) {
+        while let Some((found, met)) = self.slots.next().await {
+            self.learn(found, &met);
         }
     }
 
@@ -113,33 +131,39 @@ impl Poller {
         self.sweep(held).await;
     }
 
-    /// How long to wait until the index is looked at again, or something is recalled.
-    fn before_next_look(&self) -> Option<Duration> {
-        let passed = self.engine.host().instant().since(self.look_after?);
-        let left = self.wait.checked_sub(passed).filter(|left| !left.is_zero())?;
-        Some(self.until(self.remembered.first_run()).map_or(left, |until| until.min(left)))
-    }
-
-    /// How long it is until this moment.
-    fn until(&self, at: Option<StoreTime>) -> Option<Duration> {
-        let now = self.engine.queue.now().ok()?;
-        Some(at?.since(now.latest_known()).max(AGAIN_MIN))
-    }
-
-    /// Waits for everything that is under way.
-    pub(crate) async fn finish(&mut self) {
-        while let Some((found, met)) = self.slots.next().await {
-            self.learn(found, &met);
-        }
-    }
-
     fn fill(&mut self) {
         while self.slots.len() < self.engine.options.concurrency {
             let Some(found) = self.waiting.pop_front() else { return };
-            if self.busy.insert(found.entry.id) {
+            if self.engine.served.contains(&found.entry.shard) && self.busy.insert(found.entry.id) {
                 self.slots.push(Box::pin(self.engine.clone().attempt(found)));
             }
         }
+    }
+
+    /// How long to rest until the next poll, or until something is recalled.
+    fn left_to_rest(&self) -> Option<Duration> {
+        let (since, rest) = self.rest?;
+        let left = rest.checked_sub(self.engine.host().instant().since(since))?;
+        let recall = self.remembered.first_run().and_then(|at| self.until_possible(at));
+        Some(recall.map_or(left, |recall| recall.min(left))).filter(|left| !left.is_zero())
+    }
+
+    /// The usual pause, or less if a look is due before: another minute begins, or the bell stands for more.
+    fn next_pause(&self) -> Duration {
+        let usual = self.pause.mul_f64(0.9) + self.engine.host().random_below(self.pause / 5);
+        let minute = self.seen.next.and_then(|at| self.until_possible(at));
+        let again = self.bell.look_again_at().and_then(|at| self.until_certain(at));
+        [minute, again].into_iter().flatten().fold(usual, Duration::min)
+    }
+
+    /// How long it is until *now* may have reached this moment.
+    fn until_possible(&self, at: StoreTime) -> Option<Duration> {
+        Some(at.since(self.engine.queue.now().ok()?.latest_known()).max(AGAIN_MIN))
+    }
+
+    /// How long it is until *now* has reached this moment beyond doubt.
+    fn until_certain(&self, at: StoreTime) -> Option<Duration> {
+        Some(at.since(self.engine.queue.now().ok()?.earliest).max(AGAIN_MIN))
     }
 
     /// Waits for one slot to become free.
@@ -177,7 +201,7 @@ impl Poller {
     fn heard(&mut self, which: usize) {
         if which == 1 {
             self.pause = self.engine.options.polling.min;
-            self.look_after = None;
+            (self.rest, self.seen.at) = (None, None);
         }
     }
 
@@ -210,44 +234,61 @@ impl Poller {
         self.remembered.until(found, until, next);
     }
 
-    /// Looks at the index until something is found to be claimed, or all of it was seen.
-    async fn look(&mut self) -> Result<()> {
-        let engine = self.engine.clone();
-        let (shards, all) = engine.shards();
-        let mut lists: VecDeque<List> =
-            if all { self.root_lists() } else { lists_of(Index::Ready, shards).into() };
-        let (mut stale, mut there) = (Vec::new(), HashSet::new());
-        (self.is_partial, self.next_due) = (false, None);
-        while let Some(list) = lists.pop_front() {
-            let (look, beyond) = engine.queue.look(Purpose::Discover, list).await?;
-            self.sort(look, &mut there, &mut stale)?;
-            lists.extend(beyond);
-            if !self.waiting.is_empty() && !lists.is_empty() {
-                self.is_partial = true;
-                break;
-            }
+    /// Asks for the bell, and looks at the index if there is a reason to.
+    async fn poll(&mut self) -> Result<()> {
+        // The bell first: what it stands for is then surely seen by the look.
+        let has_rung = !self.seen.is_partial && self.engine.queue.has_rung(&mut self.bell).await?;
+        if has_rung {
+            self.engine.served.stir();
+            self.pause = self.engine.options.polling.min;
         }
-        if !self.is_partial {
-            self.remembered.keep(|entry| there.contains(entry));
+        if has_rung || self.is_look_due()? {
+            self.look(has_rung).await?;
         }
-        self.start_anywhere();
-        self.sweep(stale).await;
-        let now = engine.host().instant();
-        // What was seen whole needs no second look before the pause is over.
-        self.look_after = if self.is_partial { None } else { Some(now) };
         Ok(())
     }
 
-    /// The whole index from its beginning while it fits on a page; else from a shard chosen by chance, so that no shard
-    /// has to wait for those before it.
-    fn root_lists(&self) -> VecDeque<List> {
-        let whole = List::all(Index::Ready.root());
-        if !self.is_partial {
-            return [whole].into();
+    fn is_look_due(&self) -> Result<bool> {
+        let Some(at) = self.seen.at else { return Ok(true) };
+        let now = self.engine.queue.now()?;
+        Ok(self.seen.is_partial
+            || self.seen.had_work
+            || self.engine.options.until_empty
+            || self.seen.next.is_some_and(|at| now.is_due(at))
+            || self.bell.look_again_at().is_some_and(|at| now.has_reached(at))
+            || self.engine.host().instant().since(at) >= self.engine.options.sweep_every)
+    }
+
+    /// Looks at the index until something is found to be claimed, or all of it was seen.
+    async fn look(&mut self, has_rung: bool) -> Result<()> {
+        let engine = self.engine.clone();
+        self.bell.looked(engine.queue.now()?.earliest);
+        let mut stretches: VecDeque<_> = stretches(&engine, has_rung, self.seen.is_partial).await?.into();
+        let (mut stale, mut there) = (Vec::new(), HashSet::new());
+        self.seen = Seen { at: Some(engine.host().instant()), ..Seen::default() };
+        while let Some(stretch) = stretches.pop_front() {
+            let (look, beyond) = match engine.queue.look(Purpose::Discover, stretch).await {
+                Ok(looked) => looked,
+                Err(error) => {
+                    self.seen.at = None;
+                    return Err(error);
+                }
+            };
+            self.sort(look, &mut there, &mut stale)?;
+            stretches.extend(beyond);
+            if !self.waiting.is_empty() && !stretches.is_empty() {
+                self.seen.is_partial = true;
+                break;
+            }
         }
-        let (shards, _) = self.engine.shards();
-        let at = usize::try_from(self.engine.host().random() % shards.len() as u64).unwrap_or(0);
-        [whole.clone().after(Index::Ready.prefix(&shards[at])), whole].into()
+        if !self.seen.is_partial {
+            self.remembered.keep(|entry| there.contains(entry));
+        }
+        self.seen.had_work = !self.waiting.is_empty();
+        engine.served.saw_ready(there.is_empty() && self.busy.is_empty() && !self.seen.is_partial);
+        self.start_anywhere();
+        self.sweep(stale).await;
+        Ok(())
     }
 
     fn sort(&mut self, look: Look, there: &mut HashSet<Entry>, stale: &mut Vec<(Found, Next)>) -> Result<()> {
@@ -255,8 +296,7 @@ impl Poller {
             self.engine.report(&format!("`{key}` is not an index entry"));
         }
         let now = self.engine.queue.now()?;
-        let next = look.next.map(leasehold_core::Minute::start);
-        self.next_due = [self.next_due, next].into_iter().flatten().min();
+        self.seen.next = [self.seen.next, look.next.map(Minute::start)].into_iter().flatten().min();
         for found in look.due {
             if self.busy.contains(&found.entry.id) || !there.insert(found.entry.clone()) {
                 continue;
@@ -301,26 +341,31 @@ impl Poller {
                 }
                 Err(error) => {
                     tracing::debug!("an entry was not swept: {error}");
-                    continue;
+                    (now.latest_known().plus(FAILED_PAUSE), next)
                 }
             };
             self.remembered.until(found, until, next);
         }
     }
 
-    /// The usual pause, or less if another minute of the index begins before.
-    fn until_next(&self) -> Duration {
-        let pause = self.pause.mul_f64(0.9) + self.engine.host().random_below(self.pause / 5);
-        self.until(self.next_due).map_or(pause, |until| until.min(pause))
-    }
-
     /// Whether something will be due soon, or may come back from another worker. A worker that stops when there is
     /// nothing left does not leave behind what a lost one has held.
     async fn is_more_coming(&mut self) -> bool {
         let Ok(now) = self.engine.queue.now() else { return true };
-        let due = [self.next_due, self.remembered.first_run()].into_iter().flatten().min();
+        let due = [self.seen.next, self.remembered.first_run()].into_iter().flatten().min();
         due.is_some_and(|due| due <= now.latest_known().plus(SOON))
             || self.remembered.is_any_held()
             || self.engine.do_others_hold_ours().await.unwrap_or(true)
     }
+}
+
+/// Where to look. With many stretches it is cheaper to ask first where there is anything at all.
+async fn stretches(engine: &Engine, has_rung: bool, is_partial: bool) -> Result<Vec<Stretch>> {
+    let anywhere = is_partial.then(|| engine.host().random());
+    let stretches = engine.served.stretches(Index::Ready, anywhere);
+    if !has_rung || stretches.len() <= 2 || engine.queue.shard_len().count() > PAGE_KEYS_MAX {
+        return Ok(stretches);
+    }
+    let shards = engine.queue.shards_with_entries(Purpose::Discover, Index::Ready).await?;
+    Ok(engine.served.stretches_among(Index::Ready, shards))
 }

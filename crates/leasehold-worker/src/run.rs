@@ -3,9 +3,8 @@
 use futures::future::{Either, select};
 use leasehold_core::{Entry, Error, Index, Kind, Result, Shard, Status, Task, TaskId, WorkerId, ids::Name};
 use leasehold_queue::Queue;
-use leasehold_queue::discover::lists_of;
 use leasehold_store::host::Running;
-use leasehold_store::{Host, List, Purpose};
+use leasehold_store::{Host, Purpose};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, HashSet};
@@ -19,6 +18,7 @@ use crate::handler::{Context, Handler, Handlers, TaskError, typed};
 use crate::options::WorkerOptions;
 use crate::poll::Poller;
 use crate::renew::{self, Held, Stop};
+use crate::served::Served;
 use crate::shutdown::{Shutdown, Stage};
 
 /// So many odd objects are reported once each before the list is forgotten.
@@ -170,7 +170,7 @@ pub(crate) struct Engine {
     pub(crate) handlers: Handlers,
     pub(crate) options: WorkerOptions,
     pub(crate) counts: Arc<Counters>,
-    all_shards: Vec<Shard>,
+    pub(crate) served: Served,
     held: Mutex<BTreeMap<TaskId, Arc<Held>>>,
     renewals: mpsc::UnboundedSender<Arc<Held>>,
     reported: Mutex<HashSet<String>>,
@@ -182,7 +182,7 @@ impl Engine {
         let renewer = renew::run(worker.queue.apart(), worker.options.lease, claims);
         let renewing = worker.queue.client().host().spawn_apart("leasehold-renew", Box::pin(renewer));
         let engine = Self {
-            all_shards: worker.queue.shard_len().all(),
+            served: Served::new(worker.queue.shard_len(), worker.options.shards.as_deref()),
             queue: worker.queue,
             id: worker.id,
             handlers: worker.handlers,
@@ -199,35 +199,30 @@ impl Engine {
         self.queue.client().host()
     }
 
-    /// The shards it serves, and whether they are all there are.
-    pub(crate) fn shards(&self) -> (&[Shard], bool) {
-        match &self.options.shards {
-            Some(shards) => (shards, false),
-            None => (&self.all_shards, true),
-        }
-    }
-
     /// Whether another worker holds a task of these shards that could be run here.
     pub(crate) async fn do_others_hold_ours(&self) -> Result<bool> {
-        let (shards, all) = self.shards();
-        let mut lists =
-            if all { vec![List::all(Index::Lease.root())] } else { lists_of(Index::Lease, shards) };
-        while let Some(list) = lists.pop() {
-            let page = self.queue.client().list(Purpose::Discover, &list).await?;
-            for entry in page.entries.iter().filter_map(|listed| Entry::parse(&listed.key)) {
-                let task = match self.queue.get(&entry.id).await {
-                    Ok(task) => task,
-                    // Gone, or making no sense: not something that will come back.
-                    Err(error) if matches!(error.kind(), Kind::Invalid | Kind::Corrupt) => continue,
-                    Err(error) => return Err(error),
-                };
-                if task.status() == Status::Running && self.handlers.get(&task.task_type).is_some() {
-                    return Ok(true);
+        for stretch in self.served.stretches(Index::Lease, None) {
+            let mut next = Some(stretch);
+            while let Some(stretch) = next {
+                let (entries, beyond) = self.queue.entries_in(Purpose::Discover, stretch).await?;
+                for entry in entries {
+                    if self.is_held_and_ours(&entry).await? {
+                        return Ok(true);
+                    }
                 }
+                next = beyond;
             }
-            lists.extend(page.next.map(|cursor| list.at(cursor)));
         }
         Ok(false)
+    }
+
+    async fn is_held_and_ours(&self, entry: &Entry) -> Result<bool> {
+        match self.queue.get(&entry.id).await {
+            Ok(task) => Ok(task.status() == Status::Running && self.handlers.get(&task.task_type).is_some()),
+            // Gone, or making no sense: not something that will come back.
+            Err(error) if matches!(error.kind(), Kind::Invalid | Kind::Corrupt) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Registers a claim for renewal.

@@ -37,6 +37,7 @@ async fn twenty_keys_submitted_eight_times_at_once_make_twenty_tasks() {
 #[tokio::test]
 async fn a_key_costs_one_put_more() {
     let world = World::new().await;
+    world.submit().await;
     let before = world.ledger();
     world.queue.submit_once(order(), key()).await.unwrap();
     assert_eq!(requests(&world.queue, &before), [3, 0, 0, 0]);

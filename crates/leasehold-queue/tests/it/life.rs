@@ -16,8 +16,11 @@ fn fail(retryable: bool) -> Settlement {
 async fn a_round_trip_costs_what_the_design_says() {
     let world = World::new().await;
     let before = world.ledger();
+    world.queue.cancel(&world.submit().await).await.unwrap();
+    assert_eq!(requests(&world.queue, &before), [2 + 1 + 1, 1, 0, 1], "submit, ring, cancel");
+    let before = world.ledger();
     let id = world.submit().await;
-    assert_eq!(requests(&world.queue, &before), [2, 0, 0, 0], "submit");
+    assert_eq!(requests(&world.queue, &before), [2, 0, 0, 0], "submit within a second of a ring");
 
     let due = world.due(Index::Ready).await;
     let before = world.ledger();

@@ -6,6 +6,7 @@ pub(crate) mod recovery;
 pub(crate) mod stage;
 
 use leasehold_core::{Index, Name, NewTask, StoreTime, Task, TaskId, TaskType, WorkerId};
+use leasehold_queue::discover::Stretch;
 use leasehold_queue::{Claimed, Found, Met, Queue, QueueOptions, Submitted};
 use leasehold_store::testing::FakeHost;
 use leasehold_store::{Client, Host, MemoryStore, Purpose, Snapshot, Store, Verb, When};
@@ -91,8 +92,7 @@ impl World {
 
     /// The due entries of an index.
     pub(crate) async fn due(&self, index: Index) -> Vec<Found> {
-        let shards = self.queue.shards(&[]).unwrap();
-        self.queue.discover(Purpose::Discover, index, &shards, true).await.unwrap().due
+        self.queue.discover(Purpose::Discover, vec![Stretch::whole(index)]).await.unwrap().due
     }
 
     /// All entries of a task in an index, due or not.

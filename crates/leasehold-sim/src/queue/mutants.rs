@@ -38,6 +38,8 @@ pub enum Broken {
     EpochStands,
     /// The history is cut.
     HistoryCut,
+    /// The bell is never rung. Nothing but latency suffers (promise P9).
+    NoRing,
 }
 
 impl Broken {
@@ -63,6 +65,9 @@ impl Broken {
     }
 
     fn drops(self, key: &str, when: &When) -> bool {
+        if key == leasehold_core::keys::BELL {
+            return self == Self::NoRing;
+        }
         let Some(pointer) = Pointer::read(key) else {
             return self == Self::AcknowledgedEarly && task_id(key).is_some() && *when == When::Absent;
         };

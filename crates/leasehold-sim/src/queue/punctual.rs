@@ -3,6 +3,7 @@
 
 use leasehold_core::new_task::Start;
 use leasehold_core::{Index, NewTask, StoreTime};
+use leasehold_queue::discover::Stretch;
 use leasehold_queue::{Queue, QueueOptions};
 use leasehold_store::{Client, HostExt, Purpose, Verb};
 use leasehold_worker::{Context, Polling, Shutdown, Worker, WorkerOptions};
@@ -104,7 +105,7 @@ async fn leave_entries_behind(client: Client) {
         let key = leasehold_core::keys::task(&queue.shard_len().shard_of(&lost.id), &lost.id);
         queue.client().delete(Purpose::Submit, &key).await.unwrap();
     }
-    let left = queue.discover(Purpose::Discover, Index::Ready, &[], true).await.unwrap().due.len();
+    let left = queue.discover(Purpose::Discover, vec![Stretch::whole(Index::Ready)]).await.unwrap().due.len();
     assert_eq!(left, 20);
 }
 

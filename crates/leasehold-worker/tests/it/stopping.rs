@@ -2,6 +2,7 @@
 
 use leasehold_core::ids::Name;
 use leasehold_core::{Index, Status, TaskId};
+use leasehold_queue::discover::Stretch;
 use leasehold_queue::{Met, Operated};
 use leasehold_store::Purpose;
 use leasehold_worker::{Shutdown, TaskError, Worker, WorkerOptions};
@@ -106,7 +107,7 @@ async fn a_task_submitted_in_the_same_process_wakes_an_idle_worker() {
 async fn a_worker_that_stops_when_empty_waits_for_a_claim_that_left_only_its_ready_entry() {
     let queue = queue().await;
     let id = submit(&queue, "patient", json!(null)).await;
-    let look = queue.discover(Purpose::Discover, Index::Ready, &[], true).await.unwrap();
+    let look = queue.discover(Purpose::Discover, vec![Stretch::whole(Index::Ready)]).await.unwrap();
     let [found] = &look.due[..] else { panic!("{look:?}") };
     let (lost, lease) = (Name::checked("worker id", "lost").unwrap(), Duration::from_secs(2));
     let Met::Claimed(claimed) = queue.claim(found, &lost, lease, &|_| true).await.unwrap() else { panic!() };
