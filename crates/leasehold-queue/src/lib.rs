@@ -5,7 +5,7 @@
 //!
 //! | module | what it does |
 //! | --- | --- |
-//! | [`connect`] | opens a queue, or founds it; refuses clients that disagree with it (promise P8) |
+//! | [`connect`], [`place`] | opens a queue, or founds it; refuses clients that disagree with it (promise P8) |
 //! | [`mod@submit`] | puts tasks in, pointer first |
 //! | [`unique`] | submits only once under an idempotency key |
 //! | [`discover`] | finds entries that are due |
@@ -23,6 +23,7 @@ pub mod connect;
 pub mod discover;
 pub mod inspect;
 pub mod operate;
+pub mod place;
 pub mod purge;
 pub mod settle;
 pub mod submit;
@@ -31,10 +32,11 @@ mod tasks;
 pub mod unique;
 
 pub use claim::{Claimed, Met};
-pub use connect::{Agreement, News, Queue, QueueOptions};
+pub use connect::{Agreement, News, Queue, QueueConfig};
 pub use discover::Found;
 pub use inspect::{Filter, Stats};
 pub use operate::Operated;
+pub use place::Place;
 pub use settle::{Renewal, Settlement};
-pub use submit::Submitted;
+pub use submit::{Submit, Submitted};
 pub use unique::{Scope, UniqueKey};

@@ -52,7 +52,7 @@ impl Queue {
         if !self.is_past_retention(&loaded, retention).await? {
             return Ok(Purged::Kept);
         }
-        let moved = self.change_unmoved(Purpose::Sweep, &loaded, &Event::Purge, &self.options.by).await?;
+        let moved = self.change_unmoved(Purpose::Sweep, &loaded, &Event::Purge, &self.config.by).await?;
         Ok(if matches!(moved, Moved::Done(_)) { Purged::Marked } else { Purged::Kept })
     }
 

@@ -18,7 +18,8 @@ pub struct WorkerOptions {
     pub drain: Duration,
     /// How often to look for claims that were lost.
     pub recover_every: Duration,
-    /// Stop when there is nothing left to do.
+    /// Stop when there is nothing left to do: nothing due, or due within a minute, and no task of these types in the
+    /// hands of another worker, who might be lost.
     pub until_empty: bool,
 }
 

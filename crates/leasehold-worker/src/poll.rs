@@ -172,7 +172,7 @@ impl Poller {
             // The next look tells whether it is still there, and then it is swept.
             Met::Stale | Met::Expired => (soon, Next::Sweep),
             // Its producer has given up, or never will be heard of again.
-            Met::Ahead if now.is_past(found.written_at.plus(self.engine.queue.options().ahead_grace)) => {
+            Met::Ahead if now.is_past(found.written_at.plus(self.engine.queue.config().ahead_grace)) => {
                 (soon, Next::Sweep)
             }
             // The older it is, the less likely its task still comes.

@@ -59,7 +59,7 @@ async fn a_task_stays_until_its_key_has_been_expired_for_a_day() {
         [UniqueKey::new("k"), UniqueKey { scope: leasehold_queue::Scope::TaskType, ..UniqueKey::new("k") }]
     {
         let world = World::new().await;
-        let submitted = world.queue.submit_once(order(), key.clone()).await.unwrap();
+        let submitted = world.queue.submit_task(order()).key(key.clone()).await.unwrap();
         world.queue.cancel(&submitted.id).await.unwrap();
         world.advance(LIFETIME + PURGE_GRACE);
         assert_eq!(purge(&world, &submitted.id).await, Purged::Kept);
