@@ -14,10 +14,9 @@ pub(crate) mod worker;
 
 use clap::CommandFactory;
 use leasehold_core::Error;
-use leasehold_queue::{Queue, QueueOptions};
-use leasehold_store::{Client, Host, SystemHost, open};
+use leasehold_queue::{Queue, QueueConfig};
+use leasehold_store::Client;
 use leasehold_worker::Shutdown;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::args::{Args, Command, ConfigCommand, Global};
@@ -33,7 +32,7 @@ pub(crate) async fn run(args: Args, printer: &Printer, shutdown: Shutdown) -> an
         Command::Config { command: ConfigCommand::Show } => config::show(&settings()?, printer),
         Command::Completions { shell } => completions(*shell),
         Command::Demo => demo::run(printer, shutdown).await?,
-        Command::Doctor => doctor::run(connect(&settings()?.queue)?, printer).await?,
+        Command::Doctor => doctor::run(client(&settings()?.queue)?, printer).await?,
         _ => with_queue(args.command, &settings()?, printer, shutdown).await?,
     }
     Ok(())
@@ -101,22 +100,21 @@ fn flags(global: &Global, command: &Command) -> Flags {
     }
 }
 
-fn connect(queue: &typed::Queue) -> anyhow::Result<Client> {
-    let host: Arc<dyn Host> = Arc::new(SystemHost);
-    Ok(Client::new(open(&queue.store, &queue.open, &host)?, host))
+fn client(settings: &typed::Queue) -> leasehold_core::Result<Client> {
+    Client::open(&settings.store, &settings.open)
 }
 
 async fn open_queue(command: &Command, settings: &typed::Queue) -> anyhow::Result<Queue> {
-    let mut options = QueueOptions {
-        shard_prefix_len: settings.shard_len.map(leasehold_core::ShardLen::digits),
+    let mut config = QueueConfig {
+        shard_prefix_len: settings.shard_len.map_or(QueueConfig::AS_FOUND, leasehold_core::ShardLen::digits),
         by: "cli".into(),
-        ..QueueOptions::default()
+        ..QueueConfig::default()
     };
     if let Command::Check(overview::Check { grace_secs: Some(grace), .. }) = command {
-        options.ahead_grace = Duration::from_secs(*grace);
-        options.stale_grace = options.ahead_grace;
+        config.ahead_grace = Duration::from_secs(*grace);
+        config.stale_grace = config.ahead_grace;
     }
-    Ok(Queue::connect(connect(settings)?, options).await?)
+    Ok(Queue::with_config(client(settings)?, config).await?)
 }
 
 fn completions(shell: clap_complete::Shell) {

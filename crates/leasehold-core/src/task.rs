@@ -26,7 +26,7 @@ use crate::ids::{LeaseId, TaskId, TaskType, WorkerId, WriteId};
 use crate::keys::{Entry, Index};
 use crate::limits::{HISTORY_FIRST, HISTORY_MAX};
 use crate::retry::RetryPolicy;
-use crate::shard::Shard;
+use crate::shard::{Shard, ShardLen};
 use crate::time::{Minute, StoreTime};
 
 /// A task, whole: its state and its history live in one object, for life.
@@ -233,6 +233,20 @@ impl Task {
     #[must_use]
     pub fn status(&self) -> Status {
         self.state.status()
+    }
+
+    /// What the handler gave, if it is completed.
+    #[must_use]
+    pub fn output(&self) -> Option<&Value> {
+        match &self.state {
+            State::Completed { output, .. } => Some(output),
+            _ => None,
+        }
+    }
+
+    /// The shard of a task in a queue whose shards have so many digits.
+    pub fn shard_from_id(id: &TaskId, digits: u8) -> Result<Shard> {
+        Ok(ShardLen::new(digits)?.shard_of(id))
     }
 
     /// The index entry that this record calls for: the one by which the task is found when it is due (promise P5).

@@ -14,6 +14,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::bell::Ringer;
+use crate::place::Place;
 
 /// The format of the layout that this program knows.
 const FORMAT: u32 = 1;
@@ -23,7 +24,7 @@ const FORMAT: u32 = 1;
 pub struct Queue {
     pub(crate) client: Client,
     pub(crate) agreement: Arc<Agreement>,
-    pub(crate) options: Arc<QueueOptions>,
+    pub(crate) config: Arc<QueueConfig>,
     /// Rung by everyone in this process who makes a task pending, heard by the workers of this process.
     pub(crate) news: Arc<watch::Sender<u64>>,
     /// The same for everyone else.
@@ -47,9 +48,10 @@ pub struct Agreement {
 
 /// What a client can choose for itself.
 #[derive(Debug, Clone)]
-pub struct QueueOptions {
-    /// How many hex digits name a shard: asked of an existing queue, given to a new one.
-    pub shard_prefix_len: Option<u8>,
+pub struct QueueConfig {
+    /// How many hex digits name a shard, 1 to 4: asked of an existing queue, given to a new one. The default,
+    /// [`Self::AS_FOUND`], asks for nothing.
+    pub shard_prefix_len: u8,
     /// Who acts, for the history of tasks.
     pub by: String,
     /// How long an entry ahead of its task is left alone. Longer than any store accepts a signed request, so that
@@ -61,10 +63,15 @@ pub struct QueueOptions {
     pub submit_wait: Duration,
 }
 
-impl Default for QueueOptions {
+impl QueueConfig {
+    /// A queue that is there keeps the number of digits that it has, a new one gets 1.
+    pub const AS_FOUND: u8 = u8::MAX;
+}
+
+impl Default for QueueConfig {
     fn default() -> Self {
         Self {
-            shard_prefix_len: None,
+            shard_prefix_len: Self::AS_FOUND,
             by: "client".into(),
             ahead_grace: Duration::from_mins(30),
             stale_grace: Duration::from_mins(1),
@@ -94,10 +101,45 @@ impl News {
 }
 
 impl Queue {
-    /// Opens the queue in this store, or founds it. A store that has never held a queue is probed first: one that
-    /// ignores conditions is refused.
-    pub async fn connect(client: Client, options: QueueOptions) -> Result<Self> {
-        let wanted = options.shard_prefix_len.map(ShardLen::new).transpose()?;
+    /// Opens the queue at an address, in a folder or in an open store, or founds it there. A store that has never held
+    /// a queue is probed first: one that ignores conditions is refused.
+    ///
+    /// For buckets the usual variables and files say how to sign and where to send (`AWS_ACCESS_KEY_ID`,
+    /// `AWS_REGION`, `AWS_ENDPOINT_URL`, …), as they do for the command line.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold_core::Result<()> {
+    /// use leasehold_queue::Queue;
+    ///
+    /// let queue = Queue::connect("memory://").await?;
+    /// assert_eq!(queue.stats().await?.due, 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn connect(place: impl Into<Place>) -> Result<Self> {
+        Self::with_config(place, QueueConfig::default()).await
+    }
+
+    /// The same, with choices of one's own.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold_core::Result<()> {
+    /// use leasehold_queue::{Queue, QueueConfig};
+    ///
+    /// let config = QueueConfig { shard_prefix_len: 2, ..Default::default() };
+    /// let queue = Queue::with_config("memory://", config).await?;
+    /// assert_eq!(queue.shards(&[])?, Queue::all_shards(2)?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn with_config(place: impl Into<Place>, config: QueueConfig) -> Result<Self> {
+        let client = place.into().client()?;
+        let wanted = match config.shard_prefix_len {
+            QueueConfig::AS_FOUND => None,
+            digits => Some(ShardLen::new(digits)?),
+        };
         let agreement = match client.get(Purpose::Admin, keys::QUEUE).await? {
             Some(object) => read(&object.body)?,
             None => found(&client, wanted.unwrap_or(ShardLen::DEFAULT)).await?,
@@ -106,7 +148,7 @@ impl Queue {
         Ok(Self {
             client,
             agreement: Arc::new(agreement),
-            options: Arc::new(options),
+            config: Arc::new(config),
             news: Arc::new(watch::Sender::new(0)),
             ringer: Arc::default(),
         })
@@ -121,8 +163,8 @@ impl Queue {
     /// The same queue in the name of someone else, for the history of tasks.
     #[must_use]
     pub fn acting_as(self, by: &str) -> Self {
-        let options = QueueOptions { by: by.to_owned(), ..(*self.options).clone() };
-        Self { options: Arc::new(options), ..self }
+        let config = QueueConfig { by: by.to_owned(), ..(*self.config).clone() };
+        Self { config: Arc::new(config), ..self }
     }
 
     /// The store's client, with its ledger.
@@ -139,8 +181,8 @@ impl Queue {
 
     /// What this client has chosen for itself.
     #[must_use]
-    pub fn options(&self) -> &QueueOptions {
-        &self.options
+    pub fn config(&self) -> &QueueConfig {
+        &self.config
     }
 
     /// How many hex digits name a shard.
@@ -176,7 +218,7 @@ impl Queue {
     }
 
     pub(crate) fn act(&self) -> Result<Act> {
-        self.act_as(&self.options.by)
+        self.act_as(&self.config.by)
     }
 
     pub(crate) fn act_as(&self, by: &str) -> Result<Act> {

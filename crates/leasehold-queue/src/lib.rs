@@ -5,7 +5,7 @@
 //!
 //! | module | what it does |
 //! | --- | --- |
-//! | [`connect`] | opens a queue, or founds it; refuses clients that disagree with it (promise P8) |
+//! | [`connect`], [`place`] | opens a queue, or founds it; refuses clients that disagree with it (promise P8) |
 //! | [`mod@submit`] | puts tasks in, pointer first |
 //! | [`bell`] | tells workers that there is something new |
 //! | [`unique`] | submits only once under an idempotency key |
@@ -27,6 +27,7 @@ pub mod discover;
 pub mod inspect;
 pub mod lease;
 pub mod operate;
+pub mod place;
 pub mod purge;
 pub mod settle;
 pub mod submit;
@@ -36,11 +37,12 @@ pub mod unique;
 
 pub use bell::Bell;
 pub use claim::{Claimed, Met};
-pub use connect::{Agreement, News, Queue, QueueOptions};
+pub use connect::{Agreement, News, Queue, QueueConfig};
 pub use discover::Found;
 pub use inspect::{Filter, Stats};
 pub use lease::{HeldLease, Leases, Renewed, Taken, break_lease, read_lease};
 pub use operate::Operated;
+pub use place::Place;
 pub use settle::{Renewal, Settlement};
-pub use submit::Submitted;
+pub use submit::{Submit, Submitted};
 pub use unique::{Scope, UniqueKey};

@@ -34,7 +34,7 @@ impl Queue {
     }
 
     async fn operate(&self, id: &TaskId, event: &Event) -> Result<Operated> {
-        match self.change(Purpose::Admin, id, event, &self.options.by).await? {
+        match self.change(Purpose::Admin, id, event, &self.config.by).await? {
             Moved::Done(loaded) | Moved::Overtaken(loaded) => Ok(Operated::Done(Box::new(loaded.task))),
             Moved::Rejected(rejected, _) => Ok(Operated::Refused(rejected)),
             Moved::Missing => Err(unknown_task(id)),

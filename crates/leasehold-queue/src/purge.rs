@@ -4,11 +4,14 @@
 //! still on its way to it has landed or been refused by then. It stays as long as its idempotency record could still
 //! be asked for it.
 
-use leasehold_core::{Event, Result, State, Status, Task};
+use futures::StreamExt;
+use leasehold_core::{Event, Kind, Result, State, Status, Task};
 use leasehold_store::Purpose;
+use serde::Serialize;
 use std::time::Duration;
 
 use crate::connect::Queue;
+use crate::inspect::Filter;
 use crate::tasks::{Loaded, Moved};
 
 /// How long a mark, and a new task, is left alone.
@@ -34,7 +37,37 @@ pub enum Purged {
     Deleted,
 }
 
+/// What became of all tasks.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct PurgedAll {
+    /// How many were marked, to be deleted by a purge after the grace.
+    pub marked: u64,
+    /// How many were deleted.
+    pub deleted: u64,
+    /// Objects that make no sense, and why: they are kept.
+    pub corrupt: Vec<String>,
+}
+
 impl Queue {
+    /// Applies the retention to every task.
+    pub async fn purge_all(&self, retention: &Retention) -> Result<PurgedAll> {
+        let mut purged = PurgedAll::default();
+        let mut tasks = std::pin::pin!(self.list(Filter::default()));
+        while let Some(task) = tasks.next().await {
+            let became = match task {
+                Ok(task) => self.purge(&task, retention).await?,
+                Err(error) if error.kind() == Kind::Corrupt => {
+                    purged.corrupt.push(error.to_string());
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            purged.marked += u64::from(became == Purged::Marked);
+            purged.deleted += u64::from(became == Purged::Deleted);
+        }
+        Ok(purged)
+    }
+
     /// Applies the retention to one task.
     pub async fn purge(&self, task: &Task, retention: &Retention) -> Result<Purged> {
         let Some(loaded) = self.load(Purpose::Sweep, &task.id).await? else { return Ok(Purged::Kept) };
@@ -52,7 +85,7 @@ impl Queue {
         if !self.is_past_retention(&loaded, retention).await? {
             return Ok(Purged::Kept);
         }
-        let moved = self.change_unmoved(Purpose::Sweep, &loaded, &Event::Purge, &self.options.by).await?;
+        let moved = self.change_unmoved(Purpose::Sweep, &loaded, &Event::Purge, &self.config.by).await?;
         Ok(if matches!(moved, Moved::Done(_)) { Purged::Marked } else { Purged::Kept })
     }
 

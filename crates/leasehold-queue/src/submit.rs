@@ -12,10 +12,15 @@
 //! Requests: 2 puts; with an idempotency key 1 more.
 
 use bytes::Bytes;
-use futures::{Stream, StreamExt};
-use leasehold_core::{Error, Kind, NewTask, Result, Task, TaskId, record};
+use futures::future::BoxFuture;
+use futures::{Stream, StreamExt, stream};
+use leasehold_core::new_task::Start;
+use leasehold_core::{Error, Kind, NewTask, Priority, Result, RetryPolicy, StoreTime, Task, TaskId, record};
 use leasehold_store::host::Instant;
 use leasehold_store::{HostExt, Purpose, Put, When};
+use serde::Serialize;
+use std::future::IntoFuture;
+use std::time::Duration;
 
 use crate::connect::Queue;
 use crate::unique::{Reserved, UniqueKey};
@@ -32,15 +37,110 @@ pub struct Submitted {
     pub is_new: bool,
 }
 
-impl Queue {
-    /// Submits a task. Once this returns, the task survives the crash of any process (promise P1).
-    pub async fn submit(&self, order: NewTask) -> Result<Submitted> {
-        self.submit_as(order, None).await
+/// A task on its way into a queue: say what is special about it, then await it.
+#[derive(Debug)]
+#[must_use = "nothing is submitted until this is awaited"]
+pub struct Submit<'a> {
+    queue: &'a Queue,
+    /// The first mistake is told when it is awaited, so that the calls can be chained.
+    order: Result<NewTask>,
+    key: Option<UniqueKey>,
+}
+
+impl Submit<'_> {
+    /// Starts it after a while.
+    pub fn delay(self, delay: Duration) -> Self {
+        self.with(|order| order.start = Start::After(delay))
     }
 
-    /// Submits a task only once under a key.
-    pub async fn submit_once(&self, order: NewTask, key: UniqueKey) -> Result<Submitted> {
-        self.submit_as(order, Some(key)).await
+    /// Starts it at this moment of the store's time.
+    pub fn at(self, at: StoreTime) -> Self {
+        self.with(|order| order.start = Start::At(at))
+    }
+
+    /// Submits it only once under this key: text is a key for the whole queue and a day, a [`UniqueKey`] says otherwise.
+    pub fn key(self, key: impl Into<UniqueKey>) -> Self {
+        Self { key: Some(key.into()), ..self }
+    }
+
+    /// How many attempts it has.
+    pub fn max_attempts(self, attempts: u32) -> Self {
+        self.with(|order| order.max_attempts = attempts)
+    }
+
+    /// How long to wait between attempts.
+    pub fn retry_policy(self, policy: RetryPolicy) -> Self {
+        self.with(|order| order.retry_policy = policy)
+    }
+
+    /// How long one run of the handler may take, in whole seconds; a part of one counts as one.
+    pub fn timeout(self, timeout: Duration) -> Self {
+        let secs = timeout.as_secs().saturating_add(u64::from(timeout.subsec_nanos() > 0));
+        self.with(|order| order.timeout_secs = Some(secs))
+    }
+
+    /// So long after its submission it is not worth starting any more.
+    pub fn expires_in(self, after: Duration) -> Self {
+        self.with(|order| order.expires_in = Some(after))
+    }
+
+    /// Which of the tasks of one minute goes first: 0 to 9, 9 first, 5 by default.
+    pub fn priority(self, priority: u8) -> Self {
+        let prioritised = |order| Ok(NewTask { priority: Priority::new(priority)?, ..order });
+        Self { order: self.order.and_then(prioritised), ..self }
+    }
+
+    /// For finding it; can be called several times.
+    pub fn tag(self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.with(|order| drop(order.tags.insert(name.into(), value.into())))
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut NewTask)) -> Self {
+        if let Ok(order) = &mut self.order {
+            change(order);
+        }
+        self
+    }
+}
+
+impl<'a> IntoFuture for Submit<'a> {
+    type Output = Result<Submitted>;
+    type IntoFuture = BoxFuture<'a, Result<Submitted>>;
+
+    /// Submits it. Once this returns, the task survives the crash of any process (promise P1).
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move { self.queue.submit_as(self.order?, self.key).await })
+    }
+}
+
+impl Queue {
+    /// Submits a task of this type with this input, which is anything that can be written as JSON.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold_core::Result<()> {
+    /// use leasehold_queue::Queue;
+    /// use serde_json::json;
+    /// use std::time::Duration;
+    ///
+    /// let queue = Queue::connect("memory://").await?;
+    /// let resize = || queue.submit("resize", json!({"url": "a.png"})).delay(Duration::from_secs(5)).key("img-1");
+    /// let submitted = resize().await?;
+    /// assert!(submitted.is_new);
+    /// assert_eq!(resize().await?.id, submitted.id);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn submit(&self, task_type: &str, input: impl Serialize) -> Submit<'_> {
+        let input = serde_json::to_value(input)
+            .map_err(|error| Error::invalid("the input cannot be written as JSON").because(error));
+        let order = input.and_then(|input| NewTask::new(task_type, input));
+        Submit { queue: self, order, key: None }
+    }
+
+    /// Submits a task that was put together before.
+    pub fn submit_task(&self, order: NewTask) -> Submit<'_> {
+        Submit { queue: self, order: Ok(order), key: None }
     }
 
     async fn submit_as(&self, mut order: NewTask, key: Option<UniqueKey>) -> Result<Submitted> {
@@ -68,11 +168,26 @@ impl Queue {
     }
 
     /// Submits many tasks, several at once; the results come in the order of the tasks.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold_core::Result<()> {
+    /// use futures::TryStreamExt;
+    /// use leasehold_queue::Queue;
+    ///
+    /// let queue = Queue::connect("memory://").await?;
+    /// let numbers = (0..100).map(|number| queue.submit("count", number).key(format!("number {number}")));
+    /// let submitted: Vec<_> = queue.submit_many(numbers).try_collect().await?;
+    /// assert_eq!(submitted.len(), 100);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn submit_many<'a>(
         &'a self,
-        orders: impl Stream<Item = (NewTask, Option<UniqueKey>)> + Send + 'a,
+        submits: impl IntoIterator<Item = Submit<'a>, IntoIter: Send + 'a>,
     ) -> impl Stream<Item = Result<Submitted>> + Send + 'a {
-        orders.map(|(order, key)| self.submit_as(order, key)).buffered(SUBMITS_AT_ONCE)
+        let here = |submit| Submit { queue: self, ..submit }.into_future();
+        stream::iter(submits).map(here).buffered(SUBMITS_AT_ONCE)
     }
 
     /// Writes the entry and the task; false if the task was there already. `started` is when this submit began.
@@ -118,7 +233,7 @@ impl Queue {
                 Err(error) => {
                     in_doubt = true;
                     let tried = self.client.host().instant().since(started);
-                    if tried >= self.options.submit_wait || error.kind() != Kind::Unavailable {
+                    if tried >= self.config.submit_wait || error.kind() != Kind::Unavailable {
                         return self.fence_own(task, &key, &ours, error).await;
                     }
                 }
@@ -129,7 +244,7 @@ impl Queue {
     /// Whether so much time has passed that others may have given up this submit: swept its entry, put a tombstone at
     /// its id, even purged that. The boot clock counts the time in which a machine was asleep.
     fn has_slept(&self, started: Instant) -> bool {
-        self.client.host().instant().since(started) > self.options.ahead_grace
+        self.client.host().instant().since(started) > self.config.ahead_grace
     }
 
     /// Makes sure that the submit can not succeed any more, or finds that it has.

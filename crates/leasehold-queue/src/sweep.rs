@@ -59,7 +59,7 @@ impl Queue {
             _ => None,
         };
         if let Some(event) = event {
-            let moved = self.change_loaded(Purpose::Sweep, &loaded, &event, &self.options.by).await?;
+            let moved = self.change_loaded(Purpose::Sweep, &loaded, &event, &self.config.by).await?;
             if let Moved::Done(moved) = moved {
                 return Ok(Swept::Moved(Box::new(moved.task)));
             }
@@ -72,7 +72,7 @@ impl Queue {
                 _ => Swept::Fine,
             });
         }
-        let left_at = found.written_at.max(loaded.task.updated_at).plus(self.options.stale_grace);
+        let left_at = found.written_at.max(loaded.task.updated_at).plus(self.config.stale_grace);
         if !self.now()?.is_past(left_at) {
             // Whoever moved the task is probably about to remove it. If a claimer was lost before it wrote its lease
             // entry, this one is all there is to find the task by.
@@ -94,7 +94,7 @@ impl Queue {
     }
 
     async fn sweep_ahead(&self, found: &Found, loaded: Option<Loaded>) -> Result<Swept> {
-        let until = found.written_at.plus(self.options.ahead_grace);
+        let until = found.written_at.plus(self.config.ahead_grace);
         if !self.now()?.is_past(until) {
             return Ok(Swept::Later(until));
         }
@@ -104,7 +104,7 @@ impl Queue {
             None => true,
             Some(loaded) if loaded.task.status().is_final() => {
                 let moved =
-                    self.change_loaded(Purpose::Sweep, &loaded, &Event::Fence, &self.options.by).await?;
+                    self.change_loaded(Purpose::Sweep, &loaded, &Event::Fence, &self.config.by).await?;
                 matches!(moved, Moved::Done(_))
             }
             Some(_) => false,

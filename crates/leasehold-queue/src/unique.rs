@@ -62,6 +62,12 @@ impl UniqueKey {
     }
 }
 
+impl<T: Into<String>> From<T> for UniqueKey {
+    fn from(key: T) -> Self {
+        Self::new(key)
+    }
+}
+
 /// What stands in the store for a key.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Record {

@@ -3,8 +3,9 @@
 use leasehold_core::{Error, Result};
 use std::sync::Arc;
 
+use crate::client::Client;
 use crate::folder::{FolderOptions, FolderStore};
-use crate::host::Host;
+use crate::host::{Host, SystemHost};
 use crate::memory::MemoryStore;
 use crate::object::{AccessKey, BucketAddress, BucketStore};
 use crate::seam::Store;
@@ -56,10 +57,17 @@ pub fn open(address: &str, options: &OpenOptions, host: &Arc<dyn Host>) -> Resul
     Ok(Arc::new(FolderStore::open(path, options.folder, host)?))
 }
 
+impl Client {
+    /// A client of the store at `address`, on the machine this process really runs on.
+    pub fn open(address: &str, options: &OpenOptions) -> Result<Self> {
+        let host: Arc<dyn Host> = Arc::new(SystemHost);
+        Ok(Client::new(open(address, options, &host)?, host))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::SystemHost;
 
     fn opened(address: &str) -> Result<String> {
         let host: Arc<dyn Host> = Arc::new(SystemHost);

@@ -20,7 +20,8 @@ pub struct WorkerOptions {
     pub recover_every: Duration,
     /// How often to look at the index without being rung for: a ring may be lost.
     pub sweep_every: Duration,
-    /// Stop when there is nothing left to do.
+    /// Stop when there is nothing left to do: nothing due, or due within a minute, and no task of these types in the
+    /// hands of another worker, who might be lost.
     pub until_empty: bool,
 }
 

@@ -214,11 +214,11 @@ impl Poller {
             // What was planned starts when even the earliest that now can be has come so far.
             Met::NotDue(at) => (soon.plus(at.since(now.earliest)), Next::Claim),
             Met::Foreign(_) => (soon.plus(FOREIGN_PAUSE), Next::Claim),
-            Met::Held(at) => ((*at).min(soon.plus(self.engine.queue.options().stale_grace)), Next::Recover),
+            Met::Held(at) => ((*at).min(soon.plus(self.engine.queue.config().stale_grace)), Next::Recover),
             // The next look tells whether it is still there, and then it is swept.
             Met::Stale | Met::Expired => (soon, Next::Sweep),
             // Its producer has given up, or never will be heard of again.
-            Met::Ahead if now.is_past(found.written_at.plus(self.engine.queue.options().ahead_grace)) => {
+            Met::Ahead if now.is_past(found.written_at.plus(self.engine.queue.config().ahead_grace)) => {
                 (soon, Next::Sweep)
             }
             // The older it is, the less likely its task still comes.

@@ -151,6 +151,12 @@ impl Worker {
         Ok(counts)
     }
 
+    /// Works until there is nothing left to do: see [`WorkerOptions::until_empty`].
+    pub async fn run_until_empty(mut self) -> Result<Counts> {
+        self.options.until_empty = true;
+        self.run(Shutdown::default()).await
+    }
+
     /// Only the duties of the monitor, until told to stop.
     pub async fn run_duties(self, shutdown: Shutdown) -> Result<Counts> {
         self.options.check()?;

@@ -4,7 +4,7 @@
 use futures::StreamExt;
 use futures::future::{Either, select};
 use leasehold_core::{Error, Kind, NewTask, Status, Task, TaskId};
-use leasehold_queue::{Filter, Queue, QueueOptions};
+use leasehold_queue::{Filter, Queue, QueueConfig};
 use leasehold_store::{Client, FolderOptions, FolderStore, Host, Prices, SystemHost, Verb};
 use leasehold_worker::Shutdown;
 use leasehold_worker::shutdown::Stage;
@@ -51,13 +51,14 @@ async fn tour(folder: &Path, host: &Arc<dyn Host>, printer: &Printer) -> anyhow:
     step(1, &format!("A queue in a plain folder, {}: no server, no database.", folder.display()));
     let store = FolderStore::open(folder, FolderOptions::default(), host)?;
     let client = Client::new(Arc::new(store), host.clone());
-    let queue = Queue::connect(client, QueueOptions { by: "demo".into(), ..QueueOptions::default() }).await?;
+    let queue =
+        Queue::with_config(client, QueueConfig { by: "demo".into(), ..QueueConfig::default() }).await?;
 
     step(2, &format!("{TASKS} tasks are submitted. Each is one file, written on condition."));
     let bar = printer.bar(TASKS, "submitting");
     let orders = (0..TASKS).map(|number| NewTask::new(TYPE, json!({"image": number})));
     let orders = orders.collect::<leasehold_core::Result<Vec<_>>>()?;
-    let orders = futures::stream::iter(orders.into_iter().map(|order| (order, None)));
+    let orders = orders.into_iter().map(|order| queue.submit_task(order));
     let mut submitted = std::pin::pin!(queue.submit_many(orders));
     while let Some(one) = submitted.next().await {
         one?;

@@ -3,7 +3,7 @@
 use clap::Args;
 use futures::StreamExt;
 use leasehold_core::{Error, Kind, Status, StoreTime, Task, TaskId};
-use leasehold_queue::purge::{Purged, Retention};
+use leasehold_queue::purge::{PurgedAll, Retention};
 use leasehold_queue::{Filter, Operated, Queue};
 use serde_json::json;
 use std::time::Duration;
@@ -117,19 +117,9 @@ pub(crate) struct Purge {
 pub(crate) async fn purge(queue: &Queue, args: &Purge, printer: &Printer) -> anyhow::Result<()> {
     let older_than: Duration = super::submit::seconds("older-than-days", args.older_than_days * 86_400.0)?;
     let statuses = args.status.iter().map(|text| Status::parse(text)).collect::<Result<_, _>>()?;
-    let retention = Retention { statuses, older_than };
-    let (mut marked, mut deleted) = (0u64, 0u64);
-    let mut tasks = std::pin::pin!(queue.list(Filter::default()));
-    while let Some(task) = tasks.next().await {
-        match task {
-            Ok(task) => match queue.purge(&task, &retention).await? {
-                Purged::Kept => {}
-                Purged::Marked => marked += 1,
-                Purged::Deleted => deleted += 1,
-            },
-            Err(error) if error.kind() == Kind::Corrupt => printer.note(&error.to_string()),
-            Err(error) => return Err(error.into()),
-        }
+    let PurgedAll { marked, deleted, corrupt } = queue.purge_all(&Retention { statuses, older_than }).await?;
+    for why in corrupt {
+        printer.note(&why);
     }
     if printer.is_json() {
         line(json!({"marked": marked, "deleted": deleted}));

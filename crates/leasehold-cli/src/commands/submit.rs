@@ -3,7 +3,7 @@
 use clap::Args;
 use leasehold_core::new_task::Start;
 use leasehold_core::{Error, NewTask, Priority, Result, StoreTime, record};
-use leasehold_queue::{Queue, Scope, UniqueKey};
+use leasehold_queue::{Queue, Scope, Submit as Submitting, UniqueKey};
 use serde_json::{Value, json};
 use std::io::Read;
 use std::time::Duration;
@@ -49,11 +49,11 @@ pub(crate) struct Submit {
 
 pub(crate) async fn run(queue: &Queue, args: Submit, printer: &Printer) -> anyhow::Result<()> {
     let wait = args.wait;
-    let key = args.key.clone().map(UniqueKey::new);
-    let order = order(args)?;
+    let key = args.key.clone();
+    let submit = queue.submit_task(order(args)?);
     let submitted = match key {
-        Some(key) => queue.submit_once(order, key).await?,
-        None => queue.submit(order).await?,
+        Some(key) => submit.key(key).await?,
+        None => submit.await?,
     };
     if wait {
         let task = queue.wait(&submitted.id, None).await?;
@@ -133,7 +133,7 @@ enum KeyScope {
 }
 
 impl Line {
-    pub(crate) fn order(self) -> Result<(NewTask, Option<UniqueKey>)> {
+    pub(crate) fn submit(self, queue: &Queue) -> Result<Submitting<'_>> {
         let mut order = NewTask::new(&self.task_type, self.input)?;
         order.start = match (self.delay_secs, self.at) {
             (Some(_), Some(_)) => return Err(Error::invalid("delay_secs and at exclude each other")),
@@ -151,7 +151,11 @@ impl Line {
             Some(KeyScope::TaskType) => Scope::TaskType,
             Some(KeyScope::Queue) | None => Scope::Queue,
         };
-        Ok((order, self.key.map(|key| UniqueKey { scope, ..UniqueKey::new(key) })))
+        let submit = queue.submit_task(order);
+        Ok(match self.key {
+            Some(key) => submit.key(UniqueKey { scope, ..UniqueKey::new(key) }),
+            None => submit,
+        })
     }
 }
 

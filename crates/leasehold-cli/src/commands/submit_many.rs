@@ -1,7 +1,7 @@
 //! `leasehold submit-many`: one JSON object per line.
 
 use clap::Args;
-use futures::{StreamExt, stream};
+use futures::StreamExt;
 use leasehold_core::{Error, Kind};
 use leasehold_queue::Queue;
 use serde_json::json;
@@ -28,7 +28,7 @@ pub(crate) async fn run(queue: &Queue, args: SubmitMany, printer: &Printer) -> a
         )
     };
     // Everything is read and understood before anything is written: a mistake in line 900 submits nothing.
-    let mut orders = Vec::new();
+    let mut submits = Vec::new();
     for (number, text) in BufReader::new(source).lines().enumerate() {
         let text = text?;
         if text.trim().is_empty() {
@@ -37,12 +37,13 @@ pub(crate) async fn run(queue: &Queue, args: SubmitMany, printer: &Printer) -> a
         let place = format!("line {}", number + 1);
         let parsed: Line = serde_json::from_str(&text)
             .map_err(|error| Error::invalid(format!("{place} is not a task: {error}")))?;
-        orders.push(parsed.order().map_err(|error| Error::new(error.kind(), format!("{place}: {error}")))?);
+        let submit = parsed.submit(queue);
+        submits.push(submit.map_err(|error| Error::new(error.kind(), format!("{place}: {error}")))?);
     }
-    let bar = printer.bar(orders.len() as u64, "submitting");
-    let total = orders.len();
+    let bar = printer.bar(submits.len() as u64, "submitting");
+    let total = submits.len();
     let mut failed = 0;
-    let mut results = std::pin::pin!(queue.submit_many(stream::iter(orders)));
+    let mut results = std::pin::pin!(queue.submit_many(submits));
     while let Some(result) = results.next().await {
         bar.inc(1);
         match result {

@@ -1,11 +1,10 @@
 //! Real worker processes, killed and stopped, on any store; then an audit that reads the raw objects.
 
-use leasehold_core::{NewTask, StoreTime, TaskId};
-use leasehold_queue::{Queue, QueueOptions};
-use leasehold_store::{Client, Host, List, OpenOptions, Purpose, SystemHost, open};
+use leasehold_core::{StoreTime, TaskId};
+use leasehold_queue::Queue;
+use leasehold_store::{Client, List, OpenOptions, Purpose};
 use serde_json::Value;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Mutex;
 
@@ -29,9 +28,7 @@ impl Place {
     }
 
     pub(crate) async fn queue(&self) -> Queue {
-        let host: Arc<dyn Host> = Arc::new(SystemHost);
-        let client = Client::new(open(&self.store, &self.options, &host).unwrap(), host);
-        Queue::connect(client, QueueOptions::default()).await.unwrap()
+        Queue::connect(Client::open(&self.store, &self.options).unwrap()).await.unwrap()
     }
 
     fn worker(&self, id: &str, exec: &str) -> Child {
@@ -76,10 +73,8 @@ async fn until_empty(queue: &Queue) {
 pub(crate) async fn killed_every_second(place: &Place, tasks: usize, kills: usize) {
     let _machine = MACHINE.lock().await;
     let queue = place.queue().await;
-    let orders = (0..tasks).map(|number| (NewTask::new("noop", number.into()).unwrap(), None));
-    let submitted: Vec<_> =
-        futures::StreamExt::collect(queue.submit_many(futures::stream::iter(orders.collect::<Vec<_>>())))
-            .await;
+    let submits = (0..tasks).map(|number| queue.submit("noop", number));
+    let submitted: Vec<_> = futures::StreamExt::collect(queue.submit_many(submits)).await;
     assert!(submitted.iter().all(Result::is_ok));
     let mut workers: Vec<_> = (0..4).map(|n| place.worker(&format!("w{n}"), "noop=true")).collect();
     for kill in 0..kills {
@@ -164,7 +159,7 @@ fn audit_task(task: &Value) {
 pub(crate) async fn stopped_longer_than_its_lease(place: &Place) {
     let _machine = MACHINE.lock().await;
     let queue = place.queue().await;
-    let id = queue.submit(NewTask::new("slow", Value::Null).unwrap()).await.unwrap().id;
+    let id = queue.submit("slow", ()).await.unwrap().id;
     let sleeper = place.worker("sleeper", "slow=sleep 600");
     until_claimed(&queue, &id).await;
     signal(&sleeper, "-STOP");
@@ -184,7 +179,7 @@ pub(crate) async fn stopped_longer_than_its_lease(place: &Place) {
 pub(crate) async fn recovered_in_time(place: &Place) {
     let _machine = MACHINE.lock().await;
     let queue = place.queue().await;
-    let id = queue.submit(NewTask::new("slow", Value::Null).unwrap()).await.unwrap().id;
+    let id = queue.submit("slow", ()).await.unwrap().id;
     let mut lost = place.worker("lost", "slow=sleep 600");
     until_claimed(&queue, &id).await;
     let other = place.worker("other", "slow=true");
@@ -203,7 +198,7 @@ pub(crate) async fn recovered_in_time(place: &Place) {
 pub(crate) async fn interrupted(place: &Place) {
     let _machine = MACHINE.lock().await;
     let queue = place.queue().await;
-    let id = queue.submit(NewTask::new("slow", Value::Null).unwrap()).await.unwrap().id;
+    let id = queue.submit("slow", ()).await.unwrap().id;
     let args = ["worker", "--id", "first", "--exec", "slow=sleep 600", "--drain-secs", "1", "--json"];
     let first = place.command(&args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     until_claimed(&queue, &id).await;

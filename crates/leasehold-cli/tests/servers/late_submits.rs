@@ -2,7 +2,7 @@
 //! off, and the producer is never told otherwise.
 
 use leasehold_core::{Entry, Index, NewTask, Status, TaskId};
-use leasehold_queue::{Queue, QueueOptions};
+use leasehold_queue::{Queue, QueueConfig};
 use leasehold_store::testing::{Fault, Plan, Proxy, RequestKind, Weed, pass};
 use leasehold_store::{Client, Host, List, OpenOptions, Purpose, SystemHost, open};
 use leasehold_worker::{Context, Counts, Shutdown, TaskError, Worker, WorkerOptions};
@@ -41,8 +41,8 @@ impl Scene {
         let host: Arc<dyn Host> = Arc::new(SystemHost);
         let options = OpenOptions { endpoint: Some(self.proxy.endpoint()), ..self.place.options.clone() };
         let client = Client::new(open(&self.place.store, &options, &host).unwrap(), host);
-        let options = QueueOptions { submit_wait: PATIENCE, ..QueueOptions::default() };
-        Queue::connect(client.with_patience(PATIENCE / 4), options).await.unwrap()
+        let config = QueueConfig { submit_wait: PATIENCE, ..QueueConfig::default() };
+        Queue::with_config(client.with_patience(PATIENCE / 4), config).await.unwrap()
     }
 
     /// The task that its ready entry names.
@@ -80,7 +80,7 @@ async fn a_submit_that_was_fenced_off_never_runs_when_it_lands() {
     let scene = scene().await;
     let producer = scene.producer().await;
     scene.proxy.set_plan(late(true));
-    let error = producer.submit(order()).await.unwrap_err();
+    let error = producer.submit_task(order()).await.unwrap_err();
     assert!(!error.outcome_is_unknown(), "{error}");
     let id = scene.id().await;
     assert!(error.to_string().contains(&id.to_string()), "{error}");
@@ -94,7 +94,7 @@ async fn a_submit_of_unknown_outcome_is_told_with_its_id_and_runs_when_it_lands(
     let scene = scene().await;
     let producer = scene.producer().await;
     scene.proxy.set_plan(late(false));
-    let error = producer.submit(order()).await.unwrap_err();
+    let error = producer.submit_task(order()).await.unwrap_err();
     let id = scene.id().await;
     assert!(error.outcome_is_unknown());
     assert_eq!(error.to_string(), format!("outcome unknown: task {id} may or may not run"));
@@ -112,7 +112,7 @@ async fn a_submit_that_lands_before_its_fence_is_acknowledged_and_runs() {
         let is_early = began.elapsed() < PATIENCE / 2 && seen.path.contains("/queue/tasks/");
         if is_early { Fault::DropAnswer } else { Fault::Pass }
     }));
-    let submitted = producer.submit(order()).await.unwrap();
+    let submitted = producer.submit_task(order()).await.unwrap();
     assert_eq!(scene.work().await.completed, 1);
     assert_eq!(scene.queue.get(&submitted.id).await.unwrap().status(), Status::Completed);
 }

@@ -65,7 +65,7 @@ async fn a_dangling_entry_is_reported_at_once_and_removed_by_the_rules() {
     let world = World::new().await;
     let (queue, stage) = world.staged().await;
     stage.play_at(1, Fate::Die);
-    queue.submit(order()).await.unwrap_err();
+    queue.submit_task(order()).await.unwrap_err();
     let checked = world.queue.check(true).await.unwrap();
     assert_eq!((checked.dangling.len(), checked.repaired), (1, 0), "the producer may just be slow");
     world.advance(mins(30) + secs(1));

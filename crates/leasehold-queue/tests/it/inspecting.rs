@@ -22,7 +22,7 @@ async fn lists_show_what_fits_and_no_tombstones() {
     }
     let (queue, stage) = world.staged().await;
     stage.play_at(1, Fate::Die);
-    queue.submit(order()).await.unwrap_err();
+    queue.submit_task(order()).await.unwrap_err();
     crate::support::recovery::recover(&world, 0, "").await;
     let count = async |filter: Filter| {
         world.queue.list(filter).filter(|task| futures::future::ready(task.is_ok())).count().await

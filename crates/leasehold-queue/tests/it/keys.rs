@@ -24,7 +24,7 @@ async fn twenty_keys_submitted_eight_times_at_once_make_twenty_tasks() {
         let queue = world.queue.clone();
         async move {
             let order = NewTask { input: json!(n % 20), ..order() };
-            queue.submit_once(order, UniqueKey::new(format!("key-{}", n % 20))).await.unwrap()
+            queue.submit_task(order).key(format!("key-{}", n % 20)).await.unwrap()
         }
     });
     let submitted = futures::future::join_all(submits).await;
@@ -39,7 +39,7 @@ async fn a_key_costs_one_put_more() {
     let world = World::new().await;
     world.submit().await;
     let before = world.ledger();
-    world.queue.submit_once(order(), key()).await.unwrap();
+    world.queue.submit_task(order()).key(key()).await.unwrap();
     assert_eq!(requests(&world.queue, &before), [3, 0, 0, 0]);
 }
 
@@ -49,10 +49,10 @@ async fn a_producer_that_died_before_its_task_is_completed_by_the_next() {
         let world = World::new().await;
         let (queue, stage) = world.staged().await;
         stage.play_at(at, Fate::Die);
-        queue.submit_once(order(), key()).await.unwrap_err();
+        queue.submit_task(order()).key(key()).await.unwrap_err();
         assert!(audit::keys(&world.store, "tasks/").await.is_empty());
-        let second = world.queue.submit_once(order(), key()).await.unwrap();
-        let third = world.queue.submit_once(order(), key()).await.unwrap();
+        let second = world.queue.submit_task(order()).key(key()).await.unwrap();
+        let third = world.queue.submit_task(order()).key(key()).await.unwrap();
         assert_eq!((second.is_new, third.is_new, third.id), (true, false, second.id));
         recover(&world, LONG, "completed by the next").await;
         assert_eq!(world.raw(&second.id).await.unwrap()["status"], "completed");
@@ -64,9 +64,9 @@ async fn a_key_whose_submit_was_buried_is_free_again() {
     let world = World::new().await;
     let (queue, stage) = world.staged().await;
     stage.play_at(2, Fate::Die);
-    queue.submit_once(order(), key()).await.unwrap_err();
+    queue.submit_task(order()).key(key()).await.unwrap_err();
     recover(&world, LONG, "buried").await;
-    let again = world.queue.submit_once(order(), key()).await.unwrap();
+    let again = world.queue.submit_task(order()).key(key()).await.unwrap();
     assert!(again.is_new);
     recover(&world, 1, "again").await;
     assert_eq!(world.raw(&again.id).await.unwrap()["status"], "completed");
@@ -75,9 +75,9 @@ async fn a_key_whose_submit_was_buried_is_free_again() {
 #[tokio::test]
 async fn another_input_or_type_under_the_same_key_is_a_conflict_that_names_the_task() {
     let world = World::new().await;
-    let first = world.queue.submit_once(order(), key()).await.unwrap();
+    let first = world.queue.submit_task(order()).key(key()).await.unwrap();
     for other in [NewTask { input: json!(2), ..order() }, NewTask::new("shrink", order().input).unwrap()] {
-        let error = world.queue.submit_once(other, key()).await.unwrap_err();
+        let error = world.queue.submit_task(other).key(key()).await.unwrap_err();
         assert_eq!(error.kind(), Kind::Invalid);
         assert!(error.to_string().contains(&first.id.to_string()), "{error}");
     }
@@ -90,7 +90,7 @@ async fn the_same_input_in_another_order_is_the_same_input() {
     let world = World::new().await;
     let submit = |text: &str| {
         let order = NewTask { input: serde_json::from_str(text).unwrap(), ..order() };
-        world.queue.submit_once(order, key())
+        world.queue.submit_task(order).key(key())
     };
     let first = submit(r#"{"a": 1, "b": [{"c": 2, "d": 3}]}"#).await.unwrap();
     let second = submit(r#"{"b": [{"d": 3, "c": 2}], "a": 1}"#).await.unwrap();
@@ -102,8 +102,8 @@ async fn the_same_input_in_another_order_is_the_same_input() {
 async fn a_key_in_the_order_counts_as_well() {
     let world = World::new().await;
     let order = || NewTask { idempotency_key: Some("order-17".into()), ..order() };
-    let first = world.queue.submit(order()).await.unwrap();
-    let second = world.queue.submit(order()).await.unwrap();
+    let first = world.queue.submit_task(order()).await.unwrap();
+    let second = world.queue.submit_task(order()).await.unwrap();
     assert_eq!((second.id, second.is_new), (first.id, false));
 }
 
@@ -112,35 +112,35 @@ async fn the_two_scopes_do_not_meet() {
     let world = World::new().await;
     let typed = || UniqueKey { scope: Scope::TaskType, ..key() };
     let shrink = || NewTask::new("shrink", json!(1)).unwrap();
-    let whole = world.queue.submit_once(order(), key()).await.unwrap();
-    let resize = world.queue.submit_once(order(), typed()).await.unwrap();
-    let other = world.queue.submit_once(shrink(), typed()).await.unwrap();
+    let whole = world.queue.submit_task(order()).key(key()).await.unwrap();
+    let resize = world.queue.submit_task(order()).key(typed()).await.unwrap();
+    let other = world.queue.submit_task(shrink()).key(typed()).await.unwrap();
     assert_eq!(BTreeSet::from([whole.id, resize.id, other.id]).len(), 3);
-    assert_eq!(world.queue.submit_once(shrink(), typed()).await.unwrap().id, other.id);
+    assert_eq!(world.queue.submit_task(shrink()).key(typed()).await.unwrap().id, other.id);
 }
 
 #[tokio::test]
 async fn a_lifetime_that_makes_no_sense_is_refused() {
     let world = World::new().await;
     for lifetime in [Duration::ZERO, mins(59), Duration::MAX] {
-        let error = world.queue.submit_once(order(), UniqueKey { lifetime, ..key() }).await.unwrap_err();
+        let error = world.queue.submit_task(order()).key(UniqueKey { lifetime, ..key() }).await.unwrap_err();
         assert_eq!(error.kind(), Kind::Invalid, "{error}");
     }
     assert!(audit::keys(&world.store, "unique/").await.is_empty());
-    world.queue.submit_once(order(), UniqueKey { lifetime: hours(1), ..key() }).await.unwrap();
+    world.queue.submit_task(order()).key(UniqueKey { lifetime: hours(1), ..key() }).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_finished_task_is_already_done_until_the_key_expires() {
     let world = World::new().await;
-    let first = world.queue.submit_once(order(), key()).await.unwrap();
+    let first = world.queue.submit_task(order()).key(key()).await.unwrap();
     let claimed = world.claim(&first.id).await;
     world.queue.settle(&claimed, Settlement::Complete(json!(1))).await.unwrap().unwrap();
     world.advance(LIFETIME);
-    let again = world.queue.submit_once(order(), key()).await.unwrap();
+    let again = world.queue.submit_task(order()).key(key()).await.unwrap();
     assert_eq!((again.id, again.is_new), (first.id, false));
     world.advance(secs(1));
-    let next = world.queue.submit_once(order(), key()).await.unwrap();
+    let next = world.queue.submit_task(order()).key(key()).await.unwrap();
     assert!(next.is_new && next.id != first.id);
 }
 
@@ -150,12 +150,12 @@ async fn whoever_replaces_an_expired_record_fences_its_task_first() {
     let (stalled, stage) = world.staged().await;
     // The put of the task stays on its way.
     stage.play_at(2, Fate::HoldThenDie);
-    stalled.submit_once(order(), key()).await.unwrap_err();
+    stalled.submit_task(order()).key(key()).await.unwrap_err();
     let old = audit::value(&world.store, &audit::keys(&world.store, "unique/").await[0]).await.unwrap();
     world.advance(LIFETIME + secs(1));
 
     let (queue, stage) = world.staged().await;
-    let next = queue.submit_once(order(), key()).await.unwrap();
+    let next = queue.submit_task(order()).key(key()).await.unwrap();
     assert!(next.is_new);
     let puts: Vec<_> = stage.asked().into_iter().filter(|asked| asked.verb == Verb::Put).collect();
     let tombstone = puts.iter().position(|put| put.body_has("\"abandon\"")).unwrap();
@@ -168,7 +168,7 @@ async fn whoever_replaces_an_expired_record_fences_its_task_first() {
 #[tokio::test]
 async fn an_expired_key_is_removed_and_others_stay() {
     let world = World::new().await;
-    let first = world.queue.submit_once(order(), key()).await.unwrap();
+    let first = world.queue.submit_task(order()).key(key()).await.unwrap();
     let path = audit::keys(&world.store, "unique/").await.pop().unwrap();
     assert!(!world.queue.remove_expired_key(&path).await.unwrap());
     world.advance(LIFETIME + secs(1));
@@ -181,28 +181,28 @@ async fn an_expired_key_is_removed_and_others_stay() {
 #[tokio::test]
 async fn a_marked_record_is_not_overwritten_for_half_an_hour() {
     let world = World::new().await;
-    world.queue.submit_once(order(), key()).await.unwrap();
+    world.queue.submit_task(order()).key(key()).await.unwrap();
     let path = audit::keys(&world.store, "unique/").await.pop().unwrap();
     world.advance(LIFETIME + secs(1));
     let (queue, stage) = world.staged().await;
     stage.play(|_, asked| if asked.verb == Verb::Delete { Fate::Hold } else { Fate::Pass });
     queue.remove_expired_key(&path).await.unwrap_err();
     for _ in 0..2 {
-        let error = world.queue.submit_once(order(), key()).await.unwrap_err();
+        let error = world.queue.submit_task(order()).key(key()).await.unwrap_err();
         assert_eq!(error.kind(), Kind::Unavailable);
         assert!(error.to_string().contains("try again after"), "{error}");
         assert!(!world.queue.remove_expired_key(&path).await.unwrap());
         world.advance(MARK_GRACE / 2);
     }
     world.advance(secs(1));
-    assert!(world.queue.submit_once(order(), key()).await.unwrap().is_new);
+    assert!(world.queue.submit_task(order()).key(key()).await.unwrap().is_new);
 }
 
 /// Its remover died between the mark and the delete, or the delete was lost.
 #[tokio::test]
 async fn a_mark_that_was_left_behind_is_removed_in_the_end() {
     let world = World::new().await;
-    world.queue.submit_once(order(), key()).await.unwrap();
+    world.queue.submit_task(order()).key(key()).await.unwrap();
     let path = audit::keys(&world.store, "unique/").await.pop().unwrap();
     world.advance(LIFETIME + secs(1));
     let (queue, stage) = world.staged().await;
@@ -217,7 +217,7 @@ async fn a_mark_that_was_left_behind_is_removed_in_the_end() {
 #[tokio::test]
 async fn a_remover_that_slept_does_not_delete_the_record_of_others() {
     let world = World::new().await;
-    world.queue.submit_once(order(), key()).await.unwrap();
+    world.queue.submit_task(order()).key(key()).await.unwrap();
     let path = audit::keys(&world.store, "unique/").await.pop().unwrap();
     world.advance(LIFETIME + secs(1));
     let (queue, stage) = world.staged().await;
@@ -226,7 +226,7 @@ async fn a_remover_that_slept_does_not_delete_the_record_of_others() {
         others.advance(mins(31));
     });
     assert!(!queue.remove_expired_key(&path).await.unwrap());
-    let submitted = world.queue.submit_once(order(), key()).await.unwrap();
+    let submitted = world.queue.submit_task(order()).key(key()).await.unwrap();
     let record = audit::value(&world.store, &path).await.unwrap();
     assert_eq!(record["task_id"], submitted.id.to_string());
     let deletes = stage.asked().into_iter().filter(|asked| asked.verb == Verb::Delete).count();
@@ -236,7 +236,7 @@ async fn a_remover_that_slept_does_not_delete_the_record_of_others() {
 #[tokio::test]
 async fn fields_of_a_newer_program_outlive_the_mark() {
     let world = World::new().await;
-    world.queue.submit_once(order(), key()).await.unwrap();
+    world.queue.submit_task(order()).key(key()).await.unwrap();
     let path = audit::keys(&world.store, "unique/").await.pop().unwrap();
     let mut record = audit::value(&world.store, &path).await.unwrap();
     record["colour"] = json!("blue");
@@ -250,6 +250,6 @@ async fn fields_of_a_newer_program_outlive_the_mark() {
 
     record["format"] = json!(2);
     world.scribble(&path, record.to_string()).await;
-    let error = world.queue.submit_once(order(), key()).await.unwrap_err();
+    let error = world.queue.submit_task(order()).key(key()).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Corrupt, "{error}");
 }

@@ -8,7 +8,7 @@ use leasehold_store::Verb;
 use serde_json::json;
 
 use crate::support::operations::retention;
-use crate::support::{World, hours, order, secs};
+use crate::support::{World, audit, hours, order, secs};
 
 async fn purge(world: &World, id: &TaskId) -> Purged {
     let task = world.get(id).await;
@@ -59,7 +59,7 @@ async fn a_task_stays_until_its_key_has_been_expired_for_a_day() {
         [UniqueKey::new("k"), UniqueKey { scope: leasehold_queue::Scope::TaskType, ..UniqueKey::new("k") }]
     {
         let world = World::new().await;
-        let submitted = world.queue.submit_once(order(), key.clone()).await.unwrap();
+        let submitted = world.queue.submit_task(order()).key(key.clone()).await.unwrap();
         world.queue.cancel(&submitted.id).await.unwrap();
         world.advance(LIFETIME + PURGE_GRACE);
         assert_eq!(purge(&world, &submitted.id).await, Purged::Kept);
@@ -86,4 +86,22 @@ async fn a_task_that_has_moved_on_is_not_purged_by_what_was_read_before() {
     let task = world.get(&id).await;
     assert_eq!(queue.purge(&task, &retention()).await.unwrap(), Purged::Kept);
     assert_eq!(world.get(&id).await.status(), Status::Completed);
+}
+
+#[tokio::test]
+async fn a_purge_of_everything_counts_and_leaves_alone_what_makes_no_sense() {
+    let world = World::new().await;
+    let waiting = world.submit().await;
+    for _ in 0..3 {
+        let id = world.submit().await;
+        world.queue.cancel(&id).await.unwrap();
+    }
+    world.scribble("tasks/0/nonsense.json", "{".to_owned()).await;
+    for (marked, deleted) in [(3, 0), (0, 3), (0, 0)] {
+        world.advance(PURGE_GRACE + secs(1));
+        let purged = world.queue.purge_all(&retention()).await.unwrap();
+        assert_eq!((purged.marked, purged.deleted, purged.corrupt.len()), (marked, deleted, 1));
+    }
+    assert_eq!(world.get(&waiting).await.status(), Status::Pending);
+    assert_eq!(audit::keys(&world.store, "tasks/").await.len(), 2);
 }

@@ -1,12 +1,13 @@
 //! Submits, above all those whose outcome stays unknown: acknowledged, fenced, or unknown with the id; never wrong.
 
-use futures::{StreamExt, stream};
+use futures::StreamExt;
 use leasehold_core::new_task::Start;
-use leasehold_core::{Entry, Index, Kind, NewTask, StoreTime, TaskId};
-use leasehold_queue::UniqueKey;
+use leasehold_core::{Entry, Index, Kind, NewTask, RetryPolicy, State, StoreTime, TaskId};
 use leasehold_store::Verb;
 use serde_json::json;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 
 use crate::support::audit::{self, assert_covered, is_tombstone};
 use crate::support::recovery::{LONG, recover};
@@ -27,7 +28,7 @@ async fn a_submit_whose_answers_are_all_lost_is_acknowledged_by_what_it_reads() 
     let world = World::new().await;
     let (queue, stage) = world.staged().await;
     stage.play(|_, asked| if is_task_put(asked) { Fate::LoseAnswer } else { Fate::Pass });
-    let submitted = queue.submit(order()).await.unwrap();
+    let submitted = queue.submit_task(order()).await.unwrap();
     assert!(submitted.is_new);
     recover(&world, 1, "acknowledged").await;
     assert_eq!(world.raw(&submitted.id).await.unwrap()["status"], "completed");
@@ -44,7 +45,7 @@ async fn a_submit_that_never_gets_through_fences_itself_off() {
         },
     );
     let started = world.now();
-    let error = queue.submit(order()).await.unwrap_err();
+    let error = queue.submit_task(order()).await.unwrap_err();
     assert!(!error.outcome_is_unknown(), "{error}");
     assert!(world.now().since(started) >= std::time::Duration::from_mins(15));
     let id = only_id(&world).await;
@@ -65,7 +66,7 @@ async fn a_submit_without_any_answer_says_so_with_the_id() {
             (_, true) => Fate::LoseRequest,
             _ => Fate::Pass,
         });
-        let error = queue.submit(order()).await.unwrap_err();
+        let error = queue.submit_task(order()).await.unwrap_err();
         assert!(error.outcome_is_unknown());
         let id = only_id(&world).await;
         assert_eq!(error.to_string(), format!("outcome unknown: task {id} may or may not run"));
@@ -99,7 +100,7 @@ async fn a_doubt_is_not_forgotten_when_a_later_try_surely_fails() {
                 Fate::Pass
             }
         });
-        let error = queue.submit(order()).await.unwrap_err();
+        let error = queue.submit_task(order()).await.unwrap_err();
         let id = only_id(&world).await;
         assert!(error.outcome_is_unknown(), "{fate:?}: {error}");
         assert!(error.to_string().contains(&id.to_string()), "{error}");
@@ -118,7 +119,7 @@ async fn a_producer_that_slept_for_days_does_not_create_a_task_that_nobody_finds
     stage.interrupt(|_, asked| asked.verb == Verb::Put && asked.key.starts_with("ready/"), async move {
         others.advance(hours(24 * 7));
     });
-    let error = queue.submit(order()).await.unwrap_err();
+    let error = queue.submit_task(order()).await.unwrap_err();
     assert!(!error.outcome_is_unknown(), "{error}");
     recover(&world, LONG, "slept").await;
     assert!(audit::keys(&world.store, "ready/").await.is_empty());
@@ -136,12 +137,49 @@ async fn bad_input_is_refused_and_nothing_is_written() {
         NewTask { start: Start::At(StoreTime::NEVER), ..order() },
         NewTask { idempotency_key: Some(String::new()), ..order() },
     ] {
-        let error = world.queue.submit(order).await.unwrap_err();
+        let error = world.queue.submit_task(order).await.unwrap_err();
         assert_eq!(error.kind(), Kind::Invalid, "{error}");
     }
     for key in [String::new(), "x".repeat(300)] {
-        let error = world.queue.submit_once(order(), UniqueKey::new(key)).await.unwrap_err();
+        let error = world.queue.submit_task(order()).key(key).await.unwrap_err();
         assert_eq!(error.kind(), Kind::Invalid, "{error}");
+    }
+    assert_eq!(audit::keys(&world.store, "").await, ["queue.json"]);
+}
+
+#[tokio::test]
+async fn all_that_is_said_of_a_task_is_written_down() {
+    let world = World::new().await;
+    let (queue, at) = (&world.queue, world.queue.now().unwrap().earliest.plus(hours(2)));
+    let retry_policy = RetryPolicy { factor: 3.0, ..RetryPolicy::default() };
+    let submit = queue.submit("resize", json!({"b": 1, "a": 2})).at(at).key("img-1").max_attempts(7);
+    let submit = submit.retry_policy(retry_policy.clone()).timeout(Duration::from_millis(1_500));
+    let submit = submit.expires_in(hours(3)).priority(9).tag("colour", "red").tag("size", "s");
+    let task = world.get(&submit.await.unwrap().id).await;
+    assert_eq!((task.task_type.as_str(), &task.input), ("resize", &json!({"b": 1, "a": 2})));
+    assert_eq!(task.state, State::Pending { available_at: at });
+    assert_eq!(task.idempotency_key.as_deref(), Some("img-1"));
+    assert_eq!((task.max_attempts, task.timeout_secs, &task.retry_policy), (7, Some(2), &retry_policy));
+    assert_eq!(task.expires_at, Some(task.created_at.plus(hours(3))));
+    assert_eq!((u8::from(task.priority), task.tags.len()), (9, 2));
+    let delayed = queue.submit("resize", ()).delay(hours(1)).await.unwrap();
+    let task = world.get(&delayed.id).await;
+    assert_eq!(task.state, State::Pending { available_at: task.created_at.plus(hours(1)) });
+}
+
+#[tokio::test]
+async fn the_first_mistake_of_a_chain_is_told_at_its_end() {
+    let world = World::new().await;
+    let submit = |task_type| world.queue.submit(task_type, ());
+    for (submit, word) in [
+        (submit("no such type!").priority(10).delay(hours(1)), "task type"),
+        (submit("resize").priority(10).max_attempts(0), "priority 10 is not between 0 and 9"),
+        (submit("resize").timeout(Duration::ZERO), "timeout 0"),
+        (world.queue.submit("resize", HashMap::from([((1, 2), 3)])), "the input cannot be written as JSON"),
+    ] {
+        let error = submit.await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Invalid);
+        assert!(error.to_string().contains(word), "{error}");
     }
     assert_eq!(audit::keys(&world.store, "").await, ["queue.json"]);
 }
@@ -149,11 +187,11 @@ async fn bad_input_is_refused_and_nothing_is_written() {
 #[tokio::test]
 async fn many_submits_keep_their_order_and_fail_one_by_one() {
     let world = World::new().await;
-    let orders = (0..100).map(|n| {
+    let submits = (0..100).map(|n| {
         let max_attempts = u32::from(n % 10 != 3);
-        (NewTask { input: json!(n), max_attempts, ..order() }, None)
+        world.queue.submit(order().task_type.as_str(), n).max_attempts(max_attempts)
     });
-    let results: Vec<_> = world.queue.submit_many(stream::iter(orders)).collect().await;
+    let results: Vec<_> = world.queue.submit_many(submits).collect().await;
     assert_eq!(results.len(), 100);
     for (n, result) in results.into_iter().enumerate() {
         match result {

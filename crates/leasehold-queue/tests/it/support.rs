@@ -7,7 +7,7 @@ pub(crate) mod stage;
 
 use leasehold_core::{Index, Name, NewTask, StoreTime, Task, TaskId, TaskType, WorkerId};
 use leasehold_queue::discover::Stretch;
-use leasehold_queue::{Claimed, Found, Met, Queue, QueueOptions, Submitted};
+use leasehold_queue::{Claimed, Found, Met, Queue, Submitted};
 use leasehold_store::testing::FakeHost;
 use leasehold_store::{Client, Host, MemoryStore, Purpose, Snapshot, Store, Verb, When};
 use serde_json::{Value, json};
@@ -56,14 +56,14 @@ impl World {
         let as_host: Arc<dyn Host> = Arc::new(host.clone());
         let store = Arc::new(MemoryStore::new(&as_host));
         let client = Client::new(store.clone(), as_host);
-        let queue = Queue::connect(client, QueueOptions::default()).await.unwrap();
+        let queue = Queue::connect(client).await.unwrap();
         Self { host, store, queue }
     }
 
     /// Another process in the same world.
     pub(crate) async fn process(&self, store: Arc<dyn Store>) -> Queue {
         let client = Client::new(store, Arc::new(self.host.clone()));
-        Queue::connect(client, QueueOptions::default()).await.unwrap()
+        Queue::connect(client).await.unwrap()
     }
 
     /// A process on a stage, on which nothing goes wrong until it is told to.
@@ -86,7 +86,7 @@ impl World {
     }
 
     pub(crate) async fn submit_this(&self, order: NewTask) -> TaskId {
-        let Submitted { id, .. } = self.queue.submit(order).await.unwrap();
+        let Submitted { id, .. } = self.queue.submit_task(order).await.unwrap();
         id
     }
 

@@ -16,7 +16,7 @@ const GRACE: Duration = Duration::from_mins(30);
 async fn dangling(world: &World) -> (TaskId, std::sync::Arc<crate::support::stage::Stage>) {
     let (queue, stage) = world.staged().await;
     stage.play_at(1, Fate::HoldThenDie);
-    queue.submit(order()).await.unwrap_err();
+    queue.submit_task(order()).await.unwrap_err();
     let key = audit::keys(&world.store, "ready/").await.pop().unwrap();
     (Entry::parse(&key).unwrap().id, stage)
 }

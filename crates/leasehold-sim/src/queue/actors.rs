@@ -2,7 +2,7 @@
 
 use leasehold_core::new_task::Start;
 use leasehold_core::{NewTask, StoreTime};
-use leasehold_queue::{Queue, QueueOptions, UniqueKey};
+use leasehold_queue::{Queue, QueueConfig};
 use leasehold_store::{Client, Host, HostExt};
 use leasehold_worker::{Context, Polling, Shutdown, TaskError, Worker, WorkerOptions};
 use serde_json::{Value, json};
@@ -86,9 +86,8 @@ impl Cast {
 
     async fn connect(&self, host: &SimHost, client: Client, by: &str) -> Queue {
         loop {
-            let options =
-                QueueOptions { by: by.to_owned(), shard_prefix_len: Some(1), ..QueueOptions::default() };
-            match Queue::connect(client.clone(), options).await {
+            let config = QueueConfig { by: by.to_owned(), shard_prefix_len: 1, ..QueueConfig::default() };
+            match Queue::with_config(client.clone(), config).await {
                 Ok(queue) => return queue,
                 Err(error) => self.note(host, format!("cannot connect: {error}")),
             }
@@ -109,9 +108,10 @@ impl Cast {
                 orders.is_open = true;
                 order
             };
+            let submit = queue.submit_task(order.task());
             let told = match order.key {
-                None => queue.submit(order.task()).await,
-                Some(key) => queue.submit_once(order.task(), UniqueKey::new(format!("key {key}"))).await,
+                None => submit.await,
+                Some(key) => submit.key(format!("key {key}")).await,
             };
             self.note(&host, format!("was told of submit {}: {told:?}", order.number));
             lock(&self.orders[producer]).is_open = false;

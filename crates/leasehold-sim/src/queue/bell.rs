@@ -2,7 +2,7 @@
 
 use leasehold_core::NewTask;
 use leasehold_core::new_task::Start;
-use leasehold_queue::{Queue, QueueOptions};
+use leasehold_queue::{Queue, QueueConfig};
 use leasehold_store::{Client, Host, HostExt, Purpose, Verb};
 use leasehold_worker::{Context, Polling, Shutdown, TaskError, Worker, WorkerOptions};
 use serde_json::Value;
@@ -30,8 +30,8 @@ struct Log {
 }
 
 async fn connect(client: Client) -> Queue {
-    let options = QueueOptions { shard_prefix_len: Some(DIGITS), ..QueueOptions::default() };
-    Queue::connect(client, options).await.unwrap()
+    let config = QueueConfig { shard_prefix_len: DIGITS, ..QueueConfig::default() };
+    Queue::with_config(client, config).await.unwrap()
 }
 
 /// An idle worker for all 256 shards. Its handler fails a task of type `twice` at its first attempt.
@@ -65,7 +65,7 @@ async fn submit(queue: &Queue, clock: &Clock, log: &Log, number: u64, task_type:
     let mut order = NewTask::new(task_type, number.into()).unwrap();
     order.start = if pause.is_zero() { Start::Now } else { Start::After(pause) };
     log.due.lock().unwrap().push((number, clock.now() + pause));
-    queue.submit(order).await.unwrap();
+    queue.submit_task(order).await.unwrap();
 }
 
 /// Everything that must wake an idle worker: two submits within a second, a submit for later, one that fails and is tried

@@ -3,8 +3,8 @@
 
 use leasehold_core::new_task::Start;
 use leasehold_core::{Index, NewTask, StoreTime};
+use leasehold_queue::Queue;
 use leasehold_queue::discover::Stretch;
-use leasehold_queue::{Queue, QueueOptions};
 use leasehold_store::{Client, HostExt, Purpose, Verb};
 use leasehold_worker::{Context, Polling, Shutdown, Worker, WorkerOptions};
 use serde_json::Value;
@@ -28,7 +28,7 @@ const LATE_MAX: Duration = Duration::from_secs(3);
 type Starts = Arc<Mutex<Vec<(StoreTime, StoreTime)>>>;
 
 async fn connect(client: Client) -> Queue {
-    Queue::connect(client, QueueOptions::default()).await.unwrap()
+    Queue::connect(client).await.unwrap()
 }
 
 /// Half of them with a time, half with a delay, all within one minute.
@@ -39,7 +39,7 @@ async fn produce(host: Arc<SimHost>, client: Client, bucket: Arc<SimBucket>) {
         let planned = time(&bucket).plus(pause);
         let mut order = NewTask::new("planned", planned.to_string().into()).unwrap();
         order.start = if number % 2 == 0 { Start::At(planned) } else { Start::After(pause) };
-        queue.submit(order).await.unwrap();
+        queue.submit_task(order).await.unwrap();
     }
 }
 
@@ -98,7 +98,8 @@ async fn leave_entries_behind(client: Client) {
     let queue = connect(client).await;
     for _ in 0..10 {
         let order = || NewTask::new("yesterday", Value::Null).unwrap();
-        let (ended, lost) = (queue.submit(order()).await.unwrap(), queue.submit(order()).await.unwrap());
+        let (ended, lost) =
+            (queue.submit_task(order()).await.unwrap(), queue.submit_task(order()).await.unwrap());
         let entry = queue.get(&ended.id).await.unwrap().entry().unwrap();
         queue.cancel(&ended.id).await.unwrap();
         queue.client().put_always(Purpose::Submit, &entry.key(), "".into()).await.unwrap();
@@ -111,7 +112,7 @@ async fn leave_entries_behind(client: Client) {
 
 async fn produce_one(client: Client, bucket: Arc<SimBucket>) {
     let queue = connect(client).await;
-    queue.submit(NewTask::new("planned", time(&bucket).to_string().into()).unwrap()).await.unwrap();
+    queue.submit_task(NewTask::new("planned", time(&bucket).to_string().into()).unwrap()).await.unwrap();
 }
 
 #[test]

@@ -54,9 +54,9 @@ async fn failures_are_retried_panics_too_until_the_attempts_are_used_up() {
     let quick = RetryPolicy { initial_secs: 0.0, max_secs: 0.0, ..RetryPolicy::default() };
     let order =
         |kind: &str| NewTask { retry_policy: quick.clone(), ..NewTask::new(kind, json!(null)).unwrap() };
-    let flaky = queue.submit(order("flaky")).await.unwrap().id;
-    let hopeless = queue.submit(order("hopeless")).await.unwrap().id;
-    let panicking = queue.submit(order("panicking")).await.unwrap().id;
+    let flaky = queue.submit_task(order("flaky")).await.unwrap().id;
+    let hopeless = queue.submit_task(order("hopeless")).await.unwrap().id;
+    let panicking = queue.submit_task(order("panicking")).await.unwrap().id;
     let tries = Arc::new(AtomicU32::new(0));
     let worker = Worker::new(queue.clone(), "w1", None)
         .unwrap()
@@ -84,7 +84,7 @@ async fn snoozing_costs_no_attempt_and_a_handler_that_takes_too_long_is_stopped(
     let snoozer = submit(&queue, "snoozer", json!(null)).await;
     let slow =
         NewTask { timeout_secs: Some(1), max_attempts: 1, ..NewTask::new("slow", json!(null)).unwrap() };
-    let slow = queue.submit(slow).await.unwrap().id;
+    let slow = queue.submit_task(slow).await.unwrap().id;
     let naps = Arc::new(AtomicU32::new(0));
     let worker = Worker::new(queue.clone(), "w1", None)
         .unwrap()

@@ -5,8 +5,8 @@
 mod handlers;
 mod stopping;
 
-use leasehold_core::{NewTask, Status, TaskId};
-use leasehold_queue::{Queue, QueueOptions};
+use leasehold_core::{Status, TaskId};
+use leasehold_queue::Queue;
 use leasehold_store::{Client, Host, MemoryStore, SystemHost};
 use leasehold_worker::{Polling, Shutdown, Worker, WorkerOptions};
 use serde_json::Value;
@@ -16,7 +16,7 @@ use std::time::Duration;
 async fn queue() -> Queue {
     let host: Arc<dyn Host> = Arc::new(SystemHost);
     let client = Client::new(Arc::new(MemoryStore::new(&host)), host);
-    Queue::connect(client, QueueOptions::default()).await.unwrap()
+    Queue::connect(client).await.unwrap()
 }
 
 fn options() -> WorkerOptions {
@@ -25,7 +25,7 @@ fn options() -> WorkerOptions {
 }
 
 async fn submit(queue: &Queue, task_type: &str, input: Value) -> TaskId {
-    queue.submit(NewTask::new(task_type, input).unwrap()).await.unwrap().id
+    queue.submit(task_type, input).await.unwrap().id
 }
 
 async fn work(worker: Worker) -> leasehold_worker::Counts {

@@ -95,7 +95,7 @@ fn planned(after: Duration) -> NewTask {
 async fn abandoned(world: &World) -> TaskId {
     let (queue, stage) = world.staged().await;
     stage.play_at(1, super::stage::Fate::Die);
-    queue.submit(order()).await.unwrap_err();
+    queue.submit_task(order()).await.unwrap_err();
     let key = audit::keys(&world.store, "ready/").await.pop().unwrap();
     leasehold_core::Entry::parse(&key).unwrap().id
 }
@@ -127,7 +127,7 @@ impl Ready {
         let id = match op {
             Op::Submit | Op::SubmitOnce => None,
             Op::SubmitAgain | Op::RemoveKey => {
-                Some(world.queue.submit_once(order(), key()).await.unwrap().id)
+                Some(world.queue.submit_task(order()).key(key()).await.unwrap().id)
             }
             Op::RescheduleEarlier => Some(world.submit_this(planned(mins(20))).await),
             Op::Expire => Some(world.submit_this(expiring).await),
@@ -193,9 +193,9 @@ impl Ready {
             async move { queue.settle(claimed, settlement).await.map(|task| task.map(|task| task.id)) }
         };
         match (self.op, id) {
-            (Op::Submit, _) => queue.submit(order()).await.map(|submitted| Some(submitted.id)),
+            (Op::Submit, _) => queue.submit_task(order()).await.map(|submitted| Some(submitted.id)),
             (Op::SubmitOnce | Op::SubmitAgain, _) => {
-                queue.submit_once(order(), key()).await.map(|submitted| Some(submitted.id))
+                queue.submit_task(order()).key(key()).await.map(|submitted| Some(submitted.id))
             }
             (Op::Renew, _) => {
                 queue.renew(claimed.expect("it was claimed"), LEASE, Some(json!(7))).await.map(|_| None)

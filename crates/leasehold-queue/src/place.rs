@@ -1,0 +1,56 @@
+//! Where a queue is.
+
+use leasehold_core::Result;
+use leasehold_store::{Client, FolderOptions, FolderStore, Host, OpenOptions, SystemHost};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Where a queue is. Text is an address (`s3://bucket/prefix`, `file:///path`, `memory://`, …) or a plain path; a
+/// [`Client`] is for those who open the store themselves.
+#[derive(Debug, Clone)]
+pub enum Place {
+    /// A store's address.
+    Address(String),
+    /// A folder, whatever its name looks like.
+    Folder(PathBuf),
+    /// A store that is open already.
+    Client(Client),
+}
+
+impl Place {
+    pub(crate) fn client(self) -> Result<Client> {
+        match self {
+            Place::Address(address) => Client::open(&address, &OpenOptions::default()),
+            Place::Folder(path) => {
+                let host: Arc<dyn Host> = Arc::new(SystemHost);
+                let folder = FolderStore::open(path, FolderOptions::default(), &host)?;
+                Ok(Client::new(Arc::new(folder), host))
+            }
+            Place::Client(client) => Ok(client),
+        }
+    }
+}
+
+impl From<&str> for Place {
+    fn from(address: &str) -> Self {
+        Place::Address(address.to_owned())
+    }
+}
+
+impl From<String> for Place {
+    fn from(address: String) -> Self {
+        Place::Address(address)
+    }
+}
+
+impl From<&Path> for Place {
+    fn from(path: &Path) -> Self {
+        Place::Folder(path.to_owned())
+    }
+}
+
+impl From<Client> for Place {
+    fn from(client: Client) -> Self {
+        Place::Client(client)
+    }
+}

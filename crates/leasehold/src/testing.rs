@@ -1,0 +1,114 @@
+//! A queue for tests of one's own: in memory, in a time that passes without waiting.
+//!
+//! The time is tokio's. In a test with `#[tokio::test(start_paused = true)]` it stands still as long as anything can
+//! run, jumps to the next moment that someone waits for when nothing can, and is moved by [`advance`]. Retries, leases,
+//! time-outs and handlers that sleep with tokio all live in it. Identifiers and jitter are the same in every run.
+//!
+//! ```
+//! use leasehold::{Context, Status, TaskError, Worker, testing};
+//! use serde_json::json;
+//! use std::time::Duration;
+//!
+//! async fn remind(_: Context, whom: String) -> Result<String, TaskError> {
+//!     Ok(format!("reminded {whom}"))
+//! }
+//!
+//! // In a test: #[tokio::test(start_paused = true)]
+//! #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! async fn main() -> leasehold::Result<()> {
+//!     let queue = testing::queue().await?;
+//!     let worker = || Worker::new(queue.clone(), "worker-1", None)?.handle("remind", remind);
+//!     let id = queue.submit("remind", "Ada").delay(Duration::from_secs(3_600)).await?.id;
+//!
+//!     worker()?.run_until_empty().await?;
+//!     assert_eq!(queue.get(&id).await?.status(), Status::Pending, "not before its time");
+//!
+//!     testing::advance(Duration::from_secs(3_600)).await;
+//!     worker()?.run_until_empty().await?;
+//!     assert_eq!(queue.get(&id).await?.output(), Some(&json!("reminded Ada")));
+//!     Ok(())
+//! }
+//! ```
+//!
+//! What really takes time, such as an answer from a network, is not waited for by this clock: while a handler waits for
+//! it, nothing can run, so time jumps, and leases may run out. Give such handlers something that answers at once.
+
+use futures::future::BoxFuture;
+use leasehold_core::Result;
+use leasehold_queue::Queue;
+use leasehold_store::host::{Instant, Running};
+use leasehold_store::{Client, Host, MemoryStore, SystemHost};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// When every test begins: 2026-01-01T00:00:00Z. A fixed moment, so that times can be written into assertions.
+const BEGINNING_NS: i64 = 1_767_225_600_000_000_000;
+
+/// An empty queue in memory, in tokio's time.
+pub async fn queue() -> Result<Queue> {
+    Queue::connect(client()).await
+}
+
+/// An empty store in memory, in tokio's time: for [`Queue::with_config`].
+#[must_use]
+pub fn client() -> Client {
+    let host: Arc<dyn Host> = Arc::new(TokioHost::new());
+    Client::new(Arc::new(MemoryStore::new(&host)), host)
+}
+
+/// Lets time pass. Panics where tokio's time does not stand still.
+pub async fn advance(duration: Duration) {
+    tokio::time::advance(duration).await;
+}
+
+/// A machine in tokio's time, with one thread and a fixed sequence for chance.
+#[derive(Debug)]
+struct TokioHost {
+    started: tokio::time::Instant,
+    drawn: AtomicU64,
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "tokio's time stands still in tests: that is what is wanted here"
+)]
+impl TokioHost {
+    fn new() -> Self {
+        Self { started: tokio::time::Instant::now(), drawn: AtomicU64::new(0) }
+    }
+
+    fn passed_ns(&self) -> i64 {
+        let passed = tokio::time::Instant::now().duration_since(self.started);
+        i64::try_from(passed.as_nanos()).unwrap_or(i64::MAX)
+    }
+}
+
+impl Host for TokioHost {
+    fn instant(&self) -> Instant {
+        let passed_ns = self.passed_ns();
+        Instant { boot_ns: passed_ns, wall_ns: BEGINNING_NS.saturating_add(passed_ns) }
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        SystemHost.sleep(duration)
+    }
+
+    /// `SplitMix64`: every value once, in an order that looks like none.
+    fn random(&self) -> u64 {
+        let drawn = self.drawn.fetch_add(1, Relaxed).wrapping_add(1);
+        let state = drawn.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn spawn(&self, work: BoxFuture<'static, ()>) -> Running {
+        SystemHost.spawn(work)
+    }
+
+    /// There is but one thread in which this time stands still.
+    fn spawn_apart(&self, _name: &str, work: BoxFuture<'static, ()>) -> Running {
+        SystemHost.spawn(work)
+    }
+}

@@ -1,0 +1,101 @@
+//! A handler over one's own types, and what it can say: again, later, so far; and the epoch that fences it.
+#![expect(clippy::print_stdout, reason = "an example shows what it does")]
+
+use leasehold::{Context, Queue, RetryPolicy, TaskError, TaskId, Worker};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+#[derive(Serialize, Deserialize)]
+struct Transfer {
+    account: String,
+    cents: u64,
+}
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Receipt {
+    account: String,
+    balance_cents: u64,
+}
+
+/// Stands for something outside, which the handler changes. It remembers the highest epoch it has seen and refuses
+/// smaller ones: a run that was overtaken can do no harm, however late it comes.
+#[derive(Default)]
+struct Account {
+    state: Mutex<(u64, u64)>,
+}
+
+impl Account {
+    fn set_balance(&self, epoch: u64, cents: u64) -> Result<u64, TaskError> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if epoch < state.0 {
+            return Err(TaskError::Permanent(format!("epoch {epoch} was overtaken by {}", state.0)));
+        }
+        *state = (epoch, cents);
+        Ok(cents)
+    }
+}
+
+async fn transfer(
+    context: Context,
+    transfer: Transfer,
+    account: Arc<Account>,
+    was_seen: Arc<Notify>,
+) -> Result<Receipt, TaskError> {
+    match context.epoch() {
+        // The first claim fails: it is tried again after a pause, and an attempt is used up.
+        1 => return Err(TaskError::Retry("the bank does not answer".into())),
+        // The second comes at a bad time: it is put off, which costs no attempt.
+        2 => return Err(TaskError::Snooze(Duration::from_millis(50))),
+        _ => {}
+    }
+    // Progress is written down with the next renewal of the claim; this asks for one soon.
+    context.progress(json!({"step": "checked"}));
+    context.extend();
+    was_seen.notified().await;
+    let balance_cents = account.set_balance(context.epoch(), transfer.cents)?;
+    Ok(Receipt { account: transfer.account, balance_cents })
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let folder = tempfile::tempdir()?;
+    let queue = Queue::connect(folder.path()).await?;
+    let quick = RetryPolicy { initial_secs: 0.05, ..RetryPolicy::default() };
+    let order = Transfer { account: "ada".into(), cents: 1_250 };
+    let id = queue.submit("transfer", order).max_attempts(2).retry_policy(quick).await?.id;
+
+    let (account, was_seen) = (Arc::new(Account::default()), Arc::new(Notify::new()));
+    let worker = Worker::new(queue.clone(), "worker-1", None)?.handle("transfer", {
+        let (account, was_seen) = (account.clone(), was_seen.clone());
+        move |context, order| transfer(context, order, account.clone(), was_seen.clone())
+    })?;
+    let watch = until_progress(&queue, &id, &was_seen);
+    let (counts, ()) = tokio::try_join!(worker.run_until_empty(), watch)?;
+    assert_eq!(counts.started, 3);
+
+    let task = queue.get(&id).await?;
+    assert_eq!((task.attempt, task.epoch), (2, 3));
+    assert_eq!(task.progress, Some(json!({"step": "checked"})));
+    let receipt: Receipt = serde_json::from_value(task.output().cloned().unwrap_or_default())?;
+    assert_eq!(receipt, Receipt { account: "ada".into(), balance_cents: 1_250 });
+
+    // A run of an earlier claim that wakes up now is refused.
+    let late = account.set_balance(2, 0);
+    assert_eq!(late, Err(TaskError::Permanent("epoch 2 was overtaken by 3".into())));
+    println!("{receipt:?} after {} attempts; a late run was refused", task.attempt);
+    Ok(())
+}
+
+/// Looks at the task until it tells how far it is, as `leasehold get` would.
+async fn until_progress(queue: &Queue, id: &TaskId, was_seen: &Notify) -> leasehold::Result<()> {
+    loop {
+        let task = queue.get(id).await?;
+        if task.progress.is_some() || task.status().is_final() {
+            was_seen.notify_one();
+            return Ok(());
+        }
+    }
+}
