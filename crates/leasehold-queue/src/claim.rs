@@ -1,6 +1,8 @@
 //! Making a task ours.
 //!
-//! Requests: 1 get (the task), 1 put (the claim), 1 put (the lease entry), 1 delete (the ready entry).
+//! Requests: 1 get (the task), 1 put (the claim), 1 put (the lease entry), 1 delete (the ready entry). Whoever holds the
+//! lease on the shard leaves the ready entry where it is until the task is settled, and saves the last two: should it be
+//! lost, the next holder of the shard finds the task by that entry.
 
 use leasehold_core::{
     Entry, Error, Event, LeaseId, Rejected, Result, State, Status, StoreTime, Task, TaskType, WorkerId,
@@ -10,7 +12,7 @@ use std::time::Duration;
 
 use crate::connect::Queue;
 use crate::discover::Found;
-use crate::tasks::{Loaded, Moved};
+use crate::tasks::{Follow, Loaded, Moved};
 
 /// A task that is ours for a while.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,8 +20,11 @@ pub struct Claimed {
     pub(crate) loaded: Loaded,
     pub(crate) lease_id: LeaseId,
     pub(crate) by: WorkerId,
-    /// The lease entry that was written with the claim; a renewal does not move it.
+    /// The entry by which others find it, if it is known: the lease entry that was written with the claim, or the ready
+    /// entry that was left. A renewal does not move it.
     pub(crate) entry: Option<Entry>,
+    /// The revision that the claim made.
+    pub(crate) rev: u64,
 }
 
 impl Claimed {
@@ -36,6 +41,16 @@ impl Claimed {
             State::Running(claim) => claim.expires_at,
             _ => StoreTime::from_millis(0),
         }
+    }
+
+    /// The entries that are there: the one that was written or left, and, after a renewal, the one that the record calls
+    /// for by now and whoever swept the other has written.
+    pub(crate) fn entries(&self) -> Option<Vec<Entry>> {
+        let mut entries = vec![self.entry.clone()?];
+        if self.loaded.task.rev > self.rev {
+            entries.extend(self.loaded.task.entry());
+        }
+        Some(entries)
     }
 
     /// Whether someone has asked for it to be called off.
@@ -75,6 +90,28 @@ impl Queue {
         lease: Duration,
         handles: &(dyn Fn(&TaskType) -> bool + Sync),
     ) -> Result<Met> {
+        self.claim_and(found, worker, lease, handles, Follow::Change).await
+    }
+
+    /// The same for whoever holds the lease on the task's shard: the ready entry stays until the task is settled.
+    pub async fn claim_in_own_shard(
+        &self,
+        found: &Found,
+        worker: &WorkerId,
+        lease: Duration,
+        handles: &(dyn Fn(&TaskType) -> bool + Sync),
+    ) -> Result<Met> {
+        self.claim_and(found, worker, lease, handles, Follow::Nothing).await
+    }
+
+    async fn claim_and(
+        &self,
+        found: &Found,
+        worker: &WorkerId,
+        lease: Duration,
+        handles: &(dyn Fn(&TaskType) -> bool + Sync),
+        follow: Follow,
+    ) -> Result<Met> {
         let entry = &found.entry;
         let loaded = match self.load(Purpose::Claim, &entry.id).await {
             Ok(Some(loaded)) => loaded,
@@ -95,13 +132,15 @@ impl Queue {
         }
         let lease_id = self.random_name();
         let event = Event::Claim { worker: worker.clone(), lease_id: lease_id.clone(), lease };
-        let moved = self.change_loaded(Purpose::Claim, &loaded, &event, worker.as_str()).await?;
+        let stays = matches!(follow, Follow::Nothing);
+        let moved = self.change_and(Purpose::Claim, &loaded, &event, worker.as_str(), follow).await?;
         let claimed = match moved {
             Moved::Done(loaded) => {
-                Claimed { entry: loaded.task.entry(), loaded, lease_id, by: worker.clone() }
+                let entry = if stays { Some(entry.clone()) } else { loaded.task.entry() };
+                Claimed { entry, rev: loaded.task.rev, loaded, lease_id, by: worker.clone() }
             }
             Moved::Overtaken(loaded) if loaded.task.lease_id.as_ref() == Some(&lease_id) => {
-                Claimed { entry: None, loaded, lease_id, by: worker.clone() }
+                Claimed { entry: None, rev: loaded.task.rev, loaded, lease_id, by: worker.clone() }
             }
             Moved::Rejected(Rejected::NotBefore(at), _) => return Ok(Met::NotDue(at)),
             Moved::Rejected(Rejected::TooLate(_), _) => return Ok(Met::Expired),

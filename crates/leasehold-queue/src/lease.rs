@@ -13,6 +13,9 @@ use std::time::Duration;
 /// A lease that makes no sense counts as run out when it is older than any lease can last.
 pub const LEASE_TTL_MAX: Duration = Duration::from_mins(10);
 
+/// No store accepts a signed request for so long after it was sent.
+const DELETE_LANDS_WITHIN: Duration = Duration::from_mins(30);
+
 /// A renewal that finds an earlier one of its own goes on from there; more than a few of them are not under way.
 const RENEWALS_LATE_MAX: u32 = 4;
 
@@ -162,6 +165,30 @@ impl Leases {
             if self.replace(&mut held, released).await? || held.lease.is_released() {
                 return Ok(());
             }
+        }
+        Ok(())
+    }
+
+    /// Removes a lease that ran out so long ago that nobody remembers its epoch. It is taken first, for longer than a
+    /// delete can be under way: nobody else can hold it when that lands.
+    pub async fn retire(&self, key: &str, kept: Duration) -> Result<()> {
+        let taken = leasehold_store::update(&self.client, Purpose::Lease, key, |found| {
+            let now = self.now()?;
+            let lease = found.and_then(|object| Lease::read(key, &object.body).ok());
+            let Some(lease) =
+                lease.filter(|lease| now.is_past(lease.updated_at.plus(kept)) && lease.is_free(now))
+            else {
+                return Ok(Decision::Leave(false));
+            };
+            let holder = Holder { ttl: DELETE_LANDS_WITHIN, ..self.holder.clone() };
+            Ok(match Lease::take(Some(lease.clone()), &lease.subject, &holder, now, self.client.write_id()) {
+                Take::Write(lease) => Decision::write(lease.write(), true),
+                Take::Held(_) => Decision::Leave(false),
+            })
+        });
+        let taken = taken.await?;
+        if taken.result && matches!(taken.now, Standing::Written(_)) {
+            self.client.delete(Purpose::Lease, key).await?;
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::claim::Claimed;
 use crate::connect::Queue;
-use crate::tasks::Moved;
+use crate::tasks::{Follow, Moved};
 
 /// How a run of a task has ended.
 #[derive(Debug, Clone, PartialEq)]
@@ -87,14 +87,9 @@ impl Queue {
             Settlement::Release => Event::Release { lease_id },
             Settlement::Stop => Event::Stop { lease_id },
         };
-        let moved = self.change_loaded(Purpose::Settle, &claimed.loaded, &event, claimed.by.as_str()).await?;
-        // After a renewal the record calls for another entry than the one that is there. Its task has left that for
-        // good, and whatever it calls for now was written first.
-        if let (Moved::Done(_), Some(entry)) = (&moved, &claimed.entry)
-            && claimed.loaded.task.entry().as_ref() != Some(entry)
-        {
-            self.remove_entry(Purpose::Settle, entry).await;
-        }
+        let follow = claimed.entries().map_or(Follow::Change, Follow::Removing);
+        let (loaded, by) = (&claimed.loaded, claimed.by.as_str());
+        let moved = self.change_and(Purpose::Settle, loaded, &event, by, follow).await?;
         Ok(match moved {
             Moved::Done(loaded) | Moved::Overtaken(loaded) | Moved::Rejected(Rejected::AlreadySo, loaded) => {
                 Some(loaded.task)

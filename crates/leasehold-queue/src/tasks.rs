@@ -42,6 +42,17 @@ impl Loaded {
     }
 }
 
+/// What becomes of a task's entries after a change.
+#[derive(Debug, Clone)]
+pub(crate) enum Follow {
+    /// What the change itself calls for.
+    Change,
+    /// Nothing: the entry by which the task was found stays, and covers it.
+    Nothing,
+    /// What the change calls for, but these are removed instead: the entries that are really there.
+    Removing(Vec<Entry>),
+}
+
 impl Queue {
     pub(crate) async fn load(&self, purpose: Purpose, id: &TaskId) -> Result<Option<Loaded>> {
         let key = self.task_key(id);
@@ -58,7 +69,7 @@ impl Queue {
         by: &str,
     ) -> Result<Moved> {
         let found = self.client.get(purpose, &self.task_key(id)).await?;
-        self.change_from(purpose, id, found, event, by, false).await
+        self.change_from(purpose, id, found, event, by, (false, Follow::Change)).await
     }
 
     /// The same from a state that was read before.
@@ -69,7 +80,19 @@ impl Queue {
         event: &Event,
         by: &str,
     ) -> Result<Moved> {
-        self.change_from(purpose, &loaded.task.id, Some(loaded.object()), event, by, false).await
+        self.change_and(purpose, loaded, event, by, Follow::Change).await
+    }
+
+    /// The same, with a say in what becomes of the entries.
+    pub(crate) async fn change_and(
+        &self,
+        purpose: Purpose,
+        loaded: &Loaded,
+        event: &Event,
+        by: &str,
+        follow: Follow,
+    ) -> Result<Moved> {
+        self.change_from(purpose, &loaded.task.id, Some(loaded.object()), event, by, (false, follow)).await
     }
 
     /// The same, but only if the task has not moved since: for whoever has decided by more than the event itself does.
@@ -80,7 +103,8 @@ impl Queue {
         event: &Event,
         by: &str,
     ) -> Result<Moved> {
-        self.change_from(purpose, &loaded.task.id, Some(loaded.object()), event, by, true).await
+        let how = (true, Follow::Change);
+        self.change_from(purpose, &loaded.task.id, Some(loaded.object()), event, by, how).await
     }
 
     async fn change_from(
@@ -90,7 +114,7 @@ impl Queue {
         found: Option<Object>,
         event: &Event,
         by: &str,
-        unmoved: bool,
+        (unmoved, follow): (bool, Follow),
     ) -> Result<Moved> {
         let key = self.task_key(id);
         let only = if unmoved { found.as_ref().map(|object| object.version.clone()) } else { None };
@@ -115,7 +139,7 @@ impl Queue {
         match updated.now {
             Standing::Left => Ok(Moved::Missing),
             Standing::Written(version) => {
-                self.follow(purpose, &step).await;
+                self.follow(purpose, &step, &follow).await;
                 Ok(Moved::Done(Loaded { task: step.task, version, body }))
             }
             // Whoever went on from our write also saw to its entries, or left them to be swept.
@@ -125,12 +149,13 @@ impl Queue {
 
     /// Carries out what follows from a change that was written. Every part may fail without harm: what is missing
     /// then is found through the entry that was not removed.
-    async fn follow(&self, purpose: Purpose, step: &Step) {
-        let (write, remove) = match &step.order {
-            Order::TaskOnly => return,
-            Order::TaskFirst { write, remove } => (write.as_ref(), remove.as_ref()),
-            Order::EntryFirst { remove, .. } => (None, remove.as_ref()),
+    async fn follow(&self, purpose: Purpose, step: &Step, follow: &Follow) {
+        let (write, remove) = match (&step.order, follow) {
+            (Order::TaskOnly, _) | (_, Follow::Nothing) => return,
+            (Order::TaskFirst { write, remove }, _) => (write.as_ref(), remove.as_slice()),
+            (Order::EntryFirst { remove, .. }, _) => (None, remove.as_slice()),
         };
+        let remove = if let Follow::Removing(entries) = follow { entries } else { remove };
         if let Some(write) = write
             && let Err(error) = self.put_entry(purpose, write).await
         {
@@ -141,8 +166,8 @@ impl Queue {
             // Only now: before this there was nothing to be found.
             self.ring(purpose).await;
         }
-        if let Some(remove) = remove {
-            self.remove_entry(purpose, remove).await;
+        for entry in remove {
+            self.remove_entry(purpose, entry).await;
         }
     }
 

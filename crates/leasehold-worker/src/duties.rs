@@ -28,7 +28,7 @@ pub(crate) async fn run(engine: Arc<Engine>, shutdown: Shutdown) {
         if let Err(error) = recover.tick(&engine).await {
             tracing::warn!("recovery failed: {error}");
         }
-        if host.instant().since(keys_at) >= keys_pause {
+        if host.instant().since(keys_at) >= keys_pause && is_first(&engine) {
             if let Err(error) = remove_expired_keys(&engine).await {
                 tracing::warn!("expired idempotency records were not removed: {error}");
             }
@@ -40,6 +40,13 @@ pub(crate) async fn run(engine: Arc<Engine>, shutdown: Shutdown) {
             return;
         }
     }
+}
+
+/// What lies outside the shards is looked after by whoever holds the first of them; by everyone who holds none.
+fn is_first(engine: &Engine) -> bool {
+    let Some(first) = engine.queue.shard_len().groups().into_iter().next() else { return true };
+    let holds = |now| engine.served.holds(&first.first, now);
+    engine.options.leasing.is_none() || engine.queue.now().is_ok_and(holds)
 }
 
 /// Finds claims that have run out, and lease entries that their tasks have left behind.
@@ -69,7 +76,8 @@ impl Recover {
         }
         let (at, is_ready_empty) = (engine.host().instant(), engine.served.is_ready_empty());
         self.listed = None;
-        let look = engine.queue.discover(Purpose::Sweep, engine.served.stretches(Index::Lease, None)).await?;
+        let stretches = engine.served.stretches(Index::Lease, engine.queue.now()?, None);
+        let look = engine.queue.discover(Purpose::Sweep, stretches).await?;
         self.listed = Some((at, is_ready_empty && look.due.is_empty() && look.next.is_none()));
         for key in &look.odd {
             engine.report(&format!("`{key}` is not an index entry"));

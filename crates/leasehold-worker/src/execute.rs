@@ -27,7 +27,12 @@ impl Engine {
     /// Claims the task of an entry and, if it is ours, runs it to its end. Says what became of the entry.
     pub(crate) async fn attempt(self: Arc<Self>, found: Found) -> (Found, Met) {
         let handles = |task_type: &_| self.handlers.get(task_type).is_some();
-        let met = self.queue.claim(&found, &self.id, self.options.lease, &handles).await;
+        let (queue, id, lease) = (&self.queue, &self.id, self.options.lease);
+        let met = if queue.now().is_ok_and(|now| self.served.holds(&found.entry.shard, now)) {
+            queue.claim_in_own_shard(&found, id, lease, &handles).await
+        } else {
+            queue.claim(&found, id, lease, &handles).await
+        };
         let met = met.unwrap_or_else(|error| {
             // Not held, as far as running it goes; whoever finds its lease run out puts it back.
             tracing::warn!(task = %found.entry.id, "the claim failed: {error}");

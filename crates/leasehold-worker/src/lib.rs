@@ -17,6 +17,7 @@
 //! | [`renew`] | keeps what is held |
 //! | [`mod@poll`] | finds work and fills the slots |
 //! | [`remember`] | entries that are not to be looked at again before a certain moment |
+//! | `shards` | divides the shards with other workers |
 //! | `served` | which shards are served |
 //! | [`duties`] | what the monitor does |
 //! | [`mod@run`] | a worker from start to end |
@@ -30,9 +31,10 @@ pub mod remember;
 pub mod renew;
 pub mod run;
 mod served;
+mod shards;
 pub mod shutdown;
 
 pub use handler::{Context, TaskError};
-pub use options::{Polling, WorkerOptions};
+pub use options::{Polling, ShardLeasing, WorkerOptions};
 pub use run::{Counts, Monitor, Worker};
 pub use shutdown::Shutdown;

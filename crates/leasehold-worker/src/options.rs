@@ -1,6 +1,7 @@
 //! How a worker behaves.
 
 use leasehold_core::{Error, Result, Shard};
+use leasehold_queue::lease::LEASE_TTL_MAX;
 use std::time::Duration;
 
 /// How a worker behaves; the defaults suit most.
@@ -10,6 +11,8 @@ pub struct WorkerOptions {
     pub concurrency: usize,
     /// Only these shards; none means all.
     pub shards: Option<Vec<Shard>>,
+    /// Divide the shards with the other workers that do so; none means to look at all that were named.
+    pub leasing: Option<ShardLeasing>,
     /// How long a claim lasts without renewal. It is renewed at a third of it.
     pub lease: Duration,
     /// How often to look for work.
@@ -30,6 +33,7 @@ impl Default for WorkerOptions {
         Self {
             concurrency: 8,
             shards: None,
+            leasing: None,
             lease: Duration::from_mins(1),
             polling: Polling::default(),
             drain: Duration::from_secs(30),
@@ -52,7 +56,49 @@ impl WorkerOptions {
         if self.shards.as_ref().is_some_and(Vec::is_empty) {
             return Err(Error::invalid("no shards to serve; leave the setting out to serve all"));
         }
+        if self.shards.is_some() && self.leasing.is_some() {
+            return Err(Error::invalid("shard leasing chooses the shards; leave the list of shards out"));
+        }
+        self.leasing.as_ref().map_or(Ok(()), ShardLeasing::check)?;
         self.polling.check()
+    }
+}
+
+/// How workers divide the shards among themselves.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ShardLeasing {
+    /// So many shards are taken at most before the others were seen. The fair share goes before it: no shard is left
+    /// unserved.
+    pub shards_per_worker: usize,
+    /// How long a lease lasts without renewal.
+    pub ttl: Duration,
+    /// How often leases are renewed.
+    pub renew_every: Duration,
+}
+
+impl Default for ShardLeasing {
+    fn default() -> Self {
+        Self { shards_per_worker: 16, ttl: Duration::from_secs(30), renew_every: Duration::from_secs(10) }
+    }
+}
+
+impl ShardLeasing {
+    fn check(&self) -> Result<()> {
+        if self.shards_per_worker == 0 {
+            return Err(Error::invalid("shards_per_worker 0 would serve nothing; it must be at least 1"));
+        }
+        if self.ttl > LEASE_TTL_MAX {
+            let most = LEASE_TTL_MAX.as_secs();
+            return Err(Error::invalid(format!(
+                "shard leases last at most {most} s: lost workers hold them so long"
+            )));
+        }
+        if self.renew_every.is_zero() || self.renew_every * 2 > self.ttl {
+            return Err(Error::invalid(
+                "shard leases must be renewed at least twice in their ttl: one failed renewal would lose them",
+            ));
+        }
+        Ok(())
     }
 }
 

@@ -132,9 +132,10 @@ impl Poller {
     }
 
     fn fill(&mut self) {
+        let Ok(now) = self.engine.queue.now() else { return };
         while self.slots.len() < self.engine.options.concurrency {
             let Some(found) = self.waiting.pop_front() else { return };
-            if self.engine.served.contains(&found.entry.shard) && self.busy.insert(found.entry.id) {
+            if self.engine.served.contains(&found.entry.shard, now) && self.busy.insert(found.entry.id) {
                 self.slots.push(Box::pin(self.engine.clone().attempt(found)));
             }
         }
@@ -242,7 +243,7 @@ impl Poller {
             self.engine.served.stir();
             self.pause = self.engine.options.polling.min;
         }
-        if has_rung || self.is_look_due()? {
+        if has_rung || self.engine.served.has_changed() || self.is_look_due()? {
             self.look(has_rung).await?;
         }
         Ok(())
@@ -354,6 +355,7 @@ impl Poller {
         let Ok(now) = self.engine.queue.now() else { return true };
         let due = [self.seen.next, self.remembered.first_run()].into_iter().flatten().min();
         due.is_some_and(|due| due <= now.latest_known().plus(SOON))
+            || !self.engine.served.is_settled_in()
             || self.remembered.is_any_held()
             || self.engine.do_others_hold_ours().await.unwrap_or(true)
     }
@@ -362,10 +364,11 @@ impl Poller {
 /// Where to look. With many stretches it is cheaper to ask first where there is anything at all.
 async fn stretches(engine: &Engine, has_rung: bool, is_partial: bool) -> Result<Vec<Stretch>> {
     let anywhere = is_partial.then(|| engine.host().random());
-    let stretches = engine.served.stretches(Index::Ready, anywhere);
+    let now = engine.queue.now()?;
+    let stretches = engine.served.stretches(Index::Ready, now, anywhere);
     if !has_rung || stretches.len() <= 2 || engine.queue.shard_len().count() > PAGE_KEYS_MAX {
         return Ok(stretches);
     }
     let shards = engine.queue.shards_with_entries(Purpose::Discover, Index::Ready).await?;
-    Ok(engine.served.stretches_among(Index::Ready, shards))
+    Ok(engine.served.stretches_among(Index::Ready, now, shards))
 }

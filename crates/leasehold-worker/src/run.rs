@@ -1,7 +1,9 @@
 //! A worker from start to end.
 
 use futures::future::{Either, select};
-use leasehold_core::{Entry, Error, Index, Kind, Result, Shard, Status, Task, TaskId, WorkerId, ids::Name};
+use leasehold_core::{
+    Entry, Error, Index, Kind, Result, Shard, ShardRange, Status, Task, TaskId, WorkerId, ids::Name,
+};
 use leasehold_queue::Queue;
 use leasehold_store::host::Running;
 use leasehold_store::{Host, Purpose};
@@ -10,7 +12,7 @@ use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, HashSet};
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tokio::sync::mpsc;
 
 use crate::duties;
@@ -19,6 +21,7 @@ use crate::options::WorkerOptions;
 use crate::poll::Poller;
 use crate::renew::{self, Held, Stop};
 use crate::served::Served;
+use crate::shards;
 use crate::shutdown::{Shutdown, Stage};
 
 /// So many odd objects are reported once each before the list is forgotten.
@@ -31,6 +34,7 @@ pub struct Worker {
     handlers: Handlers,
     options: WorkerOptions,
     counts: Arc<Counters>,
+    served: Arc<OnceLock<Arc<Served>>>,
 }
 
 /// What a worker has done so far.
@@ -80,7 +84,9 @@ impl Counters {
 /// Tells what a worker has done so far, while it runs.
 #[derive(Debug, Clone)]
 pub struct Monitor {
+    queue: Queue,
     counts: Arc<Counters>,
+    served: Arc<OnceLock<Arc<Served>>>,
 }
 
 impl Monitor {
@@ -88,6 +94,13 @@ impl Monitor {
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.counts.read()
+    }
+
+    /// The shards that it serves at this moment; none before it runs.
+    #[must_use]
+    pub fn shards(&self) -> Vec<ShardRange> {
+        let (Some(served), Ok(now)) = (self.served.get(), self.queue.now()) else { return Vec::new() };
+        served.ranges(now)
     }
 }
 
@@ -97,7 +110,14 @@ impl Worker {
         let options = WorkerOptions { shards, ..WorkerOptions::default() };
         let id = Name::checked("worker id", id)?;
         let queue = queue.acting_as(id.as_str());
-        Ok(Self { queue, id, handlers: Handlers::default(), options, counts: Arc::default() })
+        Ok(Self {
+            queue,
+            id,
+            handlers: Handlers::default(),
+            options,
+            counts: Arc::default(),
+            served: Arc::default(),
+        })
     }
 
     /// Changes how it behaves; the shards stay as they are unless named.
@@ -125,7 +145,7 @@ impl Worker {
     /// A view of what it does.
     #[must_use]
     pub fn monitor(&self) -> Monitor {
-        Monitor { counts: self.counts.clone() }
+        Monitor { queue: self.queue.clone(), counts: self.counts.clone(), served: self.served.clone() }
     }
 
     /// Works until told to stop. What was under way has ended, or was given back, when this returns.
@@ -139,12 +159,16 @@ impl Worker {
         let (engine, renewing) = Engine::start(self);
         let host = engine.host().clone();
         let duties = host.spawn(Box::pin(duties::run(engine.clone(), shutdown.clone())));
+        let sharing = engine.share_shards(&shutdown);
         let mut poller = Poller::new(engine.clone());
         poller.run(&shutdown).await;
         engine.drain(&mut poller, &shutdown).await;
         // Recovery may be in the middle of something that is not to be cut.
         shutdown.drain();
         duties.await;
+        if let Some(sharing) = sharing {
+            sharing.await;
+        }
         let counts = engine.counts.read();
         drop((poller, engine));
         renewing.await;
@@ -176,7 +200,7 @@ pub(crate) struct Engine {
     pub(crate) handlers: Handlers,
     pub(crate) options: WorkerOptions,
     pub(crate) counts: Arc<Counters>,
-    pub(crate) served: Served,
+    pub(crate) served: Arc<Served>,
     held: Mutex<BTreeMap<TaskId, Arc<Held>>>,
     renewals: mpsc::UnboundedSender<Arc<Held>>,
     reported: Mutex<HashSet<String>>,
@@ -187,8 +211,14 @@ impl Engine {
         let (renewals, claims) = mpsc::unbounded_channel();
         let renewer = renew::run(worker.queue.apart(), worker.options.lease, claims);
         let renewing = worker.queue.client().host().spawn_apart("leasehold-renew", Box::pin(renewer));
+        let len = worker.queue.shard_len();
+        let served = match worker.options.leasing {
+            Some(_) => Served::none(len),
+            None => Served::new(len, worker.options.shards.as_deref()),
+        };
+        let served = worker.served.get_or_init(|| Arc::new(served)).clone();
         let engine = Self {
-            served: Served::new(worker.queue.shard_len(), worker.options.shards.as_deref()),
+            served,
             queue: worker.queue,
             id: worker.id,
             handlers: worker.handlers,
@@ -201,13 +231,21 @@ impl Engine {
         (Arc::new(engine), renewing)
     }
 
+    /// Divides the shards with others, if it was asked to: apart, because a busy handler must not cost us our shards.
+    fn share_shards(&self, shutdown: &Shutdown) -> Option<Running> {
+        let leasing = self.options.leasing.clone()?;
+        let (queue, id, served) = (self.queue.apart(), self.id.clone(), self.served.clone());
+        let sharing = shards::run(queue, id, leasing, served, shutdown.clone());
+        Some(self.host().spawn_apart("leasehold-shards", Box::pin(sharing)))
+    }
+
     pub(crate) fn host(&self) -> &Arc<dyn Host> {
         self.queue.client().host()
     }
 
     /// Whether another worker holds a task of these shards that could be run here.
     pub(crate) async fn do_others_hold_ours(&self) -> Result<bool> {
-        for stretch in self.served.stretches(Index::Lease, None) {
+        for stretch in self.served.stretches(Index::Lease, self.queue.now()?, None) {
             let mut next = Some(stretch);
             while let Some(stretch) = next {
                 let (entries, beyond) = self.queue.entries_in(Purpose::Discover, stretch).await?;

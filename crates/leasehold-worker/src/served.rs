@@ -1,6 +1,6 @@
 //! Which shards a worker serves, and what is known about them: shared by the poller, the duties and shard leasing.
 
-use leasehold_core::{Index, Shard, ShardLen, ShardRange};
+use leasehold_core::{Index, Now, Shard, ShardLen, ShardRange, StoreTime};
 use leasehold_queue::discover::Stretch;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -10,9 +10,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub(crate) struct Served {
     len: ShardLen,
-    ranges: Mutex<Vec<ShardRange>>,
+    /// With the moment from which a lease on them cannot be trusted any more; none for those that need no lease.
+    ranges: Mutex<Vec<(ShardRange, Option<StoreTime>)>>,
     /// Something was made pending since this was last asked for.
     stirred: AtomicBool,
+    /// Other shards are served than before.
+    has_changed: AtomicBool,
+    /// What is to be leased was leased once.
+    is_settled_in: AtomicBool,
     /// The last look at the ready entries saw all of them, and there were none.
     is_ready_empty: AtomicBool,
 }
@@ -21,22 +26,68 @@ impl Served {
     /// These shards, or all.
     pub(crate) fn new(len: ShardLen, shards: Option<&[Shard]>) -> Self {
         let ranges = shards.map_or_else(|| vec![len.whole()], |shards| len.ranges(shards.iter().cloned()));
+        Self::of(len, ranges.into_iter().map(|range| (range, None)).collect(), true)
+    }
+
+    /// None, until some are leased.
+    pub(crate) fn none(len: ShardLen) -> Self {
+        Self::of(len, Vec::new(), false)
+    }
+
+    fn of(len: ShardLen, ranges: Vec<(ShardRange, Option<StoreTime>)>, is_settled_in: bool) -> Self {
         Self {
             len,
             ranges: Mutex::new(ranges),
             stirred: AtomicBool::new(true),
+            has_changed: AtomicBool::new(false),
+            is_settled_in: AtomicBool::new(is_settled_in),
             is_ready_empty: AtomicBool::new(false),
         }
     }
 
-    pub(crate) fn contains(&self, shard: &Shard) -> bool {
-        self.ranges().iter().any(|range| range.contains(shard))
+    /// These are leased, each until some moment.
+    pub(crate) fn lease(&self, held: Vec<(ShardRange, StoreTime)>) {
+        let held: Vec<_> = held.into_iter().map(|(range, until)| (range, Some(until))).collect();
+        let names =
+            |ranges: &[(ShardRange, _)]| ranges.iter().map(|(range, _)| range.clone()).collect::<Vec<_>>();
+        let mut ranges = self.lock();
+        if names(&ranges) != names(&held) {
+            // What others have left there was not rung for.
+            self.has_changed.store(true, SeqCst);
+            self.stir();
+        }
+        *ranges = held;
+    }
+
+    /// Whether others shards are served since this was last asked.
+    pub(crate) fn has_changed(&self) -> bool {
+        self.has_changed.swap(false, SeqCst)
+    }
+
+    pub(crate) fn contains(&self, shard: &Shard, now: Now) -> bool {
+        self.ranges(now).iter().any(|range| range.contains(shard))
+    }
+
+    /// Whether what is to be leased was leased once: before that, nothing to serve does not mean that nothing is left.
+    pub(crate) fn is_settled_in(&self) -> bool {
+        self.is_settled_in.load(SeqCst)
+    }
+
+    /// A round of leasing has ended.
+    pub(crate) fn settle_in(&self, has_share: bool) {
+        self.is_settled_in.fetch_or(has_share, SeqCst);
+    }
+
+    /// Whether we hold the lease on a shard, beyond doubt.
+    pub(crate) fn holds(&self, shard: &Shard, now: Now) -> bool {
+        let is_held = |until: &Option<StoreTime>| until.is_some_and(|until| now.is_before(until));
+        self.lock().iter().any(|(range, until)| range.contains(shard) && is_held(until))
     }
 
     /// Where to look. `anywhere` starts at a place that the number chooses, so that no shard has to wait for those before
     /// it; what lies before that place comes last.
-    pub(crate) fn stretches(&self, index: Index, anywhere: Option<u64>) -> Vec<Stretch> {
-        let mut ranges = self.ranges().clone();
+    pub(crate) fn stretches(&self, index: Index, now: Now, anywhere: Option<u64>) -> Vec<Stretch> {
+        let mut ranges = self.ranges(now);
         let Some(number) = anywhere.filter(|_| !ranges.is_empty()) else {
             return self.stretches_of(index, &ranges);
         };
@@ -50,8 +101,8 @@ impl Served {
     }
 
     /// Where to look when only these shards have entries.
-    pub(crate) fn stretches_among(&self, index: Index, shards: BTreeSet<Shard>) -> Vec<Stretch> {
-        let served = shards.into_iter().filter(|shard| self.contains(shard));
+    pub(crate) fn stretches_among(&self, index: Index, now: Now, shards: BTreeSet<Shard>) -> Vec<Stretch> {
+        let served = shards.into_iter().filter(|shard| self.contains(shard, now));
         self.stretches_of(index, &self.len.ranges(served))
     }
 
@@ -80,7 +131,14 @@ impl Served {
         self.is_ready_empty.load(SeqCst)
     }
 
-    fn ranges(&self) -> MutexGuard<'_, Vec<ShardRange>> {
+    /// What is served at this moment, neighbours joined.
+    pub(crate) fn ranges(&self, now: Now) -> Vec<ShardRange> {
+        let is_served = |until: &Option<StoreTime>| until.is_none_or(|until| now.is_before(until));
+        let ranges = self.lock().clone();
+        self.len.joined(ranges.into_iter().filter(|(_, until)| is_served(until)).map(|(range, _)| range))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<(ShardRange, Option<StoreTime>)>> {
         self.ranges.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
