@@ -43,6 +43,8 @@ impl Program {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
+            // A group of its own: Ctrl-C on a terminal is meant for the worker, which lets its programs finish.
+            .process_group(0)
             .kill_on_drop(true);
         let mut child = command.spawn().map_err(|error| self.not_started(&error))?;
         if let Some(mut stdin) = child.stdin.take() {
