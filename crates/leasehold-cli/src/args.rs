@@ -2,7 +2,7 @@
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
-use crate::commands::{get, list, operate, overview, submit, submit_many, worker};
+use crate::commands::{get, list, operate, overview, submit, submit_many, tail, worker};
 
 /// A task queue with no server of its own: a bucket, or a folder, is enough.
 #[derive(Debug, Parser)]
@@ -30,6 +30,15 @@ pub(crate) struct Global {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Make a queue usable with one command: found it if need be, run tasks with programs, recover lost ones, show how
+    /// it goes
+    #[command(
+        after_help = "Example:\n  leasehold up --exec 'resize=./resize.sh --fast'",
+        // All of `worker`, but a program can be added later.
+        mut_arg("exec", |exec| exec.required(false)),
+        mut_arg("drain", |drain| drain.requires("exec"))
+    )]
+    Up(worker::Work),
     /// A tour that ends by itself: tasks worked in a folder, a worker killed, its tasks recovered
     #[command(after_help = "Example:\n  leasehold demo")]
     Demo,
@@ -82,9 +91,9 @@ pub(crate) enum Command {
     /// Count what waits and what runs
     #[command(after_help = "Example:\n  leasehold stats --json")]
     Stats,
-    /// Print tasks as they change, until interrupted
+    /// Print tasks as they change from now on, until interrupted
     #[command(after_help = "Example:\n  leasehold tail --every 5")]
-    Tail(list::Tail),
+    Tail(tail::Tail),
     /// Find out whether a store is good enough: it must honour conditions, list at once and tell the time
     #[command(after_help = "Example:\n  leasehold doctor --store s3://my-bucket/tasks")]
     Doctor,
@@ -102,6 +111,14 @@ pub(crate) enum Command {
         /// For which shell
         shell: clap_complete::Shell,
     },
+}
+
+impl Command {
+    /// Whether it goes on until someone stops it, and wants to be told.
+    pub(crate) fn runs_until_stopped(&self) -> bool {
+        use Command::{Demo, Monitor, Tail, Up, Worker};
+        matches!(self, Demo | Monitor | Tail(_) | Up(_) | Worker(_))
+    }
 }
 
 #[derive(Debug, Subcommand)]
