@@ -1,8 +1,14 @@
 //! What can be asked for.
 
+#[cfg(test)]
+mod reference;
+
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
 use crate::commands::{get, list, operate, overview, submit, submit_many, tail, worker};
+
+/// Below the options of the command itself.
+const GLOBAL: &str = "Options of every command";
 
 /// A task queue with no server of its own: a bucket, or a folder, is enough.
 #[derive(Debug, Parser)]
@@ -18,13 +24,13 @@ pub(crate) struct Args {
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Global {
     /// Where the queue is: a path, `s3://bucket/prefix`, `gs://…`, `az://…` or `memory://` (setting `queue.store`)
-    #[arg(long, global = true, value_name = "URI")]
+    #[arg(long, global = true, value_name = "URI", help_heading = GLOBAL)]
     pub(crate) store: Option<String>,
     /// Which `[profiles.NAME]` of the settings files to use; else `LEASEHOLD_PROFILE` says
-    #[arg(long, global = true, value_name = "NAME")]
+    #[arg(long, global = true, value_name = "NAME", help_heading = GLOBAL)]
     pub(crate) profile: Option<String>,
     /// Print JSON for machines instead of words for people
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = GLOBAL)]
     pub(crate) json: bool,
 }
 

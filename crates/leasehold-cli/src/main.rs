@@ -11,6 +11,8 @@
 mod args;
 mod commands;
 mod printer;
+#[cfg(test)]
+mod reference;
 mod settings;
 mod table;
 

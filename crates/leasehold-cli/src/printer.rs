@@ -45,12 +45,22 @@ impl Printer {
         Self { json, colour: wanted && std::io::stdout().is_terminal() }
     }
 
+    /// One that paints although no terminal is there.
+    #[cfg(test)]
+    pub(crate) fn coloured() -> Self {
+        Self { json: false, colour: true }
+    }
+
     pub(crate) fn is_json(&self) -> bool {
         self.json
     }
 
     pub(crate) fn paint(&self, style: Style, text: &str) -> String {
-        if self.colour { format!("\x1b[{}m{text}\x1b[0m", style.code()) } else { text.to_owned() }
+        if self.colour && style != Style::Plain {
+            format!("\x1b[{}m{text}\x1b[0m", style.code())
+        } else {
+            text.to_owned()
+        }
     }
 
     /// Something worth knowing that is not the answer.

@@ -79,6 +79,10 @@ impl Table {
 
     /// Prints one row.
     pub(crate) fn row(&self, cells: &[Cell], printer: &Printer) {
+        line(self.text(cells, printer));
+    }
+
+    fn text(&self, cells: &[Cell], printer: &Printer) -> String {
         let last = self.columns.len().saturating_sub(1);
         let padded = self.columns.iter().zip(cells).enumerate().map(|(number, (column, cell))| {
             let Cell { text, style } = cell;
@@ -90,7 +94,7 @@ impl Table {
             };
             printer.paint(*style, &text)
         });
-        line(padded.collect::<Vec<_>>().join(GAP).trim_end());
+        padded.collect::<Vec<_>>().join(GAP).trim_end().to_owned()
     }
 
     /// Prints the header and all rows, each column as wide as it needs to be.
@@ -132,8 +136,8 @@ pub(crate) fn colour(status: Status) -> Style {
 }
 
 /// A number of things, in words.
-pub(crate) fn count(number: u64, thing: &str) -> String {
-    if number == 1 { format!("1 {thing}") } else { format!("{number} {thing}s") }
+pub(crate) fn count(number: u64, one: &str, many: &str) -> String {
+    if number == 1 { format!("1 {one}") } else { format!("{number} {many}") }
 }
 
 #[cfg(test)]
@@ -151,7 +155,21 @@ mod tests {
     }
 
     #[test]
+    fn colours_have_no_width() {
+        let table = Table::default().left("A", 6).right("B", 4).left("C", 9);
+        let cells = [status(Status::Failed), Cell::new(Style::Good, 12), "end".into()];
+        let coloured = table.text(&cells, &Printer::coloured());
+        assert_eq!(coloured, "\u{1b}[31mfailed\u{1b}[0m  \u{1b}[32m  12\u{1b}[0m  end");
+        assert_eq!(table.text(&cells, &Printer::new(false)), "failed    12  end");
+        assert_eq!(
+            table.text(&["much longer".into(), 1.into(), "".into()], &Printer::new(false)),
+            "much longer     1"
+        );
+    }
+
+    #[test]
     fn one_thing_is_not_many() {
-        assert_eq!((count(0, "task"), count(1, "task")), ("0 tasks".into(), "1 task".into()));
+        let tasks = |number| count(number, "task", "tasks");
+        assert_eq!((tasks(0), tasks(1)), ("0 tasks".into(), "1 task".into()));
     }
 }

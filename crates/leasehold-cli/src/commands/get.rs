@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::submit::{json_line, seconds};
 use crate::printer::{Printer, Style, line};
-use crate::table::{self, Cell, Table};
+use crate::table::{self, Cell, MOMENT, Table};
 
 #[derive(Debug, Args)]
 pub(crate) struct Get {
@@ -80,7 +80,7 @@ pub(crate) async fn history(queue: &Queue, args: &Get, printer: &Printer) -> any
 /// A readable time line.
 pub(crate) fn print_history(task: &Task, now: StoreTime, printer: &Printer) {
     line(format_args!("{} {}", printer.paint(Style::Strong, &task.id.to_string()), task.task_type));
-    let table = Table::default().left("TIME (UTC)", 0).left("EVENT", 0).left("STATUS", 0).left("BY", 0);
+    let table = Table::default().left("TIME (UTC)", MOMENT).left("EVENT", 0).left("STATUS", 0).left("BY", 0);
     let table = table.right("ATTEMPT", 0).right("EPOCH", 0).left("WHY", 0);
     let mut rows: Vec<_> = task.history.events().map(|change| history_row(change, now)).collect();
     let folded = task.history.folded();

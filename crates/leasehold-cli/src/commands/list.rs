@@ -54,6 +54,9 @@ pub(crate) async fn run(queue: &Queue, args: &List, printer: &Printer) -> anyhow
     }
     let are_more = shown == args.limit && tasks.next().await.is_some();
     spinner.finish_and_clear();
+    if shown == 0 && !are_more && !printer.is_json() {
+        printer.note("there is no such task");
+    }
     if are_more {
         printer.note(&format!("there are more than {}; see --limit", args.limit));
     }

@@ -13,12 +13,13 @@ use crate::printer::{Printer, line};
 use crate::table::count;
 
 #[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
 pub(crate) struct Which {
     /// The tasks' ids
-    #[arg(required_unless_present = "task_type")]
+    #[arg(value_name = "ID")]
     ids: Vec<TaskId>,
     /// All tasks of this type to which it can happen
-    #[arg(long = "type", value_name = "TYPE", conflicts_with = "ids")]
+    #[arg(long = "type", value_name = "TYPE")]
     task_type: Option<String>,
 }
 
@@ -82,7 +83,7 @@ async fn each(
     }
     bar.finish_and_clear();
     if refused > 0 {
-        let message = format!("not {done}: {refused} of {}", count(ids.len() as u64, "task"));
+        let message = format!("not {done}: {refused} of {}", count(ids.len() as u64, "task", "tasks"));
         return Err(Error::new(Kind::Lost, message).into());
     }
     Ok(())
@@ -163,7 +164,7 @@ pub(crate) async fn purge(queue: &Queue, args: &Purge, printer: &Printer) -> any
     if printer.is_json() {
         line(json!({"marked": marked, "deleted": deleted, "kept": kept}));
     } else {
-        let marked = count(marked, "task");
+        let marked = count(marked, "task", "tasks");
         line(format_args!(
             "{marked} marked (a purge a day later deletes them), {deleted} deleted, {kept} kept"
         ));

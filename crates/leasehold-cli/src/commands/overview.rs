@@ -74,14 +74,17 @@ pub(crate) async fn check(queue: &Queue, args: &Check, printer: &Printer) -> any
     let left = faults.saturating_sub(checked.repaired);
     let message = match (left, args.repair) {
         (0, _) => return Ok(()),
-        (_, false) => format!("not as it should be: {}; --repair puts it right", count(left, "thing")),
-        (_, true) => format!("not put right: {}; look at what is left above", count(left, "thing")),
+        (_, false) => {
+            format!("not as it should be: {}; --repair puts it right", count(left, "thing", "things"))
+        }
+        (_, true) => format!("not put right: {}; look at what is left above", count(left, "thing", "things")),
     };
     Err(Error::new(Kind::Corrupt, message).into())
 }
 
 fn print_checked(checked: &Checked, faults: u64, repair: bool, printer: &Printer) {
-    line(format_args!("{}, {} index entries", count(checked.tasks, "task"), checked.entries));
+    let tasks = count(checked.tasks, "task", "tasks");
+    line(format_args!("{tasks}, {}", count(checked.entries, "index entry", "index entries")));
     if faults == 0 {
         return line(printer.paint(Style::Good, "all is well"));
     }

@@ -94,7 +94,9 @@ pub(crate) fn seconds(what: &str, secs: f64) -> Result<Duration> {
 }
 
 fn parse_input(input: &str) -> Result<Value> {
-    let unreadable = |error| Error::invalid(format!("input `{input}` cannot be read")).because(error);
+    let unreadable = |error: std::io::Error| {
+        Error::invalid(format!("input `{input}` cannot be read: {error}")).because(error)
+    };
     let text = match (input, input.strip_prefix('@')) {
         ("-", _) => {
             let mut text = String::new();

@@ -169,3 +169,72 @@ impl<'a> Watch<'a> {
         is_news
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold_core::NewTask;
+    use leasehold_queue::QueueOptions;
+    use leasehold_store::testing::FakeHost;
+    use leasehold_store::{Client, Host, MemoryStore, Verb};
+    use std::sync::Arc;
+
+    /// A queue whose store stamps in whole seconds, with some tasks a minute old and one of now.
+    async fn queue(host: &FakeHost) -> (Queue, Vec<TaskId>) {
+        let clock = host.clone();
+        let store = MemoryStore::with_time(move || {
+            StoreTime::from_millis(clock.instant().wall_ns.div_euclid(1_000_000_000) * 1000)
+        });
+        let client = Client::new(Arc::new(store), Arc::new(host.clone()));
+        let queue = Queue::connect(client, QueueOptions::default()).await.unwrap();
+        let mut ids = Vec::new();
+        for number in 0..20 {
+            if number == 19 {
+                host.advance(Duration::from_mins(1));
+            }
+            ids.push(queue.submit(NewTask::new("a", number.into()).unwrap()).await.unwrap().id);
+        }
+        (queue, ids)
+    }
+
+    /// The tasks that one look shows, and how many lists and gets it took.
+    async fn look(watch: &mut Watch<'_>) -> (Vec<TaskId>, [u64; 2]) {
+        let mut shown = Vec::new();
+        let before = watch.queue.client().ledger().snapshot();
+        watch.look(&Printer::new(true), |task| shown.push(task.id)).await.unwrap();
+        let spent = watch.queue.client().ledger().snapshot().since(&before);
+        (shown, [Verb::List, Verb::Get].map(|verb| spent.verb(verb)))
+    }
+
+    #[tokio::test]
+    async fn a_look_reads_only_what_may_have_changed() {
+        let host = FakeHost::new();
+        let (queue, ids) = queue(&host).await;
+        let mut watch = Watch::from_now(&queue).await.unwrap();
+        assert_eq!(look(&mut watch).await, (vec![ids[19]], [1, 1]), "the nineteen old ones are not read");
+        host.advance(Duration::from_secs(3));
+        queue.cancel(&ids[3]).await.unwrap();
+        assert_eq!(look(&mut watch).await, (vec![ids[3]], [1, 2]));
+        queue.retry(&ids[3]).await.unwrap();
+        assert_eq!(look(&mut watch).await, (vec![ids[3]], [1, 1]), "a second change under the same stamp");
+        host.advance(Duration::from_secs(3));
+        assert_eq!(look(&mut watch).await, (vec![], [1, 1]), "once more, for a third");
+        assert_eq!(look(&mut watch).await, (vec![], [1, 0]), "nothing has happened");
+    }
+
+    #[tokio::test]
+    async fn what_has_not_changed_for_long_is_forgotten() {
+        let host = FakeHost::new();
+        let (queue, ids) = queue(&host).await;
+        let mut watch = Watch::from_now(&queue).await.unwrap();
+        watch.from = StoreTime::from_millis(0);
+        assert_eq!(look(&mut watch).await.0.len(), 20, "all, if asked for");
+        assert_eq!(watch.seen.len(), 1);
+        host.advance(Duration::from_mins(1));
+        queue.cancel(&ids[7]).await.unwrap();
+        for _ in 0..2 {
+            look(&mut watch).await;
+        }
+        assert_eq!(watch.seen.keys().collect::<Vec<_>>(), [&ids[7]]);
+    }
+}
