@@ -1,7 +1,7 @@
 //! The only place that prints. Words and colour for people on a terminal, JSON for machines.
 #![expect(clippy::print_stderr, reason = "printing is what this module is for")]
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use leasehold_core::{Error, Kind};
 use serde_json::json;
 use std::fmt;
@@ -79,7 +79,7 @@ impl Printer {
 
     /// A bar for long work: only for people on a terminal.
     pub(crate) fn bar(&self, length: u64, what: &'static str) -> ProgressBar {
-        let template = "{msg} {wide_bar} {pos}/{len} {per_sec} {eta}";
+        let template = "{msg} {wide_bar} {pos}/{len} {pace} {eta}";
         self.drawn(template, || ProgressBar::new(length).with_message(what))
     }
 
@@ -111,6 +111,11 @@ impl Printer {
             return ProgressBar::hidden();
         }
         let style = ProgressStyle::with_template(template).expect("the templates above are well formed");
+        // indicatif's own pace has four decimals.
+        let style = style.with_key("pace", |state: &ProgressState, text: &mut dyn fmt::Write| {
+            // A pace that cannot be written is not missed.
+            let _ = write!(text, "{:.0}/s", state.per_sec());
+        });
         make().with_style(style)
     }
 
@@ -137,7 +142,11 @@ impl Printer {
 pub(crate) fn line(line: impl fmt::Display) {
     let written = writeln!(std::io::stdout(), "{line}");
     if written.is_err_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe) {
-        // Whoever read this has seen enough, as in `list | head`: the rest would be read from the store in vain.
+        // Whoever read this has seen enough, as in `list | head`: the rest would be read from the store in vain. A
+        // spinner may stand where the shell goes on.
+        if std::io::stderr().is_terminal() {
+            eprint!("\r\x1b[K");
+        }
         std::process::exit(BROKEN_PIPE);
     }
 }

@@ -1,7 +1,7 @@
 //! `leasehold cancel`, `leasehold retry`, `leasehold reschedule`, `leasehold purge`: changing tasks.
 
 use clap::Args;
-use futures::StreamExt;
+use futures::{StreamExt, stream};
 use leasehold_core::{Error, Kind, Result, Status, StoreTime, Task, TaskId};
 use leasehold_queue::purge::{Purged, Retention};
 use leasehold_queue::{Filter, Operated, Queue};
@@ -11,6 +11,9 @@ use std::time::Duration;
 use super::get::named;
 use crate::printer::{Printer, line};
 use crate::table::count;
+
+/// So many tasks are changed at once: a bucket takes its time for each.
+const AT_ONCE: usize = 32;
 
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
@@ -75,10 +78,13 @@ async fn each(
     }
     let bar = printer.bar(ids.len() as u64, "changing");
     let mut refused = 0;
-    for id in &ids {
-        let operated = act(*id).await?;
+    let act = &act;
+    let acts = ids.iter().map(|id| async move { (*id, act(*id).await) });
+    let mut changed = std::pin::pin!(stream::iter(acts).buffered(AT_ONCE));
+    while let Some((id, operated)) = changed.next().await {
+        let operated = operated?;
         refused += u64::from(matches!(operated, Operated::Refused(_)));
-        bar.suspend(|| print(*id, &operated, done, printer));
+        bar.suspend(|| print(id, &operated, done, printer));
         bar.inc(1);
     }
     bar.finish_and_clear();
@@ -145,15 +151,16 @@ pub(crate) async fn purge(queue: &Queue, args: &Purge, printer: &Printer) -> any
     let retention = Retention { statuses, older_than };
     let spinner = printer.spinner("tasks looked at");
     let (mut marked, mut deleted, mut kept) = (0u64, 0u64, 0u64);
-    let mut tasks = std::pin::pin!(queue.list(Filter::default()));
-    while let Some(task) = tasks.next().await {
+    let tasks = queue.list(Filter::default());
+    let retention = &retention;
+    let work = tasks.map(|task| async move { queue.purge(&task?, retention).await });
+    let mut purged = std::pin::pin!(work.buffered(AT_ONCE));
+    while let Some(purged) = purged.next().await {
         spinner.inc(1);
-        match task {
-            Ok(task) => match queue.purge(&task, &retention).await? {
-                Purged::Kept => kept += 1,
-                Purged::Marked => marked += 1,
-                Purged::Deleted => deleted += 1,
-            },
+        match purged {
+            Ok(Purged::Kept) => kept += 1,
+            Ok(Purged::Marked) => marked += 1,
+            Ok(Purged::Deleted) => deleted += 1,
             Err(error) if error.kind() == Kind::Corrupt => {
                 spinner.suspend(|| printer.note(&error.to_string()));
             }

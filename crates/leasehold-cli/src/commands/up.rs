@@ -27,7 +27,7 @@ const DRAW_EVERY: Duration = Duration::from_millis(250);
 /// How often a line may be logged.
 const LOG_EVERY: Duration = Duration::from_secs(5);
 /// How often the index is counted while something happens, and while nothing does: two lists per thousand entries each
-/// time, a cent a day at the slowest.
+/// time, three cents a day at the slowest.
 const COUNT_MIN: Duration = Duration::from_secs(1);
 const COUNT_MAX: Duration = Duration::from_secs(30);
 
@@ -161,7 +161,10 @@ impl<'a> Watch<'a> {
     async fn count(&mut self) {
         match self.queue.stats().await {
             Ok(stats) => {
-                self.pause = if stats == self.stats { (self.pause * 2).min(COUNT_MAX) } else { COUNT_MIN };
+                // Not the whole of it: the oldest task grows older all the time.
+                let is_same = [stats.due, stats.scheduled, stats.running]
+                    == [self.stats.due, self.stats.scheduled, self.stats.running];
+                self.pause = if is_same { (self.pause * 2).min(COUNT_MAX) } else { COUNT_MIN };
                 self.stats = stats;
             }
             // The worker has its own patience with the store; what is shown grows old meanwhile.
@@ -207,5 +210,34 @@ impl Screen {
         if let Self::Live(bar) = self {
             bar.finish_and_clear();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold_core::NewTask;
+    use leasehold_queue::QueueOptions;
+    use leasehold_store::testing::FakeHost;
+    use leasehold_store::{Client, Host, MemoryStore, Verb};
+    use leasehold_worker::Worker;
+    use std::sync::Arc;
+
+    #[tokio::test]
+    async fn a_queue_in_which_nothing_happens_is_counted_seldom() {
+        let fake = FakeHost::new();
+        let host: Arc<dyn Host> = Arc::new(fake.clone());
+        let client = Client::new(Arc::new(MemoryStore::new(&host)), host);
+        let queue = Queue::connect(client, QueueOptions::default()).await.unwrap();
+        queue.submit(NewTask::new("nobody-runs-it", Value::Null).unwrap()).await.unwrap();
+        let worker = Worker::new(queue.clone(), "w1", None).unwrap();
+        let mut watch = Watch::new(&queue, worker.monitor(), Shutdown::default());
+        for _ in 0..600 {
+            let progress = watch.look().await;
+            assert!(progress.words().starts_with("1 waiting, 0 running"), "{}", progress.words());
+            fake.advance(Duration::from_secs(1));
+        }
+        let lists = queue.client().ledger().snapshot().verb(Verb::List);
+        assert!((40..60).contains(&lists), "{lists} lists in ten minutes");
     }
 }
