@@ -3,6 +3,7 @@
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Lines, PipeReader};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use crate::shelf::Shelf;
 
@@ -40,6 +41,17 @@ impl UnderWay {
         while self.hear().is_some() {}
         format!("{}--- exit code {}", self.said, self.child.wait().unwrap().code().unwrap())
     }
+}
+
+/// Another process does it: nothing tells us but a look. Half a minute is long even on a busy machine.
+fn until(is_so: impl Fn() -> bool) {
+    for _ in 0..1500 {
+        if is_so() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("it did not happen");
 }
 
 #[test]
@@ -115,12 +127,29 @@ fn an_interrupted_worker_lets_its_programs_finish_even_on_a_terminal() {
     let mut command = shelf.command(&["worker", "--json", "--exec", &script]);
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
     let worker = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    while !mark.exists() {
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    until(|| mark.exists());
     let group = format!("-{}", worker.id());
     assert!(Command::new("kill").args(["-INT", "--", &group]).status().unwrap().success());
     let output = worker.wait_with_output().unwrap();
     let told: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(told["counts"]["completed"], 1, "{told}");
+}
+
+#[test]
+fn a_run_that_has_to_stop_takes_along_all_that_its_program_has_started() {
+    let shelf = Shelf::new();
+    shelf.run(&["submit", "-t", "slow"]);
+    let mark = shelf.path().join(".leasehold/started");
+    let script = format!("slow=sh -c 'sleep 600 & echo $! > {}; wait'", mark.display());
+    let worker = UnderWay::start(shelf.command(&["worker", "--drain-secs", "1", "--exec", &script]));
+    let started = || std::fs::read_to_string(&mark).unwrap_or_default();
+    until(|| started().ends_with('\n'));
+    let below = started().trim().to_owned();
+    let said = worker.interrupt();
+    assert!(said.contains("1 put back"), "{said}");
+    // It is a child of nobody here: gone, or dead and not yet buried.
+    until(|| {
+        let status = std::fs::read_to_string(format!("/proc/{below}/stat")).unwrap_or_default();
+        status.is_empty() || status.contains(") Z ")
+    });
 }
