@@ -1,8 +1,14 @@
 //! What can be asked for.
 
+#[cfg(test)]
+mod reference;
+
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
-use crate::commands::{get, list, operate, overview, submit, submit_many, worker};
+use crate::commands::{get, list, operate, overview, submit, submit_many, tail, worker};
+
+/// Below the options of the command itself.
+const GLOBAL: &str = "Options of every command";
 
 /// A task queue with no server of its own: a bucket, or a folder, is enough.
 #[derive(Debug, Parser)]
@@ -18,18 +24,27 @@ pub(crate) struct Args {
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Global {
     /// Where the queue is: a path, `s3://bucket/prefix`, `gs://…`, `az://…` or `memory://` (setting `queue.store`)
-    #[arg(long, global = true, value_name = "URI")]
+    #[arg(long, global = true, value_name = "URI", help_heading = GLOBAL)]
     pub(crate) store: Option<String>,
     /// Which `[profiles.NAME]` of the settings files to use; else `LEASEHOLD_PROFILE` says
-    #[arg(long, global = true, value_name = "NAME")]
+    #[arg(long, global = true, value_name = "NAME", help_heading = GLOBAL)]
     pub(crate) profile: Option<String>,
     /// Print JSON for machines instead of words for people
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = GLOBAL)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Make a queue usable with one command: found it if need be, run tasks with programs, recover lost ones, show how
+    /// it goes
+    #[command(
+        after_help = "Example:\n  leasehold up --exec 'resize=./resize.sh --fast'",
+        // All of `worker`, but a program can be added later.
+        mut_arg("exec", |exec| exec.required(false)),
+        mut_arg("drain", |drain| drain.requires("exec"))
+    )]
+    Up(worker::Work),
     /// A tour that ends by itself: tasks worked in a folder, a worker killed, its tasks recovered
     #[command(after_help = "Example:\n  leasehold demo")]
     Demo,
@@ -82,9 +97,9 @@ pub(crate) enum Command {
     /// Count what waits and what runs
     #[command(after_help = "Example:\n  leasehold stats --json")]
     Stats,
-    /// Print tasks as they change, until interrupted
+    /// Print tasks as they change from now on, until interrupted
     #[command(after_help = "Example:\n  leasehold tail --every 5")]
-    Tail(list::Tail),
+    Tail(tail::Tail),
     /// Find out whether a store is good enough: it must honour conditions, list at once and tell the time
     #[command(after_help = "Example:\n  leasehold doctor --store s3://my-bucket/tasks")]
     Doctor,
@@ -102,6 +117,14 @@ pub(crate) enum Command {
         /// For which shell
         shell: clap_complete::Shell,
     },
+}
+
+impl Command {
+    /// Whether it goes on until someone stops it, and wants to be told.
+    pub(crate) fn runs_until_stopped(&self) -> bool {
+        use Command::{Demo, Monitor, Tail, Up, Worker};
+        matches!(self, Demo | Monitor | Tail(_) | Up(_) | Worker(_))
+    }
 }
 
 #[derive(Debug, Subcommand)]

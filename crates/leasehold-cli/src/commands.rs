@@ -10,6 +10,8 @@ pub(crate) mod operate;
 pub(crate) mod overview;
 pub(crate) mod submit;
 pub(crate) mod submit_many;
+pub(crate) mod tail;
+mod up;
 pub(crate) mod worker;
 
 use clap::CommandFactory;
@@ -62,8 +64,9 @@ async fn with_queue(
     let queue = &open_queue(&command, &settings.queue).await?;
     match command {
         Command::Init(_) => overview::init(queue, printer),
-        Command::Submit(args) => submit::run(queue, args, printer).await,
+        Command::Submit(args) => submit::run(queue, &args, printer).await,
         Command::SubmitMany(args) => submit_many::run(queue, args, printer).await,
+        Command::Up(args) => up::run(queue, &args, &settings.worker, printer, shutdown).await,
         Command::Worker(args) => worker::work(queue, &args, &settings.worker, printer, shutdown).await,
         Command::Monitor => worker::monitor(queue, &settings.worker, printer, shutdown).await,
         Command::List(args) => list::run(queue, &args, printer).await,
@@ -76,7 +79,7 @@ async fn with_queue(
         Command::Purge(args) => operate::purge(queue, &args, printer).await,
         Command::Check(args) => overview::check(queue, &args, printer).await,
         Command::Stats => overview::stats(queue, printer).await,
-        Command::Tail(args) => list::tail(queue, &args, printer, &shutdown).await,
+        Command::Tail(args) => tail::run(queue, &args, printer, &shutdown).await,
         Command::Demo | Command::Doctor | Command::Config { .. } | Command::Completions { .. } => Ok(()),
     }
 }
@@ -89,7 +92,7 @@ fn flags(global: &Global, command: &Command) -> Flags {
         Command::Init(init) => {
             flags.with("--shard-prefix-len", "queue.shard_prefix_len", init.shard_prefix_len)
         }
-        Command::Worker(work) => flags
+        Command::Worker(work) | Command::Up(work) => flags
             .with("--id", "worker.id", work.id.as_deref())
             .with("--concurrency", "worker.concurrency", work.concurrency)
             .with("--shards", "worker.shards", work.shards.as_deref())

@@ -5,12 +5,16 @@
 //! | [`args`] | what can be asked for |
 //! | [`commands`] | one file per command |
 //! | [`printer`] | the only place that prints: for people on a terminal, for machines with `--json` |
+//! | [`table`] | columns for people |
 //! | [`settings`] | what a user has said in files, variables and flags, and which of it counts |
 
 mod args;
 mod commands;
 mod printer;
+#[cfg(test)]
+mod reference;
 mod settings;
+mod table;
 
 use clap::Parser;
 use leasehold_store::{Host, SystemHost};
@@ -41,8 +45,12 @@ fn run(args: args::Args, printer: &Printer) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let shutdown = Shutdown::default();
     runtime.block_on(async {
-        // Ctrl-C drains; twice, it aborts.
-        let signals = SystemHost.spawn(Box::pin(obey_signals(shutdown.clone())));
+        // What runs until it is told to stop: Ctrl-C drains; twice, it aborts. Anything else ends at once, as programs
+        // do; the queue is made for being left at any instant.
+        let signals = args
+            .command
+            .runs_until_stopped()
+            .then(|| SystemHost.spawn(Box::pin(obey_signals(shutdown.clone()))));
         let result = commands::run(args, printer, shutdown).await;
         drop(signals);
         result

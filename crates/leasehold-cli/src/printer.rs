@@ -1,12 +1,18 @@
 //! The only place that prints. Words and colour for people on a terminal, JSON for machines.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "printing is what this module is for")]
+#![expect(clippy::print_stderr, reason = "printing is what this module is for")]
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use leasehold_core::{Error, Kind};
 use serde_json::json;
 use std::fmt;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
+use std::time::Duration;
+
+/// How often a spinner turns while nothing else happens.
+const TURN_EVERY: Duration = Duration::from_millis(120);
+/// What a shell reports of a program that was killed by a broken pipe.
+const BROKEN_PIPE: i32 = 141;
 
 /// How something looks on a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,12 +45,22 @@ impl Printer {
         Self { json, colour: wanted && std::io::stdout().is_terminal() }
     }
 
+    /// One that paints although no terminal is there.
+    #[cfg(test)]
+    pub(crate) fn coloured() -> Self {
+        Self { json: false, colour: true }
+    }
+
     pub(crate) fn is_json(&self) -> bool {
         self.json
     }
 
     pub(crate) fn paint(&self, style: Style, text: &str) -> String {
-        if self.colour { format!("\x1b[{}m{text}\x1b[0m", style.code()) } else { text.to_owned() }
+        if self.colour && style != Style::Plain {
+            format!("\x1b[{}m{text}\x1b[0m", style.code())
+        } else {
+            text.to_owned()
+        }
     }
 
     /// Something worth knowing that is not the answer.
@@ -56,14 +72,51 @@ impl Printer {
         }
     }
 
+    /// Whether a person is watching: both what is said and what moves can be seen.
+    pub(crate) fn is_watched(&self) -> bool {
+        !self.json && std::io::stderr().is_terminal() && std::io::stdout().is_terminal()
+    }
+
     /// A bar for long work: only for people on a terminal.
     pub(crate) fn bar(&self, length: u64, what: &'static str) -> ProgressBar {
+        let template = "{msg} {wide_bar} {pos}/{len} {pace} {eta}";
+        self.drawn(template, || ProgressBar::new(length).with_message(what))
+    }
+
+    /// For long work of unknown length: what is done, how many times, and for how long already.
+    pub(crate) fn spinner(&self, what: &'static str) -> ProgressBar {
+        self.turning("{spinner} {msg}: {pos}, {elapsed}", what)
+    }
+
+    /// For long work without steps: what is done, and for how long already.
+    pub(crate) fn clock(&self, what: &'static str) -> ProgressBar {
+        self.turning("{spinner} {msg}, {elapsed}", what)
+    }
+
+    fn turning(&self, template: &str, what: &'static str) -> ProgressBar {
+        self.drawn(template, || {
+            let spinner = ProgressBar::new_spinner().with_message(what);
+            spinner.enable_steady_tick(TURN_EVERY);
+            spinner
+        })
+    }
+
+    /// One line that is written over again and again, cut at the edge of the terminal.
+    pub(crate) fn live_line(&self) -> ProgressBar {
+        self.drawn("{wide_msg}", ProgressBar::new_spinner)
+    }
+
+    fn drawn(&self, template: &str, make: impl FnOnce() -> ProgressBar) -> ProgressBar {
         if self.json || !std::io::stderr().is_terminal() {
             return ProgressBar::hidden();
         }
-        let style = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} {per_sec} {eta}");
-        let bar = ProgressBar::new(length).with_message(what);
-        if let Ok(style) = style { bar.with_style(style) } else { bar }
+        let style = ProgressStyle::with_template(template).expect("the templates above are well formed");
+        // indicatif's own pace has four decimals.
+        let style = style.with_key("pace", |state: &ProgressState, text: &mut dyn fmt::Write| {
+            // A pace that cannot be written is not missed.
+            let _ = write!(text, "{:.0}/s", state.per_sec());
+        });
+        make().with_style(style)
     }
 
     /// Says what went wrong, and gives the exit code that goes with it.
@@ -87,7 +140,15 @@ impl Printer {
 
 /// One line for people, or one JSON value for machines.
 pub(crate) fn line(line: impl fmt::Display) {
-    println!("{line}");
+    let written = writeln!(std::io::stdout(), "{line}");
+    if written.is_err_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe) {
+        // Whoever read this has seen enough, as in `list | head`: the rest would be read from the store in vain. A
+        // spinner may stand where the shell goes on.
+        if std::io::stderr().is_terminal() {
+            eprint!("\r\x1b[K");
+        }
+        std::process::exit(BROKEN_PIPE);
+    }
 }
 
 /// Help and version are answers; anything else is a call to be fixed.

@@ -6,6 +6,7 @@ use crate::printer::{Printer, line};
 use crate::settings::files::{self, Looked};
 use crate::settings::kind::Value;
 use crate::settings::{Layer, Settings, Surroundings};
+use crate::table::Table;
 
 /// Every setting, its value and where it came from.
 pub(crate) fn show(settings: &Settings, printer: &Printer) {
@@ -18,9 +19,10 @@ pub(crate) fn show(settings: &Settings, printer: &Printer) {
     } else {
         let rows = settings.all.iter().map(|effective| {
             let value = effective.value.as_ref().map_or("unset".to_owned(), ToString::to_string);
-            [effective.setting.name.to_owned(), value, effective.origin.to_string()]
+            vec![effective.setting.name.into(), value.into(), effective.origin.to_string().into()]
         });
-        table(&rows.collect::<Vec<_>>());
+        let table = Table::default().left("SETTING", 0).left("VALUE", 0).left("FROM", 0);
+        table.rows(&rows.collect::<Vec<_>>(), printer);
     }
 }
 
@@ -32,9 +34,11 @@ pub(crate) fn paths(around: &Surroundings, printer: &Printer) {
             line(json!({"file": whose(file), "path": file.path, "found": found(file)}));
         }
     } else {
-        let rows =
-            looked.iter().map(|file| [whose(file).to_owned(), file.path.display().to_string(), found(file)]);
-        table(&rows.collect::<Vec<_>>());
+        let rows = looked
+            .iter()
+            .map(|file| vec![whose(file).into(), file.path.display().to_string().into(), found(file).into()]);
+        let table = Table::default().left("FILE", 0).left("PATH", 0).left("FOUND", 0);
+        table.rows(&rows.collect::<Vec<_>>(), printer);
     }
 }
 
@@ -47,14 +51,5 @@ fn found(file: &Looked) -> String {
         Ok(_) => "read".into(),
         Err(_) if file.is_missing() => "not there".into(),
         Err(error) => format!("cannot be read: {error}"),
-    }
-}
-
-/// Columns, as wide as they need to be.
-fn table(rows: &[[String; 3]]) {
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let (first, second) = (width(0), width(1));
-    for [name, value, origin] in rows {
-        line(format_args!("{name:first$}  {value:second$}  {origin}"));
     }
 }

@@ -96,7 +96,7 @@ async fn tour(folder: &Path, host: &Arc<dyn Host>, printer: &Printer) -> anyhow:
     let completed = tasks.iter().filter(|task| task.status() == Status::Completed).count() as u64;
     let recovered = tasks.iter().find(|task| orphaned.contains(&task.id)).or(tasks.first());
     if let Some(task) = recovered {
-        print_history(task, printer);
+        print_history(task, queue.now()?.earliest, printer);
     }
 
     step(5, "Every request was counted. On S3 they would have cost:");

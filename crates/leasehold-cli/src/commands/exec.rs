@@ -2,10 +2,11 @@
 
 use leasehold_core::{Error, Result};
 use leasehold_worker::{Context, TaskError};
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
 use std::process::Stdio;
 use tokio::io::AsyncWriteExt;
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 
 /// Exit code of a program that could not do its work now (`EX_TEMPFAIL`).
 const RETRY_LATER: i32 = 75;
@@ -30,7 +31,7 @@ impl Program {
         Ok((task_type.to_owned(), Self { words }))
     }
 
-    /// Runs it for one task. It is killed if the run has to stop.
+    /// Runs it for one task. It is killed, with all that it has started, if the run has to stop.
     pub(crate) async fn run(self, context: Context, input: Value) -> Result<Value, TaskError> {
         let task = context.task();
         let mut command = Command::new(&self.words[0]);
@@ -43,13 +44,17 @@ impl Program {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
+            // A group of its own: Ctrl-C on a terminal is meant for the worker, which lets its programs finish.
+            .process_group(0)
             .kill_on_drop(true);
         let mut child = command.spawn().map_err(|error| self.not_started(&error))?;
+        let group = Group::of(&child);
         if let Some(mut stdin) = child.stdin.take() {
             // A program may end without reading its input; then the pipe breaks, and that is no failure.
             let _ = stdin.write_all(input.to_string().as_bytes()).await;
         }
         let output = child.wait_with_output().await?;
+        group.leave();
         let complaint = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         match output.status.code() {
             Some(0) => Ok(parsed(&output.stdout)),
@@ -62,6 +67,32 @@ impl Program {
 
     fn not_started(&self, error: &std::io::Error) -> TaskError {
         TaskError::Retry(format!("`{}` cannot be started: {error}", self.words[0]))
+    }
+}
+
+/// A program and whatever it has started: killed together when this is dropped.
+struct Group {
+    leader: Option<Pid>,
+}
+
+impl Group {
+    fn of(child: &Child) -> Self {
+        let id = child.id().and_then(|id| i32::try_from(id).ok());
+        Self { leader: id.and_then(Pid::from_raw) }
+    }
+
+    /// The program has ended by itself: what it has left running is its own affair.
+    fn leave(mut self) {
+        self.leader = None;
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(leader) = self.leader {
+            // There may be nobody left.
+            let _ = kill_process_group(leader, Signal::KILL);
+        }
     }
 }
 

@@ -1,12 +1,15 @@
 //! `leasehold get`, `leasehold history` and `leasehold wait`: one task.
 
 use clap::Args;
-use leasehold_core::{State, Task, TaskId};
+use leasehold_core::limits::HISTORY_FIRST;
+use leasehold_core::task::Change;
+use leasehold_core::{Error, Kind, Result, State, StoreTime, Task, TaskId};
 use leasehold_queue::Queue;
 use std::time::Duration;
 
 use super::submit::{json_line, seconds};
 use crate::printer::{Printer, Style, line};
+use crate::table::{self, Cell, MOMENT, Table};
 
 #[derive(Debug, Args)]
 pub(crate) struct Get {
@@ -24,42 +27,79 @@ pub(crate) struct Wait {
 }
 
 pub(crate) async fn get(queue: &Queue, args: &Get, printer: &Printer) -> anyhow::Result<()> {
-    print(&queue.get(&args.id).await?, printer);
+    print(&found(queue, &args.id).await?, printer);
     Ok(())
 }
 
 pub(crate) async fn wait(queue: &Queue, args: &Wait, printer: &Printer) -> anyhow::Result<()> {
     let patience: Option<Duration> = args.timeout.map(|secs| seconds("timeout", secs)).transpose()?;
-    print(&queue.wait(&args.id, patience).await?, printer);
+    print(&finished(queue, &args.id, patience, printer).await?, printer);
     Ok(())
 }
 
+async fn found(queue: &Queue, id: &TaskId) -> Result<Task> {
+    queue.get(id).await.map_err(|error| named(queue, &error))
+}
+
+/// The task once it is final.
+pub(crate) async fn finished(
+    queue: &Queue,
+    id: &TaskId,
+    patience: Option<Duration>,
+    printer: &Printer,
+) -> Result<Task> {
+    let spinner = printer.clock("waiting");
+    let task = queue.wait(id, patience).await;
+    spinner.finish_and_clear();
+    task.map_err(|error| named(queue, &error))
+}
+
+/// A task that is not there may be in another queue: says in which one it was looked for.
+pub(crate) fn named(queue: &Queue, error: &Error) -> Error {
+    let message = match error.kind() {
+        Kind::Invalid => {
+            format!("{error}: {}; `leasehold list` shows what is there", queue.client().describe())
+        }
+        _ => error.to_string(),
+    };
+    Error::new(error.kind(), message)
+}
+
 pub(crate) async fn history(queue: &Queue, args: &Get, printer: &Printer) -> anyhow::Result<()> {
-    let task = queue.get(&args.id).await?;
+    let task = found(queue, &args.id).await?;
     if printer.is_json() {
         for change in task.history.events() {
             line(serde_json::to_string(change)?);
         }
     } else {
-        print_history(&task, printer);
+        print_history(&task, queue.now()?.earliest, printer);
     }
     Ok(())
 }
 
 /// A readable time line.
-pub(crate) fn print_history(task: &Task, printer: &Printer) {
+pub(crate) fn print_history(task: &Task, now: StoreTime, printer: &Printer) {
     line(format_args!("{} {}", printer.paint(Style::Strong, &task.id.to_string()), task.task_type));
+    let table = Table::default().left("TIME (UTC)", MOMENT).left("EVENT", 0).left("STATUS", 0).left("BY", 0);
+    let table = table.right("ATTEMPT", 0).right("EPOCH", 0).left("WHY", 0);
+    let mut rows: Vec<_> = task.history.events().map(|change| history_row(change, now)).collect();
     let folded = task.history.folded();
-    for (number, change) in task.history.events().enumerate() {
-        if folded > 0 && number == leasehold_core::limits::HISTORY_FIRST {
-            line(format_args!("  … {folded} changes are not kept …"));
-        }
-        let why = change.why.as_ref().map_or(String::new(), |why| format!("  ({why})"));
-        let to = printer.paint(style(change.to), change.to.name());
-        let (at, event, by) = (change.at, &change.event, &change.by);
-        let (attempt, epoch) = (change.attempt, change.epoch);
-        line(format_args!("  {at}  {event:<10} → {to:<9}  by {by}  attempt {attempt}, epoch {epoch}{why}"));
+    if folded > 0 {
+        rows.insert(HISTORY_FIRST, vec!["…".into(), format!("{folded} changes are not kept").into()]);
     }
+    table.rows(&rows, printer);
+}
+
+fn history_row(change: &Change, now: StoreTime) -> Vec<Cell> {
+    vec![
+        table::moment(change.at, now).into(),
+        change.event.as_str().into(),
+        table::status(change.to),
+        change.by.as_str().into(),
+        change.attempt.into(),
+        change.epoch.into(),
+        change.why.as_deref().unwrap_or_default().into(),
+    ]
 }
 
 pub(crate) fn print(task: &Task, printer: &Printer) {
@@ -69,7 +109,7 @@ pub(crate) fn print(task: &Task, printer: &Printer) {
     let row = |name: &str, value: &str| line(format_args!("{name:<12} {value}"));
     row("id", &task.id.to_string());
     row("type", task.task_type.as_str());
-    row("status", &printer.paint(style(task.status()), task.status().name()));
+    row("status", &printer.paint(table::colour(task.status()), task.status().name()));
     row("attempt", &format!("{} of {}", task.attempt, task.max_attempts));
     row("created", &task.created_at.to_string());
     match &task.state {
@@ -89,15 +129,5 @@ pub(crate) fn print(task: &Task, printer: &Printer) {
     }
     for (key, value) in &task.tags {
         row("tag", &format!("{key}={value}"));
-    }
-}
-
-pub(crate) fn style(status: leasehold_core::Status) -> Style {
-    use leasehold_core::Status::{Cancelled, Completed, Expired, Failed, Pending, Purged, Running};
-    match status {
-        Completed => Style::Good,
-        Failed | Expired => Style::Bad,
-        Running => Style::Strong,
-        Pending | Cancelled | Purged => Style::Plain,
     }
 }

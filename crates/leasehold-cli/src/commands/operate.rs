@@ -1,22 +1,28 @@
 //! `leasehold cancel`, `leasehold retry`, `leasehold reschedule`, `leasehold purge`: changing tasks.
 
 use clap::Args;
-use futures::StreamExt;
-use leasehold_core::{Error, Kind, Status, StoreTime, Task, TaskId};
-use leasehold_queue::purge::{PurgedAll, Retention};
+use futures::{StreamExt, stream};
+use leasehold_core::{Error, Kind, Result, Status, StoreTime, Task, TaskId};
+use leasehold_queue::purge::{Purged, Retention};
 use leasehold_queue::{Filter, Operated, Queue};
 use serde_json::json;
 use std::time::Duration;
 
+use super::get::named;
 use crate::printer::{Printer, line};
+use crate::table::count;
+
+/// So many tasks are changed at once: a bucket takes its time for each.
+const AT_ONCE: usize = 32;
 
 #[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
 pub(crate) struct Which {
     /// The tasks' ids
-    #[arg(required_unless_present = "task_type")]
+    #[arg(value_name = "ID")]
     ids: Vec<TaskId>,
     /// All tasks of this type to which it can happen
-    #[arg(long = "type", value_name = "TYPE", conflicts_with = "ids")]
+    #[arg(long = "type", value_name = "TYPE")]
     task_type: Option<String>,
 }
 
@@ -31,12 +37,18 @@ pub(crate) struct Reschedule {
 
 pub(crate) async fn cancel(queue: &Queue, which: &Which, printer: &Printer) -> anyhow::Result<()> {
     let statuses = [Status::Pending, Status::Running];
-    each(queue, which, &statuses, printer, "cancelled", async |id| queue.cancel(&id).await).await
+    each(queue, which, &statuses, printer, "cancelled", async |id| {
+        queue.cancel(&id).await.map_err(|error| named(queue, &error))
+    })
+    .await
 }
 
 pub(crate) async fn retry(queue: &Queue, which: &Which, printer: &Printer) -> anyhow::Result<()> {
     let statuses = [Status::Failed, Status::Cancelled, Status::Expired];
-    each(queue, which, &statuses, printer, "put back", async |id| queue.retry(&id).await).await
+    each(queue, which, &statuses, printer, "put back", async |id| {
+        queue.retry(&id).await.map_err(|error| named(queue, &error))
+    })
+    .await
 }
 
 pub(crate) async fn reschedule(queue: &Queue, args: &Reschedule, printer: &Printer) -> anyhow::Result<()> {
@@ -53,54 +65,73 @@ async fn each(
     statuses: &[Status],
     printer: &Printer,
     done: &str,
-    act: impl AsyncFn(TaskId) -> leasehold_core::Result<Operated>,
+    act: impl AsyncFn(TaskId) -> Result<Operated>,
 ) -> anyhow::Result<()> {
     let ids = match &which.task_type {
         None => which.ids.clone(),
-        Some(task_type) => of_type(queue, task_type, statuses).await?,
+        Some(task_type) => of_type(queue, task_type, statuses, printer).await?,
     };
-    let mut refused = 0;
-    for id in ids {
-        match act(id).await? {
-            Operated::Done(task) => {
-                let status = task.status();
-                if printer.is_json() {
-                    line(json!({"id": id, "status": status}));
-                } else if status == Status::Running {
-                    line(format_args!("{id}: its worker will stop it at the next renewal"));
-                } else {
-                    line(format_args!("{id}: {done}"));
-                }
-            }
-            Operated::Refused(rejected) => {
-                refused += 1;
-                if printer.is_json() {
-                    line(json!({"id": id, "refused": rejected.to_string()}));
-                } else {
-                    printer.note(&format!("{id}: {rejected}"));
-                }
-            }
-        }
+    if ids.is_empty() {
+        let fitting = statuses.iter().map(|status| status.name()).collect::<Vec<_>>().join(" or ");
+        let task_type = which.task_type.as_deref().unwrap_or_default();
+        printer.note(&format!("no task of type `{task_type}` is {fitting}"));
     }
+    let bar = printer.bar(ids.len() as u64, "changing");
+    let mut refused = 0;
+    let act = &act;
+    let acts = ids.iter().map(|id| async move { (*id, act(*id).await) });
+    let mut changed = std::pin::pin!(stream::iter(acts).buffered(AT_ONCE));
+    while let Some((id, operated)) = changed.next().await {
+        let operated = operated?;
+        refused += u64::from(matches!(operated, Operated::Refused(_)));
+        bar.suspend(|| print(id, &operated, done, printer));
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
     if refused > 0 {
-        return Err(Error::new(Kind::Lost, format!("{refused} tasks were not {done}")).into());
+        let message = format!("not {done}: {refused} of {}", count(ids.len() as u64, "task", "tasks"));
+        return Err(Error::new(Kind::Lost, message).into());
     }
     Ok(())
 }
 
-async fn of_type(queue: &Queue, task_type: &str, statuses: &[Status]) -> anyhow::Result<Vec<TaskId>> {
+fn print(id: TaskId, operated: &Operated, done: &str, printer: &Printer) {
+    match operated {
+        Operated::Done(task) if printer.is_json() => line(json!({"id": id, "status": task.status()})),
+        Operated::Done(task) if task.status() == Status::Running => {
+            line(format_args!("{id}: its worker will stop it at the next renewal"));
+        }
+        Operated::Done(_) => line(format_args!("{id}: {done}")),
+        Operated::Refused(rejected) if printer.is_json() => {
+            line(json!({"id": id, "refused": rejected.to_string()}));
+        }
+        Operated::Refused(rejected) => printer.note(&format!("{id}: {rejected}")),
+    }
+}
+
+async fn of_type(
+    queue: &Queue,
+    task_type: &str,
+    statuses: &[Status],
+    printer: &Printer,
+) -> anyhow::Result<Vec<TaskId>> {
+    let spinner = printer.spinner("finding tasks");
     let filter = Filter { task_type: Some(task_type.to_owned()), ..Filter::default() };
     let fitting = |task: &Task| statuses.contains(&task.status());
     let mut ids = Vec::new();
     let mut tasks = std::pin::pin!(queue.list(filter));
     while let Some(task) = tasks.next().await {
         match task {
-            Ok(task) if fitting(&task) => ids.push(task.id),
+            Ok(task) if fitting(&task) => {
+                ids.push(task.id);
+                spinner.inc(1);
+            }
             Ok(_) => {}
             Err(error) if error.kind() == Kind::Corrupt => {}
             Err(error) => return Err(error.into()),
         }
     }
+    spinner.finish_and_clear();
     Ok(ids)
 }
 
@@ -116,17 +147,42 @@ pub(crate) struct Purge {
 
 pub(crate) async fn purge(queue: &Queue, args: &Purge, printer: &Printer) -> anyhow::Result<()> {
     let older_than: Duration = super::submit::seconds("older-than-days", args.older_than_days * 86_400.0)?;
-    let statuses = args.status.iter().map(|text| Status::parse(text)).collect::<Result<_, _>>()?;
-    let PurgedAll { marked, deleted, corrupt } = queue.purge_all(&Retention { statuses, older_than }).await?;
-    for why in corrupt {
-        printer.note(&why);
+    let statuses = args.status.iter().map(|text| final_status(text)).collect::<Result<_>>()?;
+    let retention = Retention { statuses, older_than };
+    let spinner = printer.spinner("tasks looked at");
+    let (mut marked, mut deleted, mut kept) = (0u64, 0u64, 0u64);
+    let tasks = queue.list(Filter::default());
+    let retention = &retention;
+    let work = tasks.map(|task| async move { queue.purge(&task?, retention).await });
+    let mut purged = std::pin::pin!(work.buffered(AT_ONCE));
+    while let Some(purged) = purged.next().await {
+        spinner.inc(1);
+        match purged {
+            Ok(Purged::Kept) => kept += 1,
+            Ok(Purged::Marked) => marked += 1,
+            Ok(Purged::Deleted) => deleted += 1,
+            Err(error) if error.kind() == Kind::Corrupt => {
+                spinner.suspend(|| printer.note(&error.to_string()));
+            }
+            Err(error) => return Err(error.into()),
+        }
     }
+    spinner.finish_and_clear();
     if printer.is_json() {
-        line(json!({"marked": marked, "deleted": deleted}));
+        line(json!({"marked": marked, "deleted": deleted, "kept": kept}));
     } else {
+        let marked = count(marked, "task", "tasks");
         line(format_args!(
-            "{marked} tasks marked (they are deleted by a purge a day later), {deleted} deleted"
+            "{marked} marked (a purge a day later deletes them), {deleted} deleted, {kept} kept"
         ));
     }
     Ok(())
+}
+
+fn final_status(text: &str) -> Result<Status> {
+    let status = Status::parse(text)?;
+    if status.is_final() {
+        return Ok(status);
+    }
+    Err(Error::invalid(format!("a task that is {status} cannot be purged; cancel it first")))
 }

@@ -2,10 +2,12 @@
 
 use clap::Args;
 use leasehold_core::{Error, Kind};
-use leasehold_queue::Queue;
+use leasehold_queue::check::Checked;
+use leasehold_queue::{Queue, Stats};
 use serde_json::json;
 
 use crate::printer::{Printer, Style, line};
+use crate::table::{Cell, Table, count};
 
 #[derive(Debug, Args)]
 pub(crate) struct Init {
@@ -31,18 +33,21 @@ pub(crate) async fn stats(queue: &Queue, printer: &Printer) -> anyhow::Result<()
         line(serde_json::to_string(&stats)?);
         return Ok(());
     }
-    let oldest = stats.oldest_due_secs.map_or("nothing waits".into(), |secs| format!("{secs} s"));
-    line(format_args!("due        {}", stats.due));
-    line(format_args!("scheduled  {}", stats.scheduled));
-    line(format_args!("running    {}", stats.running));
-    line(format_args!("oldest     {oldest}"));
-    if !stats.shards.is_empty() {
-        line("\nSHARD   DUE  SCHEDULED  RUNNING");
-    }
-    for (shard, [due, scheduled, running]) in &stats.shards {
-        line(format_args!("{shard:<5} {due:>5} {scheduled:>10} {running:>8}"));
-    }
+    print_stats(&stats, printer);
     Ok(())
+}
+
+/// The whole queue, then its shards that are not empty.
+fn print_stats(stats: &Stats, printer: &Printer) {
+    let table = Table::default().left("SHARD", 0).right("DUE", 0).right("SCHEDULED", 0).right("RUNNING", 0);
+    let oldest = stats.oldest_due_secs.map_or("nothing is due".into(), |secs| format!("{secs} s"));
+    let all = ["all".into(), stats.due.into(), stats.scheduled.into(), stats.running.into(), oldest.into()];
+    let shards = stats.shards.iter().map(|(shard, counts)| {
+        let counts = counts.iter().map(Cell::from);
+        std::iter::once(Cell::from(shard)).chain(counts).collect()
+    });
+    let rows: Vec<Vec<Cell>> = std::iter::once(all.into()).chain(shards).collect();
+    table.left("OLDEST DUE", 0).rows(&rows, printer);
 }
 
 #[derive(Debug, Args)]
@@ -56,31 +61,40 @@ pub(crate) struct Check {
 }
 
 pub(crate) async fn check(queue: &Queue, args: &Check, printer: &Printer) -> anyhow::Result<()> {
-    let checked = queue.check(args.repair).await?;
-    let faults = checked.uncovered.len() + checked.dangling.len() + checked.corrupt.len();
+    let clock = printer.clock("looking at every task and every entry");
+    let checked = queue.check(args.repair).await;
+    clock.finish_and_clear();
+    let checked = checked?;
+    let faults = (checked.uncovered.len() + checked.dangling.len() + checked.corrupt.len()) as u64;
     if printer.is_json() {
         line(json!(checked));
     } else {
-        line(format_args!("{} tasks, {} index entries", checked.tasks, checked.entries));
-        for (what, found) in [
-            ("not covered by an entry", &checked.uncovered),
-            ("entry that no task calls for", &checked.dangling),
-            ("corrupt", &checked.corrupt),
-        ] {
-            for item in found {
-                line(format_args!("{} {what}: {item}", printer.paint(Style::Bad, "✗")));
-            }
-        }
-        if faults == 0 {
-            line(printer.paint(Style::Good, "all is well"));
-        } else if args.repair {
-            line(format_args!("{} put right", checked.repaired));
-        }
+        print_checked(&checked, faults, args.repair, printer);
     }
-    let left = faults as u64 - checked.repaired.min(faults as u64);
-    if left > 0 {
-        let message = format!("{left} things are not as they should be; see --repair");
-        return Err(Error::new(Kind::Corrupt, message).into());
+    let left = faults.saturating_sub(checked.repaired);
+    let message = match (left, args.repair) {
+        (0, _) => return Ok(()),
+        (_, false) => {
+            format!("not as it should be: {}; --repair puts it right", count(left, "thing", "things"))
+        }
+        (_, true) => format!("not put right: {}; look at what is left above", count(left, "thing", "things")),
+    };
+    Err(Error::new(Kind::Corrupt, message).into())
+}
+
+fn print_checked(checked: &Checked, faults: u64, repair: bool, printer: &Printer) {
+    let tasks = count(checked.tasks, "task", "tasks");
+    line(format_args!("{tasks}, {}", count(checked.entries, "index entry", "index entries")));
+    if faults == 0 {
+        return line(printer.paint(Style::Good, "all is well"));
     }
-    Ok(())
+    let row = |fault: &str, item: &String| vec![Cell::new(Style::Bad, fault), item.into()];
+    let uncovered = checked.uncovered.iter().map(|item| row("task without its entry", item));
+    let dangling = checked.dangling.iter().map(|item| row("entry no task calls for", item));
+    let corrupt = checked.corrupt.iter().map(|item| row("corrupt", item));
+    let rows: Vec<_> = uncovered.chain(dangling).chain(corrupt).collect();
+    Table::default().left("FAULT", 0).left("WHAT", 0).rows(&rows, printer);
+    if repair {
+        line(format_args!("{} put right", checked.repaired));
+    }
 }

@@ -47,16 +47,15 @@ pub(crate) struct Submit {
     wait: bool,
 }
 
-pub(crate) async fn run(queue: &Queue, args: Submit, printer: &Printer) -> anyhow::Result<()> {
-    let wait = args.wait;
+pub(crate) async fn run(queue: &Queue, args: &Submit, printer: &Printer) -> anyhow::Result<()> {
     let key = args.key.clone();
     let submit = queue.submit_task(order(args)?);
     let submitted = match key {
         Some(key) => submit.key(key).await?,
         None => submit.await?,
     };
-    if wait {
-        let task = queue.wait(&submitted.id, None).await?;
+    if args.wait {
+        let task = super::get::finished(queue, &submitted.id, None, printer).await?;
         super::get::print(&task, printer);
     } else if printer.is_json() {
         line(json!({"id": submitted.id, "is_new": submitted.is_new}));
@@ -66,7 +65,7 @@ pub(crate) async fn run(queue: &Queue, args: Submit, printer: &Printer) -> anyho
     Ok(())
 }
 
-fn order(args: Submit) -> Result<NewTask> {
+fn order(args: &Submit) -> Result<NewTask> {
     let mut order = NewTask::new(&args.task_type, parse_input(&args.input)?)?;
     order.start = match (args.delay, args.at) {
         (Some(secs), _) => Start::After(seconds("delay", secs)?),
@@ -77,13 +76,16 @@ fn order(args: Submit) -> Result<NewTask> {
     order.timeout_secs = args.timeout;
     order.expires_in = args.expires.map(Duration::from_secs);
     order.priority = args.priority.map(Priority::new).transpose()?.unwrap_or_default();
-    for tag in args.tags {
-        let Some((key, value)) = tag.split_once('=') else {
-            return Err(Error::invalid(format!("tag `{tag}` has no `=`; write it like colour=red")));
-        };
-        order.tags.insert(key.to_owned(), value.to_owned());
-    }
+    order.tags = args.tags.iter().map(|text| tag(text)).collect::<Result<_>>()?;
     Ok(order)
+}
+
+/// Reads `KEY=VALUE`.
+pub(crate) fn tag(text: &str) -> Result<(String, String)> {
+    let (key, value) = text
+        .split_once('=')
+        .ok_or_else(|| Error::invalid(format!("tag `{text}` has no `=`; write it like colour=red")))?;
+    Ok((key.to_owned(), value.to_owned()))
 }
 
 pub(crate) fn seconds(what: &str, secs: f64) -> Result<Duration> {
@@ -92,7 +94,9 @@ pub(crate) fn seconds(what: &str, secs: f64) -> Result<Duration> {
 }
 
 fn parse_input(input: &str) -> Result<Value> {
-    let unreadable = |error| Error::invalid(format!("input `{input}` cannot be read")).because(error);
+    let unreadable = |error: std::io::Error| {
+        Error::invalid(format!("input `{input}` cannot be read: {error}")).because(error)
+    };
     let text = match (input, input.strip_prefix('@')) {
         ("-", _) => {
             let mut text = String::new();

@@ -22,10 +22,9 @@ pub(crate) async fn run(queue: &Queue, args: SubmitMany, printer: &Printer) -> a
         Box::new(std::io::stdin())
     } else {
         let opened = std::fs::File::open(&args.file);
-        Box::new(
-            opened
-                .map_err(|error| Error::invalid(format!("`{}` cannot be read", args.file)).because(error))?,
-        )
+        Box::new(opened.map_err(|error| {
+            Error::invalid(format!("`{}` cannot be read: {error}", args.file)).because(error)
+        })?)
     };
     // Everything is read and understood before anything is written: a mistake in line 900 submits nothing.
     let mut submits = Vec::new();

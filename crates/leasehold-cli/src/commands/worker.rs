@@ -3,7 +3,7 @@
 use clap::Args;
 use leasehold_core::{Error, Result, Shard};
 use leasehold_queue::Queue;
-use leasehold_store::{HostExt, Prices};
+use leasehold_store::{HostExt, Prices, Snapshot};
 use leasehold_worker::{Counts, Shutdown, Worker, WorkerOptions};
 use serde_json::json;
 
@@ -19,7 +19,7 @@ pub(crate) struct Work {
     /// Run tasks of a type with a program: input JSON on its standard input, output JSON from its standard output, exit
     /// code 0 = done, 75 = retry later, other = failed. Can be given several times; `*` stands for every other type
     #[arg(long, value_name = "TYPE=PROGRAM ARGS", required = true)]
-    exec: Vec<String>,
+    pub(crate) exec: Vec<String>,
     /// How many tasks run at once
     #[arg(long, value_name = "N")]
     pub(crate) concurrency: Option<usize>,
@@ -48,16 +48,26 @@ pub(crate) async fn work(
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
     let name = name(queue, settings);
-    let mut worker = Worker::new(queue.clone(), &name, shards(queue, &settings.shards)?)?;
+    let worker = with_programs(queue, &name, args, settings)?;
+    printer.note(&format!("worker {name} on {}; Ctrl-C drains, twice aborts", queue.client().describe()));
+    let counts = worker.run(shutdown).await?;
+    summary(queue, &name, &counts, printer);
+    Ok(())
+}
+
+/// A worker that runs the programs of `--exec`.
+pub(super) fn with_programs(
+    queue: &Queue,
+    name: &str,
+    args: &Work,
+    settings: &typed::Worker,
+) -> anyhow::Result<Worker> {
+    let mut worker = Worker::new(queue.clone(), name, shards(queue, &settings.shards)?)?;
     for exec in &args.exec {
         let (task_type, program) = Program::parse(exec)?;
         worker = worker.handle(&task_type, move |context, input| program.clone().run(context, input))?;
     }
-    let options = WorkerOptions { until_empty: args.drain, ..options(settings) };
-    printer.note(&format!("worker {name} on {}; Ctrl-C drains, twice aborts", queue.client().describe()));
-    let counts = worker.options(options).run(shutdown).await?;
-    summary(queue, &name, &counts, printer);
-    Ok(())
+    Ok(worker.options(WorkerOptions { until_empty: args.drain, ..options(settings) }))
 }
 
 pub(crate) async fn monitor(
@@ -74,7 +84,7 @@ pub(crate) async fn monitor(
     Ok(())
 }
 
-fn summary(queue: &Queue, name: &str, counts: &Counts, printer: &Printer) {
+pub(super) fn summary(queue: &Queue, name: &str, counts: &Counts, printer: &Printer) {
     let ledger = queue.client().ledger().snapshot();
     if printer.is_json() {
         line(json!({"worker": name, "counts": counts, "requests": ledger}));
@@ -85,11 +95,15 @@ fn summary(queue: &Queue, name: &str, counts: &Counts, printer: &Printer) {
         "{completed} completed, {failed} failed, {cancelled} cancelled, {put_back} put back, {lost} lost, \
          {recovered} recovered from others"
     ));
-    let price = Prices::of("aws").map(|prices| prices.total(&ledger)).unwrap_or_default();
-    line(format_args!("{} requests; on S3 they would cost US$ {price:.6}", ledger.requests()));
+    line(format_args!("{} requests; on S3 they would cost US$ {:.6}", ledger.requests(), price(&ledger)));
 }
 
-fn name(queue: &Queue, settings: &typed::Worker) -> String {
+/// What all of it would cost on S3, in US dollars.
+pub(super) fn price(ledger: &Snapshot) -> f64 {
+    Prices::of("aws").map(|prices| prices.total(ledger)).unwrap_or_default()
+}
+
+pub(super) fn name(queue: &Queue, settings: &typed::Worker) -> String {
     match &settings.id {
         Some(id) => id.to_string(),
         None => format!("w-{:08x}", queue.client().host().random_bits() & 0xffff_ffff),

@@ -43,11 +43,5 @@ fn reference() -> String {
 
 #[test]
 fn the_reference_says_what_the_table_says() {
-    let documented =
-        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/settings.md");
-    if std::env::var_os("UPDATE_DOCS").is_some() {
-        std::fs::create_dir_all(documented.parent().unwrap()).unwrap();
-        std::fs::write(&documented, reference()).unwrap();
-    }
-    assert_eq!(std::fs::read_to_string(&documented).unwrap(), reference(), "run the test with UPDATE_DOCS=1");
+    crate::reference::agrees("settings.md", &reference());
 }

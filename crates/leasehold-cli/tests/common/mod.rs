@@ -16,6 +16,11 @@ pub(crate) fn leasehold(args: &[&str]) -> Command {
 /// Compares everything a command says, and how it ends, with the snapshot of that name. What differs from run
 /// to run stands there as a placeholder.
 pub(crate) fn shown(name: &str, command: &mut Command, folder: Option<&Path>) {
+    settings(folder).bind(|| insta::assert_snapshot!(name, said(command)));
+}
+
+/// Where snapshots are, and what stands in them for a folder, a time or a port.
+pub(crate) fn settings(folder: Option<&Path>) -> insta::Settings {
     let mut settings = insta::Settings::clone_current();
     settings.set_snapshot_path("../snapshots");
     settings.set_prepend_module_to_snapshot(false);
@@ -26,10 +31,11 @@ pub(crate) fn shown(name: &str, command: &mut Command, folder: Option<&Path>) {
     if let Some(folder) = folder {
         settings.add_filter(folder.to_str().unwrap(), "[folder]");
     }
-    settings.bind(|| insta::assert_snapshot!(name, said(command)));
+    settings
 }
 
-fn said(command: &mut Command) -> String {
+/// Everything a command says, and how it ends.
+pub(crate) fn said(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let mut said = String::from_utf8(output.stdout).unwrap();
     let complaint = String::from_utf8(output.stderr).unwrap();

@@ -7,4 +7,8 @@ mod common;
 mod config;
 mod crashes;
 mod doctor;
+mod help;
+mod output;
+mod shelf;
 mod tasks;
+mod until_stopped;

@@ -1,56 +1,10 @@
 //! Tasks from the command line: what is printed, what is refused, and that what is refused writes nothing.
 
 use serde_json::Value;
-use std::path::Path;
-use std::process::Command;
 
 use crate::common::crashes::MACHINE;
-use crate::common::{leasehold, shown};
-
-struct Shelf {
-    root: tempfile::TempDir,
-}
-
-impl Shelf {
-    fn new() -> Self {
-        Self { root: tempfile::tempdir().unwrap() }
-    }
-
-    fn path(&self) -> &Path {
-        self.root.path()
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = leasehold(args);
-        command.arg("--store").arg(self.path());
-        command
-    }
-
-    fn run(&self, args: &[&str]) -> String {
-        let output = self.command(args).output().unwrap();
-        assert!(output.status.success(), "{args:?}: {output:?}");
-        String::from_utf8(output.stdout).unwrap().trim().to_owned()
-    }
-
-    fn shown(&self, name: &str, args: &[&str]) {
-        shown(name, &mut self.command(args), Some(&self.path().canonicalize().unwrap()));
-    }
-
-    /// Every object that is part of the queue.
-    fn objects(&self) -> Vec<String> {
-        let mut found = Vec::new();
-        let mut open = vec![self.path().to_owned()];
-        while let Some(directory) = open.pop() {
-            for entry in std::fs::read_dir(directory).unwrap() {
-                let path = entry.unwrap().path();
-                if path.is_dir() { open.push(path) } else { found.push(path.display().to_string()) }
-            }
-        }
-        found.retain(|path| !path.contains("/.leasehold/"));
-        found.sort();
-        found
-    }
-}
+use crate::common::leasehold;
+use crate::shelf::Shelf;
 
 #[test]
 fn a_task_lives_from_submit_to_its_output() {
@@ -106,7 +60,7 @@ fn many_tasks_are_understood_before_any_is_written() {
     )
     .unwrap();
     shelf.shown("many", &["submit-many", file.to_str().unwrap()]);
-    assert_eq!(shelf.objects().len(), before.len() + 5, "two tasks, two entries, one key");
+    assert_eq!(shelf.objects().len(), before.len() + 6, "two tasks, two entries, one key, the bell");
 }
 
 #[test]
@@ -132,6 +86,15 @@ fn bad_input_is_refused_in_one_line_and_writes_nothing() {
         ("bad_priority", &["submit", "-t", "a", "--priority", "10"]),
         ("bad_tag", &["submit", "-t", "a", "--tag", "red"]),
         ("bad_status", &["list", "--status", "done"]),
+        ("bad_list_tag", &["list", "--tag", "red"]),
+        ("bad_purge_status", &["purge", "--status", "running"]),
+        ("bad_wait_unknown", &["wait", "3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3"]),
+        (
+            "bad_reschedule_time",
+            &["reschedule", "3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3", "--at", "2126-01-01T00:00:00Z"],
+        ),
+        ("bad_up_drain", &["up", "--drain"]),
+        ("bad_cancel_nothing", &["cancel"]),
         ("bad_shards", &["worker", "--exec", "a=true", "--shards", "00"]),
         ("bad_range", &["worker", "--exec", "a=true", "--shard-range", "f-0"]),
         ("bad_exec", &["worker", "--exec", "nothing"]),

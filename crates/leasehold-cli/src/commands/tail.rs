@@ -1,0 +1,239 @@
+//! `leasehold tail`: tasks as they change.
+//!
+//! A look lists all tasks with their stamps, one request per thousand, and reads only those that were written since.
+//! Three things make that less simple than it sounds:
+//!
+//! * A list is not one moment. What changes behind its back is stamped later than all that was seen before it began, so
+//!   a look goes back to the newest stamp of the look before the last.
+//! * Some stores stamp in whole seconds, and not all of their servers agree: a few seconds of overlap.
+//! * A task may change twice under one stamp, so it is read once more when its stamp cannot be given out any longer.
+//!
+//! The revision tells whether what was read is news. Only tasks within the overlap are remembered. If the store's stamps
+//! jump back by more than the overlap, changes go unseen until they have caught up.
+
+use clap::Args;
+use futures::future::{Either, select};
+use futures::{StreamExt, stream};
+use leasehold_core::{Kind, Result, StoreTime, Task, TaskId, keys};
+use leasehold_queue::Queue;
+use leasehold_queue::inspect::READS_AT_ONCE;
+use leasehold_store::host::Instant;
+use leasehold_store::{Entry, List, Purpose};
+use leasehold_worker::Shutdown;
+use leasehold_worker::shutdown::Stage;
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::list::Rows;
+use crate::printer::Printer;
+
+/// Where tasks lie.
+const TASKS: &str = "tasks/";
+/// How far apart the stamps of one moment can be.
+const OVERLAP: Duration = Duration::from_secs(5);
+/// So long after it was first seen, a stamp of whole seconds is not given to another write.
+const SETTLED: Duration = Duration::from_secs(2);
+/// So many tasks are remembered, about ten megabytes. When more change at once, all are forgotten, and some may be
+/// printed twice.
+const SEEN_MAX: usize = 100_000;
+
+#[derive(Debug, Args)]
+pub(crate) struct Tail {
+    /// Look again after so many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
+    every: f64,
+    /// Begin with all tasks there are
+    #[arg(long)]
+    all: bool,
+}
+
+pub(crate) async fn run(
+    queue: &Queue,
+    args: &Tail,
+    printer: &Printer,
+    shutdown: &Shutdown,
+) -> anyhow::Result<()> {
+    let every = super::submit::seconds("every", args.every)?;
+    let following = Box::pin(follow(queue, every, args.all, printer));
+    // Only reads: it can be left at any point.
+    match select(following, Box::pin(shutdown.reached(Stage::Drain))).await {
+        Either::Left((followed, _)) => Ok(followed?),
+        Either::Right(_) => Ok(()),
+    }
+}
+
+async fn follow(queue: &Queue, every: Duration, all: bool, printer: &Printer) -> Result<()> {
+    let mut rows = Rows::new(queue, printer);
+    let mut watch = Watch::from_now(queue).await?;
+    if all {
+        watch.from = StoreTime::from_millis(i64::MIN);
+        watch.look(printer, |task| rows.print(task)).await?;
+    } else {
+        watch.look(printer, |_| ()).await?;
+    }
+    printer.note(&format!("watching {}; Ctrl-C stops it", queue.client().describe()));
+    loop {
+        queue.client().host().sleep(every).await;
+        watch.look(printer, |task| rows.print(task)).await?;
+    }
+}
+
+/// What is known of the tasks so far.
+struct Watch<'a> {
+    queue: &'a Queue,
+    /// What is stamped earlier is no news.
+    from: StoreTime,
+    /// The newest stamp of all.
+    newest: StoreTime,
+    seen: HashMap<TaskId, Seen>,
+}
+
+/// A task as it was last read.
+struct Seen {
+    stamp: StoreTime,
+    rev: u64,
+    /// When this stamp was first seen.
+    first_at: Instant,
+    read_at: Instant,
+}
+
+impl<'a> Watch<'a> {
+    async fn from_now(queue: &'a Queue) -> Result<Self> {
+        let start = StoreTime::from_millis(0);
+        let mut watch = Self { queue, from: start, newest: start, seen: HashMap::new() };
+        let mut list = Some(List::all(TASKS));
+        while let Some(asked) = list {
+            let page = queue.client().list(Purpose::Admin, &asked).await?;
+            watch.note_newest(&page.entries);
+            list = page.next.map(|cursor| asked.at(cursor));
+        }
+        watch.from = watch.newest.minus(OVERLAP);
+        Ok(watch)
+    }
+
+    fn note_newest(&mut self, entries: &[Entry]) {
+        let newest = entries.iter().map(|entry| entry.modified).max();
+        self.newest = newest.map_or(self.newest, |newest| newest.max(self.newest));
+    }
+
+    /// Looks at everything once, and shows what is news.
+    async fn look(&mut self, printer: &Printer, mut show: impl FnMut(&Task)) -> Result<()> {
+        let next_from = self.newest.minus(OVERLAP);
+        let mut list = Some(List::all(TASKS));
+        while let Some(asked) = list {
+            let page = self.queue.client().list(Purpose::Admin, &asked).await?;
+            self.note_newest(&page.entries);
+            let written: Vec<_> = page.entries.iter().filter_map(|entry| self.written(entry)).collect();
+            let queue = self.queue;
+            let reads = written.into_iter().map(|(id, stamp)| async move { (stamp, queue.get(&id).await) });
+            let mut tasks = stream::iter(reads).buffered(READS_AT_ONCE);
+            while let Some((stamp, task)) = tasks.next().await {
+                match task {
+                    Ok(task) if self.is_news(&task, stamp, next_from) && !task.is_tombstone() => show(&task),
+                    Ok(_) => {}
+                    // Gone since it was listed.
+                    Err(error) if error.kind() == Kind::Invalid => {}
+                    Err(error) if error.kind() == Kind::Corrupt => printer.note(&error.to_string()),
+                    Err(error) => return Err(error),
+                }
+            }
+            list = page.next.map(|cursor| asked.at(cursor));
+        }
+        self.from = next_from;
+        self.seen.retain(|_, seen| seen.stamp >= next_from);
+        Ok(())
+    }
+
+    /// The task behind this entry, if it may have been written since it was last read.
+    fn written(&self, entry: &Entry) -> Option<(TaskId, StoreTime)> {
+        let (_, id) = keys::parse_task(&entry.key)?;
+        let is_known = self
+            .seen
+            .get(&id)
+            .is_some_and(|seen| seen.stamp == entry.modified && seen.read_at.since(seen.first_at) >= SETTLED);
+        (entry.modified >= self.from && !is_known).then_some((id, entry.modified))
+    }
+
+    /// Whether this revision was not seen before; remembers it as long as it could be met again.
+    fn is_news(&mut self, task: &Task, stamp: StoreTime, next_from: StoreTime) -> bool {
+        let read_at = self.queue.client().host().instant();
+        let seen = self.seen.get(&task.id);
+        let is_news = seen.is_none_or(|seen| seen.rev != task.rev);
+        let first_at = seen.filter(|seen| seen.stamp == stamp).map_or(read_at, |seen| seen.first_at);
+        if stamp >= next_from {
+            if self.seen.len() >= SEEN_MAX {
+                self.seen.clear();
+            }
+            self.seen.insert(task.id, Seen { stamp, rev: task.rev, first_at, read_at });
+        }
+        is_news
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold_core::NewTask;
+    use leasehold_store::testing::FakeHost;
+    use leasehold_store::{Client, Host, MemoryStore, Verb};
+    use std::sync::Arc;
+
+    /// A queue whose store stamps in whole seconds, with some tasks a minute old and one of now.
+    async fn queue(host: &FakeHost) -> (Queue, Vec<TaskId>) {
+        let clock = host.clone();
+        let store = MemoryStore::with_time(move || {
+            StoreTime::from_millis(clock.instant().wall_ns.div_euclid(1_000_000_000) * 1000)
+        });
+        let client = Client::new(Arc::new(store), Arc::new(host.clone()));
+        let queue = Queue::connect(client).await.unwrap();
+        let mut ids = Vec::new();
+        for number in 0..20 {
+            if number == 19 {
+                host.advance(Duration::from_mins(1));
+            }
+            ids.push(queue.submit_task(NewTask::new("a", number.into()).unwrap()).await.unwrap().id);
+        }
+        (queue, ids)
+    }
+
+    /// The tasks that one look shows, and how many lists and gets it took.
+    async fn look(watch: &mut Watch<'_>) -> (Vec<TaskId>, [u64; 2]) {
+        let mut shown = Vec::new();
+        let before = watch.queue.client().ledger().snapshot();
+        watch.look(&Printer::new(true), |task| shown.push(task.id)).await.unwrap();
+        let spent = watch.queue.client().ledger().snapshot().since(&before);
+        (shown, [Verb::List, Verb::Get].map(|verb| spent.verb(verb)))
+    }
+
+    #[tokio::test]
+    async fn a_look_reads_only_what_may_have_changed() {
+        let host = FakeHost::new();
+        let (queue, ids) = queue(&host).await;
+        let mut watch = Watch::from_now(&queue).await.unwrap();
+        assert_eq!(look(&mut watch).await, (vec![ids[19]], [1, 1]), "the nineteen old ones are not read");
+        host.advance(Duration::from_secs(3));
+        queue.cancel(&ids[3]).await.unwrap();
+        assert_eq!(look(&mut watch).await, (vec![ids[3]], [1, 2]));
+        queue.retry(&ids[3]).await.unwrap();
+        assert_eq!(look(&mut watch).await, (vec![ids[3]], [1, 1]), "a second change under the same stamp");
+        host.advance(Duration::from_secs(3));
+        assert_eq!(look(&mut watch).await, (vec![], [1, 1]), "once more, for a third");
+        assert_eq!(look(&mut watch).await, (vec![], [1, 0]), "nothing has happened");
+    }
+
+    #[tokio::test]
+    async fn what_has_not_changed_for_long_is_forgotten() {
+        let host = FakeHost::new();
+        let (queue, ids) = queue(&host).await;
+        let mut watch = Watch::from_now(&queue).await.unwrap();
+        watch.from = StoreTime::from_millis(0);
+        assert_eq!(look(&mut watch).await.0.len(), 20, "all, if asked for");
+        assert_eq!(watch.seen.len(), 1);
+        host.advance(Duration::from_mins(1));
+        queue.cancel(&ids[7]).await.unwrap();
+        for _ in 0..2 {
+            look(&mut watch).await;
+        }
+        assert_eq!(watch.seen.keys().collect::<Vec<_>>(), [&ids[7]]);
+    }
+}

@@ -1,0 +1,242 @@
+//! `leasehold up`: a queue that works, with one command. It founds the queue if there is none, runs programs for its
+//! tasks, does the monitor's duties, and shows how it goes.
+//!
+//! Whatever else is to run beside the worker belongs into [`beside`]; it ends with the worker.
+//!
+//! Showing must not cost much on a bucket. What the worker has done and sent, it knows itself. What waits is counted by
+//! lists of the index: soon while the worker is busy, more and more seldom while nothing happens.
+
+use futures::future::{BoxFuture, Either, FutureExt, select};
+use indicatif::ProgressBar;
+use leasehold_core::Result;
+use leasehold_queue::{Queue, Stats};
+use leasehold_store::Snapshot;
+use leasehold_store::host::Instant;
+use leasehold_worker::shutdown::Stage;
+use leasehold_worker::{Counts, Monitor, Shutdown};
+use serde_json::{Value, json};
+use std::convert::Infallible;
+use std::time::Duration;
+
+use super::worker::{self, Work};
+use crate::printer::{Printer, line};
+use crate::settings::typed;
+
+/// How often the live line is drawn again.
+const DRAW_EVERY: Duration = Duration::from_millis(250);
+/// How often a line may be logged.
+const LOG_EVERY: Duration = Duration::from_secs(5);
+/// How often the index is counted while something happens, and while nothing does: two lists per thousand entries each
+/// time, three cents a day at the slowest.
+const COUNT_MIN: Duration = Duration::from_secs(1);
+const COUNT_MAX: Duration = Duration::from_secs(30);
+
+pub(crate) async fn run(
+    queue: &Queue,
+    args: &Work,
+    settings: &typed::Worker,
+    printer: &Printer,
+    shutdown: Shutdown,
+) -> anyhow::Result<()> {
+    let name = worker::name(queue, settings);
+    let worker = worker::with_programs(queue, &name, args, settings)?;
+    greet(queue, &name, args, printer);
+    let mut watch = Watch::new(queue, worker.monitor(), shutdown.clone());
+    let mut screen = Screen::new(printer);
+    let running =
+        if args.exec.is_empty() { worker.run_duties(shutdown).boxed() } else { worker.run(shutdown).boxed() };
+    let counts = beside(running, show(&mut watch, &mut screen).boxed()).await?;
+    screen.clear();
+    worker::summary(queue, &name, &counts, printer);
+    Ok(())
+}
+
+fn greet(queue: &Queue, name: &str, args: &Work, printer: &Printer) {
+    let (store, shards) = (queue.client().describe(), queue.shard_len().count());
+    printer.note(&format!("{name} is up on {store}, {shards} shards; Ctrl-C drains, twice aborts"));
+    if args.exec.is_empty() {
+        printer.note(
+            "it recovers lost tasks and runs none; to run some, add --exec 'TYPE=PROGRAM ARGS' for each type",
+        );
+    }
+}
+
+/// Lets something run until the worker has ended.
+async fn beside(worker: BoxFuture<'_, Result<Counts>>, other: BoxFuture<'_, Infallible>) -> Result<Counts> {
+    match select(worker, other).await {
+        Either::Left((counts, _)) => counts,
+        Either::Right((never, _)) => match never {},
+    }
+}
+
+async fn show(watch: &mut Watch<'_>, screen: &mut Screen) -> Infallible {
+    let host = watch.queue.client().host();
+    loop {
+        screen.show(&watch.look().await);
+        host.sleep(screen.every()).await;
+    }
+}
+
+/// How it goes.
+struct Progress {
+    moved: Moved,
+    requests: Snapshot,
+    stage: Stage,
+}
+
+/// The part of it that is worth a line when it changes; requests are sent all the time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Moved {
+    due: u64,
+    scheduled: u64,
+    running: u64,
+    completed: u64,
+    failed: u64,
+}
+
+impl Progress {
+    fn words(&self) -> String {
+        let Moved { due, scheduled, running, completed, failed } = self.moved;
+        let stage = if self.stage == Stage::Go { "" } else { "draining: " };
+        let waiting = due + scheduled;
+        let later = if scheduled > 0 { format!(" ({scheduled} for later)") } else { String::new() };
+        let (requests, price) = (self.requests.requests(), worker::price(&self.requests));
+        format!(
+            "{stage}{waiting} waiting{later}, {running} running, {completed} completed, {failed} failed; \
+             {requests} requests, US$ {price:.6} on S3"
+        )
+    }
+
+    fn json(&self) -> Value {
+        let Moved { due, scheduled, running, completed, failed } = self.moved;
+        json!({
+            "due": due,
+            "scheduled": scheduled,
+            "running": running,
+            "completed": completed,
+            "failed": failed,
+            "requests": self.requests.requests(),
+            "us_dollars": worker::price(&self.requests),
+        })
+    }
+}
+
+/// Looks at the worker and the index.
+struct Watch<'a> {
+    queue: &'a Queue,
+    monitor: Monitor,
+    shutdown: Shutdown,
+    stats: Stats,
+    counts: Counts,
+    counted_at: Option<Instant>,
+    pause: Duration,
+}
+
+impl<'a> Watch<'a> {
+    fn new(queue: &'a Queue, monitor: Monitor, shutdown: Shutdown) -> Self {
+        let (stats, counts) = (Stats::default(), Counts::default());
+        Self { queue, monitor, shutdown, stats, counts, counted_at: None, pause: COUNT_MIN }
+    }
+
+    async fn look(&mut self) -> Progress {
+        let counts = self.monitor.counts();
+        if counts != self.counts {
+            self.pause = COUNT_MIN;
+        }
+        self.counts = counts;
+        let now = self.queue.client().host().instant();
+        if self.counted_at.is_none_or(|at| now.since(at) >= self.pause) {
+            self.count().await;
+            self.counted_at = Some(now);
+        }
+        let Stats { due, scheduled, running, .. } = self.stats;
+        let Counts { completed, failed, .. } = self.counts;
+        Progress {
+            moved: Moved { due, scheduled, running, completed, failed },
+            requests: self.queue.client().ledger().snapshot(),
+            stage: self.shutdown.stage(),
+        }
+    }
+
+    async fn count(&mut self) {
+        match self.queue.stats().await {
+            Ok(stats) => {
+                // Not the whole of it: the oldest task grows older all the time.
+                let is_same = [stats.due, stats.scheduled, stats.running]
+                    == [self.stats.due, self.stats.scheduled, self.stats.running];
+                self.pause = if is_same { (self.pause * 2).min(COUNT_MAX) } else { COUNT_MIN };
+                self.stats = stats;
+            }
+            // The worker has its own patience with the store; what is shown grows old meanwhile.
+            Err(error) => tracing::warn!("the queue was not counted: {error}"),
+        }
+    }
+}
+
+/// Where it is shown: on one live line for a person who watches, else as lines.
+enum Screen {
+    Live(ProgressBar),
+    Log { json: bool, last: Option<Moved> },
+}
+
+impl Screen {
+    fn new(printer: &Printer) -> Self {
+        if printer.is_watched() {
+            Self::Live(printer.live_line())
+        } else {
+            Self::Log { json: printer.is_json(), last: None }
+        }
+    }
+
+    fn every(&self) -> Duration {
+        match self {
+            Self::Live(_) => DRAW_EVERY,
+            Self::Log { .. } => LOG_EVERY,
+        }
+    }
+
+    fn show(&mut self, progress: &Progress) {
+        match self {
+            Self::Live(bar) => bar.set_message(progress.words()),
+            Self::Log { last, .. } if *last == Some(progress.moved) => {}
+            Self::Log { json, last } => {
+                *last = Some(progress.moved);
+                if *json { line(progress.json()) } else { line(progress.words()) }
+            }
+        }
+    }
+
+    fn clear(&self) {
+        if let Self::Live(bar) = self {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold_core::NewTask;
+    use leasehold_store::testing::FakeHost;
+    use leasehold_store::{Client, Host, MemoryStore, Verb};
+    use leasehold_worker::Worker;
+    use std::sync::Arc;
+
+    #[tokio::test]
+    async fn a_queue_in_which_nothing_happens_is_counted_seldom() {
+        let fake = FakeHost::new();
+        let host: Arc<dyn Host> = Arc::new(fake.clone());
+        let client = Client::new(Arc::new(MemoryStore::new(&host)), host);
+        let queue = Queue::connect(client).await.unwrap();
+        queue.submit_task(NewTask::new("nobody-runs-it", Value::Null).unwrap()).await.unwrap();
+        let worker = Worker::new(queue.clone(), "w1", None).unwrap();
+        let mut watch = Watch::new(&queue, worker.monitor(), Shutdown::default());
+        for _ in 0..600 {
+            let progress = watch.look().await;
+            assert!(progress.words().starts_with("1 waiting, 0 running"), "{}", progress.words());
+            fake.advance(Duration::from_secs(1));
+        }
+        let lists = queue.client().ledger().snapshot().verb(Verb::List);
+        assert!((40..60).contains(&lists), "{lists} lists in ten minutes");
+    }
+}

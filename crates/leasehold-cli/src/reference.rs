@@ -1,0 +1,11 @@
+//! `docs/reference`, written from the code.
+
+/// Holds a file there against what the code says; with `UPDATE_DOCS=1` writes it first.
+pub(crate) fn agrees(file: &str, said: &str) {
+    let documented = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference").join(file);
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::create_dir_all(documented.parent().unwrap()).unwrap();
+        std::fs::write(&documented, said).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(&documented).unwrap(), said, "run the test with UPDATE_DOCS=1");
+}

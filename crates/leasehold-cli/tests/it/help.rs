@@ -1,0 +1,26 @@
+//! What every command says about itself.
+
+use crate::common::{leasehold, said, shown};
+
+/// The commands that the help lists, so that a new one cannot be forgotten here.
+fn commands() -> Vec<String> {
+    let help = said(&mut leasehold(&["--help"]));
+    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let names = listed.take_while(|line| !line.is_empty()).filter(|line| !line.starts_with("   "));
+    names
+        .map(|line| line.split_whitespace().next().unwrap().to_owned())
+        .filter(|name| name != "help")
+        .collect()
+}
+
+#[test]
+fn every_command_explains_itself_with_an_example() {
+    shown("help", &mut leasehold(&["--help"]), None);
+    let commands = commands();
+    assert!(commands.len() > 15, "{commands:?}");
+    for command in commands {
+        let mut asked = leasehold(&[&command, "--help"]);
+        assert!(said(&mut asked).contains("Example:\n  "), "{command} has no example");
+        shown(&format!("help_{command}"), &mut asked, None);
+    }
+}
