@@ -11,6 +11,8 @@ use crate::histogram::Histogram;
 use crate::measure::Measured;
 use crate::operation::Operation;
 
+mod queue;
+
 pub(crate) struct Report {
     json: bool,
     stores: Vec<Value>,
@@ -21,14 +23,14 @@ impl Report {
         Self { json, stores: Vec::new() }
     }
 
-    pub(crate) fn progress(place: Place, operation: Operation, in_flight: u32) {
+    pub(crate) fn progress(place: Place, what: &str) {
         if std::io::stderr().is_terminal() {
-            eprintln!("{} {} {in_flight}", place.name(), operation.name());
+            eprintln!("{} {what}", place.name());
         }
     }
 
-    /// All about one store.
-    pub(crate) fn store(&mut self, place: Place, measured: &[Measured]) {
+    /// All about the requests of one store.
+    pub(crate) fn requests(&mut self, place: Place, measured: &[Measured]) {
         if self.json {
             let rows: Vec<_> = measured.iter().map(as_json).collect();
             self.stores.push(json!({"store": place.name(), "rows": rows}));
@@ -122,6 +124,11 @@ fn as_json(row: &Measured) -> Value {
 #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 operations")]
 fn cpu_us(cpu: Duration, operations: u64) -> f64 {
     cpu.as_secs_f64() * 1e6 / operations.max(1) as f64
+}
+
+#[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 bytes")]
+fn megabytes(bytes: u64) -> f64 {
+    bytes as f64 / 1e6
 }
 
 fn percentiles(latencies: &Histogram) -> [f64; 3] {
