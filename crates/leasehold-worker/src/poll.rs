@@ -1,6 +1,7 @@
 //! Finding work and filling the slots.
 //!
 //! Entries that a look has shown are worked off before the next look, so that a list serves up to a thousand tasks.
+//! What is under way goes on during a look: a page takes as long as many tasks.
 //! A look that finds nothing makes the next pause longer; anything found, and any task made pending in this process,
 //! makes it short again.
 
@@ -14,6 +15,8 @@ use leasehold_queue::{Found, Met, News};
 use leasehold_store::host::Instant;
 use leasehold_store::{HostExt, List, Purpose};
 use std::collections::{HashSet, VecDeque};
+use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,6 +41,8 @@ pub(crate) struct Poller {
     engine: Arc<Engine>,
     slots: FuturesUnordered<BoxFuture<'static, (Found, Met)>>,
     busy: HashSet<TaskId>,
+    /// What has ended since the look under way began: its pages may still show these.
+    ended: HashSet<Entry>,
     waiting: VecDeque<Found>,
     news: News,
     remembered: Remembered,
@@ -61,6 +66,7 @@ impl Poller {
             engine,
             slots: FuturesUnordered::new(),
             busy: HashSet::new(),
+            ended: HashSet::new(),
             waiting: VecDeque::new(),
             remembered: Remembered::default(),
             next_due: None,
@@ -81,6 +87,8 @@ impl Poller {
                 self.idle(left, shutdown).await;
                 continue;
             }
+            // A look that began while something was under way may not have seen what that has put back.
+            let saw_all = self.slots.is_empty();
             if let Err(error) = self.look().await {
                 tracing::warn!("looking for work failed: {error}");
                 self.idle(FAILED_PAUSE, shutdown).await;
@@ -91,7 +99,7 @@ impl Poller {
                 self.wait = self.pause;
                 continue;
             }
-            if self.engine.options.until_empty && self.slots.is_empty() && !self.is_more_coming().await {
+            if self.engine.options.until_empty && saw_all && !self.is_more_coming().await {
                 return;
             }
             let jitter = self.engine.host().random_below(self.pause / 5);
@@ -129,6 +137,23 @@ impl Poller {
         {
             self.learn(found, &met);
         }
+    }
+
+    /// Waits for an answer while what is under way goes on.
+    async fn meanwhile<T>(&mut self, answer: impl Future<Output = T>) -> T {
+        let mut answer = pin!(answer);
+        while !self.slots.is_empty() {
+            match select(answer.as_mut(), self.slots.next()).await {
+                Either::Left((answer, _)) => return answer,
+                Either::Right((ended, _)) => {
+                    if let Some((found, met)) = ended {
+                        self.ended.insert(found.entry.clone());
+                        self.learn(found, &met);
+                    }
+                }
+            }
+        }
+        answer.await
     }
 
     /// Waits for a while, or for a slot, or for news.
@@ -196,8 +221,9 @@ impl Poller {
             if all { self.root_lists() } else { lists_of(Index::Ready, shards).into() };
         let (mut stale, mut there) = (Vec::new(), HashSet::new());
         (self.is_partial, self.next_due) = (false, None);
+        self.ended.clear();
         while let Some(list) = lists.pop_front() {
-            let (look, beyond) = engine.queue.look(Purpose::Discover, list).await?;
+            let (look, beyond) = self.meanwhile(engine.queue.look(Purpose::Discover, list)).await?;
             self.sort(look, &mut there, &mut stale)?;
             lists.extend(beyond);
             if !self.waiting.is_empty() && !lists.is_empty() {
@@ -236,7 +262,8 @@ impl Poller {
         let next = look.next.map(leasehold_core::Minute::start);
         self.next_due = [self.next_due, next].into_iter().flatten().min();
         for found in look.due {
-            if self.busy.contains(&found.entry.id) || !there.insert(found.entry.clone()) {
+            let is_new = there.insert(found.entry.clone());
+            if !is_new || self.busy.contains(&found.entry.id) || self.ended.contains(&found.entry) {
                 continue;
             }
             match self.remembered.next(&found.entry, now) {
@@ -259,9 +286,10 @@ impl Poller {
     }
 
     async fn sweep(&mut self, stale: Vec<Found>) {
+        let engine = self.engine.clone();
         for found in stale {
             let Ok(now) = self.engine.queue.now() else { return };
-            let (until, next) = match self.engine.queue.sweep(&found).await {
+            let (until, next) = match self.meanwhile(engine.queue.sweep(&found)).await {
                 Ok(Swept::Later(at)) => (at, Next::Sweep),
                 Ok(Swept::Fine) => {
                     self.remembered.forget(&found.entry);

@@ -56,7 +56,7 @@ const NOTICED: [(Broken, &str); 13] = [
     (Broken::NoAbsence, "P2: its revision"),
     (Broken::AcknowledgedEarly, "P1: task"),
     (Broken::LostIsWritten, ""),
-    (Broken::RefusedIsWritten, "P1: task"),
+    (Broken::RefusedIsWritten, "runs in epochs"),
     (Broken::RemovedEarly, "P5: "),
     (Broken::LeaseIgnored, "P2: it was timed out before"),
     (Broken::RunningIsPending, "P7: from running to running"),
