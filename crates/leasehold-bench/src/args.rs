@@ -17,6 +17,11 @@ pub(crate) enum Command {
     Raw(Raw),
     /// Submits tasks and works them off, against what the raw request rate of the same store allows.
     Queue(Queue),
+    /// What a task costs a worker with few and with many waiting, and how much memory the worker takes.
+    Depth(Depth),
+    /// The worker of `depth`, in a process of its own.
+    #[command(hide = true)]
+    Work(Work),
 }
 
 /// Where to measure.
@@ -86,6 +91,47 @@ pub(crate) struct Queue {
     pub(crate) json: bool,
 }
 
+#[derive(Debug, clap::Args)]
+pub(crate) struct Depth {
+    /// How many tasks wait; can be given more than once, and the first is what the others are compared with.
+    #[arg(long, default_values_t = [1_000, 100_000], value_parser = at_least_one)]
+    pub(crate) waiting: Vec<u64>,
+
+    /// How many of them a worker runs in each round.
+    #[arg(long, default_value_t = 500, value_parser = at_least_one)]
+    pub(crate) tasks: u64,
+
+    /// Rounds that count; one more goes before them.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub(crate) rounds: u32,
+
+    #[command(flatten)]
+    pub(crate) site: Site,
+
+    /// Print JSON for machines.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Work {
+    /// What kind of store the queue is in.
+    #[arg(long, value_enum)]
+    pub(crate) place: Place,
+
+    /// Where that is.
+    #[arg(long)]
+    pub(crate) address: String,
+
+    /// The server of a bucket.
+    #[arg(long)]
+    pub(crate) endpoint: Option<String>,
+
+    /// How many tasks to run before it stops.
+    #[arg(long)]
+    pub(crate) tasks: u64,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Place {
     /// A folder whose writes count when they are on the disk.
@@ -135,7 +181,7 @@ mod tests {
     fn a_command_has_usual_stores_and_can_be_given_others() {
         let places = |line: &str| match Args::try_parse_from(line.split(' ')).unwrap().command {
             Command::Queue(queue) => queue.site.places(&[Place::Folder, Place::S3]),
-            Command::Raw(raw) => panic!("{raw:?}"),
+            other => panic!("{other:?}"),
         };
         assert_eq!(places("bench queue"), [Place::Folder, Place::S3]);
         assert_eq!(places("bench queue --only os"), [Place::Os]);
@@ -143,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_round_without_tasks_is_refused() {
-        for line in ["bench queue --tasks 0", "bench queue --rounds 0"] {
+        for line in ["bench queue --tasks 0", "bench depth --waiting 0", "bench queue --rounds 0"] {
             assert!(Args::try_parse_from(line.split(' ')).is_err(), "{line}");
         }
     }

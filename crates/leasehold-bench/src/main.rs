@@ -5,6 +5,7 @@
 //! | [`args`] | what can be asked for |
 //! | [`raw`] | the command `raw`: every kind of request on every store, ours against plain calls |
 //! | [`queue`] | the command `queue`: tasks submitted and worked off, against the limit |
+//! | [`depth`] | the command `depth`: few and many waiting, and the worker's memory |
 //! | [`limit`] | what the raw request rate of a store allows |
 //! | [`ground`] | the folder or the bucket that is measured |
 //! | [`operation`] | the kinds of request, and the keys they are aimed at |
@@ -18,6 +19,7 @@
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 mod args;
+mod depth;
 mod ground;
 mod histogram;
 mod limit;
@@ -38,5 +40,7 @@ fn main() -> anyhow::Result<()> {
     match args::Args::parse().command {
         args::Command::Raw(raw) => raw::run(&raw),
         args::Command::Queue(queue) => queue::run(&queue),
+        args::Command::Depth(depth) => depth::run(&depth),
+        args::Command::Work(work) => depth::work(&work),
     }
 }

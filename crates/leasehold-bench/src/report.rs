@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use crate::args::Place;
 use crate::histogram::Histogram;
-use crate::measure::Measured;
+use crate::measure::{Measured, median};
 use crate::operation::Operation;
 
+mod depth;
 mod queue;
 
 pub(crate) struct Report {
@@ -129,6 +130,17 @@ fn cpu_us(cpu: Duration, operations: u64) -> f64 {
 #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 bytes")]
 fn megabytes(bytes: u64) -> f64 {
     bytes as f64 / 1e6
+}
+
+#[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 requests")]
+fn per_task(requests: u64, tasks: u64) -> f64 {
+    requests as f64 / tasks.max(1) as f64
+}
+
+/// The median of the rounds, and how far they go.
+fn spread(values: impl Iterator<Item = f64> + Clone) -> (f64, String) {
+    let (least, most) = (values.clone().fold(f64::INFINITY, f64::min), values.clone().fold(0.0, f64::max));
+    (median(values), format!("{least:.2} to {most:.2}"))
 }
 
 fn percentiles(latencies: &Histogram) -> [f64; 3] {

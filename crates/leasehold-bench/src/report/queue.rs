@@ -2,9 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{Report, cpu_us, megabytes, named, percentiles};
+use super::{Report, cpu_us, megabytes, named, per_task, percentiles, spread};
 use crate::args::Place;
-use crate::measure::median;
 use crate::queue::{Rates, Stage, Worked};
 
 impl Report {
@@ -38,10 +37,7 @@ fn print_requests(place: Place, stages: &[(&str, &Stage)]) {
         let requests: Vec<_> = stage
             .requests
             .iter()
-            .map(|(line, count)| {
-                let (verb, purpose) = (line.verb.name(), line.purpose.name());
-                format!("{:.3} {verb} {purpose} {}", per_task(*count, stage), line.outcome.name())
-            })
+            .map(|(line, count)| format!("{:.3} {line}", per_task(*count, stage.tasks)))
             .collect();
         println!("{:<7} {name:<7} {:>6}  {}", place.name(), stage.tasks, requests.join(", "));
     }
@@ -97,22 +93,15 @@ fn of_writes(rates: &Rates) -> f64 {
 }
 
 /// The median of the rounds, and how far they go.
-fn middle(stage: &Stage, value: impl Fn(&Rates) -> f64) -> (f64, String) {
-    let values = || stage.rounds.iter().map(&value);
-    let (least, most) = (values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max));
-    (median(values()), format!("{least:.2} to {most:.2}"))
-}
-
-#[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 requests")]
-fn per_task(requests: u64, stage: &Stage) -> f64 {
-    requests as f64 / stage.tasks.max(1) as f64
+fn middle(stage: &Stage, value: fn(&Rates) -> f64) -> (f64, String) {
+    spread(stage.rounds.iter().map(value))
 }
 
 fn as_json(name: &str, stage: &Stage) -> Value {
     let requests: Vec<_> = stage
         .requests
         .iter()
-        .map(|(line, count)| json!({"line": line, "requests": count, "per_task": per_task(*count, stage)}))
+        .map(|(line, count)| json!({"line": line, "requests": count, "per_task": per_task(*count, stage.tasks)}))
         .collect();
     let rounds: Vec<_> = stage
         .rounds
