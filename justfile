@@ -19,3 +19,11 @@ doctor *args:
 # The raw request rate of a store: the limit that everything else is measured against.
 bench-raw *args:
     cargo run --release -p leasehold-bench -- raw {{args}}
+
+# Tasks submitted and worked off, against that limit.
+bench-queue *args:
+    cargo run --release -p leasehold-bench -- queue {{args}}
+
+# What a task costs, and what memory a worker takes, with few and with many waiting.
+bench-depth *args:
+    cargo run --release -p leasehold-bench -- depth {{args}}

@@ -27,6 +27,10 @@ impl Histogram {
         }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.counts.iter().all(|count| *count == 0)
+    }
+
     /// The latency in milliseconds that so many of a hundred stay below.
     pub(crate) fn percentile_ms(&self, percent: u64) -> f64 {
         let total: u64 = self.counts.iter().sum();

@@ -4,22 +4,32 @@
 //! | --- | --- |
 //! | [`args`] | what can be asked for |
 //! | [`raw`] | the command `raw`: every kind of request on every store, ours against plain calls |
+//! | [`queue`] | the command `queue`: tasks submitted and worked off, against the limit |
+//! | [`depth`] | the command `depth`: few and many waiting, and the worker's memory |
+//! | [`limit`] | what the raw request rate of a store allows |
+//! | [`ground`] | the folder or the bucket that is measured |
 //! | [`operation`] | the kinds of request, and the keys they are aimed at |
 //! | [`side`] | a round of requests, in flight together: asynchronous calls, or threads |
 //! | [`ours`] | the calls as the rest of Leasehold makes them |
 //! | [`plain_bucket`], [`plain_folder`] | the same calls without us: the baselines |
 //! | [`measure`] | ours and the baseline in alternating rounds, and what they come to |
 //! | [`histogram`] | latencies in a fixed amount of memory |
+//! | [`memory`] | the most memory that this process has had |
 //! | [`report`] | the only place that prints |
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 mod args;
+mod depth;
+mod ground;
 mod histogram;
+mod limit;
 mod measure;
+mod memory;
 mod operation;
 mod ours;
 mod plain_bucket;
 mod plain_folder;
+mod queue;
 mod raw;
 mod report;
 mod side;
@@ -29,5 +39,8 @@ use clap::Parser;
 fn main() -> anyhow::Result<()> {
     match args::Args::parse().command {
         args::Command::Raw(raw) => raw::run(&raw),
+        args::Command::Queue(queue) => queue::run(&queue),
+        args::Command::Depth(depth) => depth::run(&depth),
+        args::Command::Work(work) => depth::work(&work),
     }
 }

@@ -21,9 +21,9 @@ const REMOVED: std::ops::RangeInclusive<u64> = 64..=1_024;
 /// No round creates more keys than this, so that a store holds at most some ten thousand for each measurement.
 const CREATED_MAX: u64 = 640;
 /// What is done before and after a round has no limit in time.
-const UNTIMED: Duration = Duration::MAX;
+pub(crate) const UNTIMED: Duration = Duration::MAX;
 /// Most workers: each has an object of its own in the pool. Whatever is prepared, is by so many.
-const WORKERS: u64 = 64;
+pub(crate) const WORKERS: u64 = 64;
 
 /// Both sides of one store.
 pub(crate) struct Pair<'a> {
@@ -50,19 +50,9 @@ pub(crate) struct Measured {
 }
 
 impl Pair<'_> {
-    /// Makes the objects that are read, replaced and listed. One object in each other directory stays, because
-    /// an empty directory of a folder would go and have to be made again.
     pub(crate) fn prepare(&self) -> anyhow::Result<()> {
-        for side in [self.ours, self.plain] {
-            for directory in ["pool", "replace"] {
-                create(side, directory, 0, WORKERS)?;
-            }
-            create(side, "list", 0, LISTED)?;
-            for directory in ["put", "index", "delete"] {
-                create(side, directory, 0, 1)?;
-            }
-        }
-        Ok(())
+        prepare(self.ours)?;
+        prepare(self.plain)
     }
 
     pub(crate) fn measure(
@@ -135,7 +125,21 @@ impl Measured {
     }
 }
 
-fn timed(side: &dyn Side, plan: &Plan) -> anyhow::Result<Round> {
+/// Makes the objects that are read, replaced and listed. One object in each other directory stays, because an
+/// empty directory of a folder would go and have to be made again.
+pub(crate) fn prepare(side: &dyn Side) -> anyhow::Result<()> {
+    for directory in ["pool", "replace"] {
+        create(side, directory, 0, WORKERS)?;
+    }
+    create(side, "list", 0, LISTED)?;
+    for directory in ["put", "index", "delete"] {
+        create(side, directory, 0, 1)?;
+    }
+    Ok(())
+}
+
+/// One round, after what it removes was made.
+pub(crate) fn timed(side: &dyn Side, plan: &Plan) -> anyhow::Result<Round> {
     fill(side, plan)?;
     side.round(plan)
 }
@@ -164,9 +168,13 @@ fn enough_for(time: Duration, per_second: f64) -> u64 {
 }
 
 fn create(side: &dyn Side, directory: &'static str, round: u32, keys: u64) -> anyhow::Result<()> {
-    let shares = (0..WORKERS.min(keys)).map(|worker| (keys - worker).div_ceil(WORKERS)).collect();
-    side.round(&Plan { operation: Operation::Put, directory, round, shares, time: UNTIMED })?;
+    side.round(&Plan { operation: Operation::Put, directory, round, shares: shares(keys), time: UNTIMED })?;
     Ok(())
+}
+
+/// So many keys, or tasks, shared out among all workers.
+pub(crate) fn shares(keys: u64) -> Vec<u64> {
+    (0..WORKERS.min(keys)).map(|worker| (keys - worker).div_ceil(WORKERS)).collect()
 }
 
 /// Makes what a round removes.
@@ -177,7 +185,7 @@ fn fill(side: &dyn Side, plan: &Plan) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn median(values: impl Iterator<Item = f64>) -> f64 {
+pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<_> = values.collect();
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)

@@ -8,8 +8,11 @@ use std::time::Duration;
 
 use crate::args::Place;
 use crate::histogram::Histogram;
-use crate::measure::Measured;
+use crate::measure::{Measured, median};
 use crate::operation::Operation;
+
+mod depth;
+mod queue;
 
 pub(crate) struct Report {
     json: bool,
@@ -21,14 +24,14 @@ impl Report {
         Self { json, stores: Vec::new() }
     }
 
-    pub(crate) fn progress(place: Place, operation: Operation, in_flight: u32) {
+    pub(crate) fn progress(place: Place, what: &str) {
         if std::io::stderr().is_terminal() {
-            eprintln!("{} {} {in_flight}", place.name(), operation.name());
+            eprintln!("{} {what}", place.name());
         }
     }
 
-    /// All about one store.
-    pub(crate) fn store(&mut self, place: Place, measured: &[Measured]) {
+    /// All about the requests of one store.
+    pub(crate) fn requests(&mut self, place: Place, measured: &[Measured]) {
         if self.json {
             let rows: Vec<_> = measured.iter().map(as_json).collect();
             self.stores.push(json!({"store": place.name(), "rows": rows}));
@@ -122,6 +125,22 @@ fn as_json(row: &Measured) -> Value {
 #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 operations")]
 fn cpu_us(cpu: Duration, operations: u64) -> f64 {
     cpu.as_secs_f64() * 1e6 / operations.max(1) as f64
+}
+
+#[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 bytes")]
+fn megabytes(bytes: u64) -> f64 {
+    bytes as f64 / 1e6
+}
+
+#[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 requests")]
+fn per_task(requests: u64, tasks: u64) -> f64 {
+    requests as f64 / tasks.max(1) as f64
+}
+
+/// The median of the rounds, and how far they go.
+fn spread(values: impl Iterator<Item = f64> + Clone) -> (f64, String) {
+    let (least, most) = (values.clone().fold(f64::INFINITY, f64::min), values.clone().fold(0.0, f64::max));
+    (median(values), format!("{least:.2} to {most:.2}"))
 }
 
 fn percentiles(latencies: &Histogram) -> [f64; 3] {

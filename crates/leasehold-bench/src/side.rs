@@ -200,7 +200,7 @@ fn add_up(shifts: &[Shift]) -> Round {
 }
 
 /// What all threads of this process have used so far.
-fn cpu_time() -> Duration {
+pub(crate) fn cpu_time() -> Duration {
     let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     used.try_into().unwrap_or_default()
 }

@@ -218,6 +218,12 @@ impl Line {
     }
 }
 
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.verb.name(), self.purpose.name(), self.outcome.name())
+    }
+}
+
 /// What one line has counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Count {

@@ -1,7 +1,9 @@
 //! Finding work and filling the slots.
 //!
-//! Entries that a look has shown are worked off before the next look, so that a list serves up to a thousand tasks. An
-//! idle worker does not look at the index: it asks whether the bell has rung, one get whatever the number of shards, and
+//! Entries that a look has shown are worked off before the next look, so that a list serves up to a thousand tasks. What
+//! is under way goes on during a look: a page takes as long as many tasks.
+//!
+//! An idle worker does not look at the index: it asks whether the bell has rung, one get whatever the number of shards, and
 //! looks when it has, when a minute begins in which something is planned, and from time to time anyway. A poll that finds
 //! nothing makes the next pause longer; anything found, and any task made pending in this process, makes it short again.
 
@@ -16,6 +18,8 @@ use leasehold_queue::{Bell, Found, Met, News};
 use leasehold_store::host::Instant;
 use leasehold_store::{HostExt, Purpose};
 use std::collections::{HashSet, VecDeque};
+use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,6 +44,8 @@ pub(crate) struct Poller {
     engine: Arc<Engine>,
     slots: FuturesUnordered<BoxFuture<'static, (Found, Met)>>,
     busy: HashSet<TaskId>,
+    /// What has ended since the look under way began: its pages may still show these.
+    ended: HashSet<Entry>,
     waiting: VecDeque<Found>,
     news: News,
     bell: Bell,
@@ -71,6 +77,7 @@ impl Poller {
             engine,
             slots: FuturesUnordered::new(),
             busy: HashSet::new(),
+            ended: HashSet::new(),
             waiting: VecDeque::new(),
             bell: Bell::default(),
             remembered: Remembered::default(),
@@ -92,6 +99,8 @@ impl Poller {
                 self.idle(left, shutdown).await;
                 continue;
             }
+            // A look that began while something was under way may not have seen what that has put back.
+            let saw_all = self.slots.is_empty();
             if let Err(error) = self.poll().await {
                 tracing::warn!("looking for work failed: {error}");
                 self.idle(FAILED_PAUSE, shutdown).await;
@@ -103,7 +112,7 @@ impl Poller {
                 self.rest = (!self.seen.is_partial).then(|| (self.engine.host().instant(), self.pause));
                 continue;
             }
-            if self.engine.options.until_empty && self.slots.is_empty() && !self.is_more_coming().await {
+            if self.engine.options.until_empty && saw_all && !self.is_more_coming().await {
                 return;
             }
             self.rest = Some((self.engine.host().instant(), self.next_pause()));
@@ -176,6 +185,23 @@ impl Poller {
         }
     }
 
+    /// Waits for an answer while what is under way goes on.
+    async fn meanwhile<T>(&mut self, answer: impl Future<Output = T>) -> T {
+        let mut answer = pin!(answer);
+        while !self.slots.is_empty() {
+            match select(answer.as_mut(), self.slots.next()).await {
+                Either::Left((answer, _)) => return answer,
+                Either::Right((ended, _)) => {
+                    if let Some((found, met)) = ended {
+                        self.ended.insert(found.entry.clone());
+                        self.learn(found, &met);
+                    }
+                }
+            }
+        }
+        answer.await
+    }
+
     /// Waits for a while, or for a slot, or for news.
     async fn idle(&mut self, pause: Duration, shutdown: &Shutdown) {
         let host = self.engine.host().clone();
@@ -238,15 +264,27 @@ impl Poller {
     /// Asks for the bell, and looks at the index if there is a reason to.
     async fn poll(&mut self) -> Result<()> {
         // The bell first: what it stands for is then surely seen by the look.
-        let has_rung = !self.seen.is_partial && self.engine.queue.has_rung(&mut self.bell).await?;
+        let has_rung = !self.seen.is_partial && self.has_rung().await?;
         if has_rung {
             self.engine.served.stir();
             self.pause = self.engine.options.polling.min;
         }
         if has_rung || self.engine.served.has_changed() || self.is_look_due()? {
-            self.look(has_rung).await?;
+            let looked = self.look(has_rung).await;
+            if looked.is_err() {
+                // What the bell stood for is still to be seen.
+                self.seen.at = None;
+            }
+            return looked;
         }
         Ok(())
+    }
+
+    async fn has_rung(&mut self) -> Result<bool> {
+        let (queue, mut bell) = (self.engine.queue.clone(), std::mem::take(&mut self.bell));
+        let has_rung = self.meanwhile(queue.has_rung(&mut bell)).await;
+        self.bell = bell;
+        has_rung
     }
 
     fn is_look_due(&self) -> Result<bool> {
@@ -264,17 +302,14 @@ impl Poller {
     async fn look(&mut self, has_rung: bool) -> Result<()> {
         let engine = self.engine.clone();
         self.bell.looked(engine.queue.now()?.earliest);
-        let mut stretches: VecDeque<_> = stretches(&engine, has_rung, self.seen.is_partial).await?.into();
+        let is_partial = self.seen.is_partial;
+        self.ended.clear();
+        let mut stretches: VecDeque<_> =
+            self.meanwhile(stretches(&engine, has_rung, is_partial)).await?.into();
         let (mut stale, mut there) = (Vec::new(), HashSet::new());
         self.seen = Seen { at: Some(engine.host().instant()), ..Seen::default() };
         while let Some(stretch) = stretches.pop_front() {
-            let (look, beyond) = match engine.queue.look(Purpose::Discover, stretch).await {
-                Ok(looked) => looked,
-                Err(error) => {
-                    self.seen.at = None;
-                    return Err(error);
-                }
-            };
+            let (look, beyond) = self.meanwhile(engine.queue.look(Purpose::Discover, stretch)).await?;
             self.sort(look, &mut there, &mut stale)?;
             stretches.extend(beyond);
             if !self.waiting.is_empty() && !stretches.is_empty() {
@@ -299,7 +334,8 @@ impl Poller {
         let now = self.engine.queue.now()?;
         self.seen.next = [self.seen.next, look.next.map(Minute::start)].into_iter().flatten().min();
         for found in look.due {
-            if self.busy.contains(&found.entry.id) || !there.insert(found.entry.clone()) {
+            let is_new = there.insert(found.entry.clone());
+            if !is_new || self.busy.contains(&found.entry.id) || self.ended.contains(&found.entry) {
                 continue;
             }
             match self.remembered.next(&found.entry, now) {
@@ -322,9 +358,10 @@ impl Poller {
     }
 
     async fn sweep(&mut self, stale: Vec<(Found, Next)>) {
+        let engine = self.engine.clone();
         for (found, next) in stale {
             let Ok(now) = self.engine.queue.now() else { return };
-            let (until, next) = match self.engine.queue.sweep(&found).await {
+            let (until, next) = match self.meanwhile(engine.queue.sweep(&found)).await {
                 Ok(Swept::Held(at)) => (at, next),
                 Ok(Swept::Later(at)) => (at, Next::Sweep),
                 Ok(Swept::Fine) => {

@@ -1,0 +1,105 @@
+//! What the command `depth` prints.
+
+use serde_json::json;
+use std::collections::BTreeMap;
+
+use super::{Report, megabytes, per_task, spread};
+use crate::args::Place;
+use crate::depth::{Level, Shift};
+
+impl Report {
+    /// What a worker's process tells the one that has started it.
+    pub(crate) fn shift(shift: &Shift) -> anyhow::Result<()> {
+        println!("{}", serde_json::to_string(shift)?);
+        Ok(())
+    }
+
+    /// All about the depths of one store.
+    pub(crate) fn depth(&mut self, place: Place, levels: &[Level]) {
+        if self.json {
+            let rows: Vec<_> = levels
+                .iter()
+                .map(|level| json!({"waiting": level.waiting, "rounds": level.shifts}))
+                .collect();
+            self.stores.push(json!({"store": place.name(), "depths": rows}));
+            return;
+        }
+        print_requests(place, levels);
+        print_costs(place, levels);
+    }
+}
+
+fn print_requests(place: Place, levels: &[Level]) {
+    println!("{:<7} {:>7} {:>6}  requests for one task, by the ledger", "store", "waiting", "tasks");
+    for level in levels {
+        let tasks: u64 = level.shifts.iter().map(|shift| shift.tasks).sum();
+        let mut requests = BTreeMap::new();
+        for (line, count) in level.shifts.iter().flat_map(|shift| &shift.requests) {
+            *requests.entry(line).or_insert(0) += count;
+        }
+        let requests: Vec<_> =
+            requests.iter().map(|(line, count)| format!("{:.3} {line}", per_task(*count, tasks))).collect();
+        println!("{:<7} {:>7} {tasks:>6}  {}", place.name(), level.waiting, requests.join(", "));
+    }
+    println!();
+}
+
+/// Ratios are against the first depth, in the same round.
+fn print_costs(place: Place, levels: &[Level]) {
+    println!(
+        "{:<7} {:>7} {:>13} {:>8} {:>6} {:>14} {:>8} {:>6} {:>14} {:>9} {:>6}",
+        "store",
+        "waiting",
+        "requests/task",
+        "ms/task",
+        "ratio",
+        "range",
+        "cpu µs",
+        "ratio",
+        "range",
+        "memory MB",
+        "ratio"
+    );
+    for level in levels {
+        let against = |cost: fn(&Shift) -> f64| {
+            spread(
+                level
+                    .shifts
+                    .iter()
+                    .zip(&levels[0].shifts)
+                    .map(move |(shift, first)| cost(shift) / cost(first)),
+            )
+        };
+        let middle = |cost: fn(&Shift) -> f64| spread(level.shifts.iter().map(cost)).0;
+        let ((time, time_range), (cpu, cpu_range)) = (against(ms), against(cpu_us));
+        println!(
+            "{:<7} {:>7} {:>13.3} {:>8.3} {time:>6.2} {time_range:>14} {:>8.0} {cpu:>6.2} {cpu_range:>14} {:>9.1} {:>6.2}",
+            place.name(),
+            level.waiting,
+            middle(requests),
+            middle(ms),
+            middle(cpu_us),
+            middle(memory),
+            against(memory).0,
+        );
+    }
+    println!();
+}
+
+fn requests(shift: &Shift) -> f64 {
+    per_task(shift.requests.values().sum(), shift.tasks)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 tasks")]
+fn ms(shift: &Shift) -> f64 {
+    shift.seconds * 1e3 / shift.tasks as f64
+}
+
+#[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 tasks")]
+fn cpu_us(shift: &Shift) -> f64 {
+    shift.cpu_seconds * 1e6 / shift.tasks as f64
+}
+
+fn memory(shift: &Shift) -> f64 {
+    megabytes(shift.memory_peak)
+}
