@@ -165,12 +165,13 @@ impl Client {
         self.put_knowing(purpose, key, body, when, &|_| false).await
     }
 
-    /// Writes a hint whatever stands there: sent once and not repeated, because a hint that is late is worth little.
+    /// Writes a hint whatever stands there: sent once and not repeated, because a hint that is late is worth little. A store
+    /// that asks to slow down has it from others: that is as good.
     pub async fn put_hint(&self, purpose: Purpose, key: &str, body: Bytes) -> Result<()> {
         keys::check_key(key)?;
         match self.put_once(purpose, key, &body, &When::Always).await {
-            Ok(_) => Ok(()),
-            Err(failure) => Err(failure.error),
+            Err(failure) if failure.cause != Cause::Throttled => Err(failure.error),
+            _ => Ok(()),
         }
     }
 
