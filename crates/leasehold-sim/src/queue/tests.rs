@@ -9,7 +9,7 @@ fn play(seed: u64, options: &Options) -> Report {
 #[test]
 fn one_seed_gives_one_trace() {
     let options = Options { full: true, ..Options::default() };
-    for seed in 0..20 {
+    for seed in 0..50 {
         let (first, second) = (play(seed, &options), play(seed, &options));
         assert!(first.trace == second.trace, "seed {seed} gave two traces");
         assert_eq!(first, second);
@@ -18,7 +18,7 @@ fn one_seed_gives_one_trace() {
 
 #[test]
 fn the_queue_keeps_its_promises_whatever_goes_wrong() {
-    for seed in 1_000..1_150 {
+    for seed in 1_000..1_350 {
         play(seed, &Options::default());
     }
 }
@@ -26,7 +26,7 @@ fn the_queue_keeps_its_promises_whatever_goes_wrong() {
 /// More of the same, beside it: a machine has more than one core.
 #[test]
 fn the_queue_keeps_its_promises_whatever_else_goes_wrong() {
-    for seed in 1_150..1_300 {
+    for seed in 1_350..1_700 {
         play(seed, &Options::default());
     }
 }
@@ -34,7 +34,7 @@ fn the_queue_keeps_its_promises_whatever_else_goes_wrong() {
 #[test]
 fn the_queue_keeps_its_promises_on_a_bad_day() {
     let options = Options { faults: Faults::mild(), ..Options::default() };
-    for seed in 2_000..2_100 {
+    for seed in 2_000..2_300 {
         play(seed, &options);
     }
 }
