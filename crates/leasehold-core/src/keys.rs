@@ -12,6 +12,7 @@
 //! | `unique/{hash}.json` | an idempotency record | producer (*absent*) | its expiry |
 //! | `index/bell` | that something was made pending (a ring) | everyone who makes a task pending | overwritten |
 //! | `shard-leases/{first}.json` | the lease on a group of shards | workers | never: released or taken over |
+//! | `duty-leases/{duty}.json` | the lease on a duty that one worker does for all | workers | never: released or taken over |
 //! | `workers/{id}.lease.json` | the lease on a worker's name | the worker | a week after it ran out |
 //! | `probe/{name}/…` | throw-away objects | `leasehold doctor`, the first connection | at the end of the probe |
 //!
@@ -77,6 +78,9 @@ pub const SHARD_LEASES: &str = "shard-leases/";
 pub fn shard_lease(group: &ShardRange) -> String {
     format!("{SHARD_LEASES}{}.json", group.first)
 }
+
+/// The lease on looking for lost claims, among workers that do not divide the shards.
+pub const RECOVERY_LEASE: &str = "duty-leases/recover.json";
 
 /// What the keys of all workers' own objects begin with.
 pub const WORKERS: &str = "workers/";

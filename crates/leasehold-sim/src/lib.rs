@@ -13,6 +13,7 @@
 //! | [`faults`], `trouble` | what goes wrong with requests; with processes and clocks |
 //! | [`trace`], [`alarm`], [`failed`] | what happened, what was wrong, how to see it again |
 //! | [`chance`] | one seed, one sequence, for ever |
+//! | [`cost`] | the bill: the same code for a day, every request counted |
 //! | [`scenario`], [`counters`], [`queue`] | what is played in a world |
 //!
 //! What runs here must draw no chance of its own: `tokio::select!` only with `biased;`, `futures::select_biased!`
@@ -24,6 +25,7 @@
 pub mod alarm;
 pub mod bucket;
 pub mod chance;
+pub mod cost;
 pub mod counters;
 pub mod executor;
 pub mod failed;

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ const LINES_KEPT: usize = 300;
 #[derive(Debug, Clone)]
 pub struct Trace {
     kept: Arc<Mutex<Kept>>,
+    is_silent: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
@@ -32,7 +34,12 @@ impl Trace {
     #[must_use]
     pub fn new() -> Self {
         let kept = Kept { lines: VecDeque::new(), lines_max: LINES_KEPT, count: 0, hash: HASH_START };
-        Self { kept: Arc::new(Mutex::new(kept)) }
+        Self { kept: Arc::new(Mutex::new(kept)), is_silent: Arc::default() }
+    }
+
+    /// Takes no more lines: for runs that only count.
+    pub fn silence(&self) {
+        self.is_silent.store(true, Relaxed);
     }
 
     /// Keeps every line from now on.
@@ -42,6 +49,9 @@ impl Trace {
 
     /// Adds a line: when, who, what.
     pub fn line(&self, at: Duration, who: &str, what: impl fmt::Display) {
+        if self.is_silent.load(Relaxed) {
+            return;
+        }
         let line = format!("{}.{:06} {who} {what}", at.as_secs(), at.subsec_micros());
         let mut kept = self.kept();
         kept.hash = hash(hash(kept.hash, line.as_bytes()), b"\n");

@@ -13,6 +13,7 @@ use std::time::Duration;
 use crate::remember::{CORRUPT_PAUSE, Next, Remembered};
 use crate::run::Engine;
 use crate::shutdown::{Shutdown, Stage};
+use crate::turn::{self, Turn};
 
 /// How often expired idempotency records are looked for, on average per worker.
 const KEYS_EVERY: Duration = Duration::from_mins(30);
@@ -20,7 +21,7 @@ const KEYS_EVERY: Duration = Duration::from_mins(30);
 /// Does the duties until told to stop.
 pub(crate) async fn run(engine: Arc<Engine>, shutdown: Shutdown) {
     let host = engine.host().clone();
-    let mut recover = Recover::default();
+    let mut recover = Recover::new(&engine);
     // Not all at once after a restart of everything.
     let mut keys_at = host.instant();
     let mut keys_pause = host.random_below(KEYS_EVERY);
@@ -37,6 +38,7 @@ pub(crate) async fn run(engine: Arc<Engine>, shutdown: Shutdown) {
         let every = engine.options.recover_every;
         let pause = every.mul_f64(0.9) + host.random_below(every / 5);
         if let Either::Right(_) = select(host.sleep(pause), Box::pin(shutdown.reached(Stage::Drain))).await {
+            recover.stop().await;
             return;
         }
     }
@@ -54,31 +56,58 @@ fn is_first(engine: &Engine) -> bool {
 /// While nothing waits, nothing runs and the bell is silent, nobody can be lost: then the index is left alone until the
 /// next sweep. Nothing runs if there was no ready entry, and *after that* no lease entry: a claim writes the one before it
 /// removes the other.
-#[derive(Default)]
 struct Recover {
     remembered: Remembered,
+    /// None if it does not matter what others do.
+    turn: Option<Turn>,
     /// When the lease entries were last listed, and whether nothing waited and nothing ran.
     listed: Option<(Instant, bool)>,
 }
 
 impl Recover {
+    /// Whoever serves all shards with others like it takes turns with them. A short lease runs out before a turn would.
+    fn new(engine: &Engine) -> Self {
+        let is_alone = engine.options.leasing.is_some() || engine.options.shards.is_some();
+        let is_hasty = engine.options.lease < turn::TTL * 3 / 2;
+        let turn = Turn::new(&engine.queue, &engine.id, keys::RECOVERY_LEASE);
+        let turn = turn.ok().filter(|_| !is_alone && !is_hasty);
+        Self { remembered: Remembered::default(), turn, listed: None }
+    }
+
+    async fn stop(&mut self) {
+        if let Some(turn) = &mut self.turn {
+            turn.pass_on().await;
+        }
+    }
+
     /// Whether there may be someone who is lost.
     fn is_due(&self, engine: &Engine) -> bool {
         let was_stirred = engine.served.was_stirred();
         let Some((at, was_quiet)) = self.listed else { return true };
-        let is_quiet = was_quiet && !was_stirred && engine.served.is_ready_empty();
+        // A claim in one's own shard leaves no lease entry: those that there are come from others.
+        let is_leased = engine.options.leasing.is_some();
+        let is_quiet = was_quiet && (is_leased || !was_stirred && engine.served.is_ready_empty());
         !is_quiet || engine.host().instant().since(at) >= engine.options.sweep_every
     }
 
     async fn tick(&mut self, engine: &Engine) -> Result<()> {
         if !self.is_due(engine) {
+            self.stop().await;
+            return Ok(());
+        }
+        if let Some(turn) = &mut self.turn
+            && !turn.is_ours().await?
+        {
+            // Until we have seen for ourselves that all is quiet, the one whose turn it is may be lost.
+            self.listed = None;
             return Ok(());
         }
         let (at, is_ready_empty) = (engine.host().instant(), engine.served.is_ready_empty());
         self.listed = None;
         let stretches = engine.served.stretches(Index::Lease, engine.queue.now()?, None);
         let look = engine.queue.discover(Purpose::Sweep, stretches).await?;
-        self.listed = Some((at, is_ready_empty && look.due.is_empty() && look.next.is_none()));
+        let is_waiting = engine.options.leasing.is_none() && !is_ready_empty;
+        self.listed = Some((at, !is_waiting && look.due.is_empty() && look.next.is_none()));
         for key in &look.odd {
             engine.report(&format!("`{key}` is not an index entry"));
         }

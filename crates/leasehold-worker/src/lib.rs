@@ -19,6 +19,7 @@
 //! | [`remember`] | entries that are not to be looked at again before a certain moment |
 //! | `shards` | divides the shards with other workers |
 //! | `served` | which shards are served |
+//! | `turn` | which of many equal workers does a duty |
 //! | [`duties`] | what the monitor does |
 //! | [`mod@run`] | a worker from start to end |
 
@@ -33,6 +34,7 @@ pub mod run;
 mod served;
 mod shards;
 pub mod shutdown;
+mod turn;
 
 pub use handler::{Context, TaskError};
 pub use options::{Polling, ShardLeasing, WorkerOptions};

@@ -63,8 +63,8 @@ struct Seen {
     at: Option<Instant>,
     /// The first minute that had not begun and has entries.
     next: Option<StoreTime>,
-    /// There was something to claim. What comes after it is seen only by another look.
-    had_work: bool,
+    /// The ready entries that it has shown and that may still wait.
+    waiting: HashSet<Entry>,
     /// It did not see the whole index.
     is_partial: bool,
 }
@@ -133,7 +133,11 @@ impl Poller {
         let mut held = Vec::new();
         for (found, next) in self.remembered.recall(now) {
             match next {
-                Next::Claim => self.waiting.push_back(found),
+                Next::Claim => {
+                    // What becomes due was not rung for.
+                    self.engine.served.stir();
+                    self.waiting.push_back(found);
+                }
                 Next::Recover | Next::Sweep => held.push((found, next)),
             }
         }
@@ -158,22 +162,15 @@ impl Poller {
         Some(recall.map_or(left, |recall| recall.min(left))).filter(|left| !left.is_zero())
     }
 
-    /// The usual pause, or less if a look is due before: another minute begins, or the bell stands for more.
+    /// The usual pause, or less if another minute begins before.
     fn next_pause(&self) -> Duration {
         let usual = self.pause.mul_f64(0.9) + self.engine.host().random_below(self.pause / 5);
-        let minute = self.seen.next.and_then(|at| self.until_possible(at));
-        let again = self.bell.look_again_at().and_then(|at| self.until_certain(at));
-        [minute, again].into_iter().flatten().fold(usual, Duration::min)
+        self.seen.next.and_then(|at| self.until_possible(at)).map_or(usual, |minute| minute.min(usual))
     }
 
     /// How long it is until *now* may have reached this moment.
     fn until_possible(&self, at: StoreTime) -> Option<Duration> {
         Some(at.since(self.engine.queue.now().ok()?.latest_known()).max(AGAIN_MIN))
-    }
-
-    /// How long it is until *now* has reached this moment beyond doubt.
-    fn until_certain(&self, at: StoreTime) -> Option<Duration> {
-        Some(at.since(self.engine.queue.now().ok()?.earliest).max(AGAIN_MIN))
     }
 
     /// Waits for one slot to become free.
@@ -232,8 +229,18 @@ impl Poller {
         }
     }
 
+    /// Whether nothing waits here: all that was seen is ours, or others have it.
+    fn is_ready_empty(&self) -> bool {
+        self.seen.waiting.is_empty() && !self.seen.is_partial
+    }
+
     fn learn(&mut self, found: Found, met: &Met) {
         self.busy.remove(&found.entry.id);
+        if matches!(met, Met::Claimed(_) | Met::Held(_) | Met::Stale)
+            && self.seen.waiting.remove(&found.entry)
+        {
+            self.engine.served.saw_ready(self.is_ready_empty());
+        }
         let Ok(now) = self.engine.queue.now() else { return };
         let soon = now.latest_known();
         let (until, next) = match met {
@@ -263,11 +270,13 @@ impl Poller {
 
     /// Asks for the bell, and looks at the index if there is a reason to.
     async fn poll(&mut self) -> Result<()> {
+        if self.engine.served.is_nothing(self.engine.queue.now()?) {
+            return Ok(());
+        }
         // The bell first: what it stands for is then surely seen by the look.
         let has_rung = !self.seen.is_partial && self.has_rung().await?;
         if has_rung {
             self.engine.served.stir();
-            self.pause = self.engine.options.polling.min;
         }
         if has_rung || self.engine.served.has_changed() || self.is_look_due()? {
             let looked = self.look(has_rung).await;
@@ -291,7 +300,6 @@ impl Poller {
         let Some(at) = self.seen.at else { return Ok(true) };
         let now = self.engine.queue.now()?;
         Ok(self.seen.is_partial
-            || self.seen.had_work
             || self.engine.options.until_empty
             || self.seen.next.is_some_and(|at| now.is_due(at))
             || self.bell.look_again_at().is_some_and(|at| now.has_reached(at))
@@ -320,8 +328,8 @@ impl Poller {
         if !self.seen.is_partial {
             self.remembered.keep(|entry| there.contains(entry));
         }
-        self.seen.had_work = !self.waiting.is_empty();
-        engine.served.saw_ready(there.is_empty() && self.busy.is_empty() && !self.seen.is_partial);
+        self.seen.waiting = there;
+        engine.served.saw_ready(self.is_ready_empty());
         self.start_anywhere();
         self.sweep(stale).await;
         Ok(())

@@ -68,6 +68,11 @@ impl Served {
         self.ranges(now).iter().any(|range| range.contains(shard))
     }
 
+    /// Whether nothing is served at this moment.
+    pub(crate) fn is_nothing(&self, now: Now) -> bool {
+        self.ranges(now).is_empty()
+    }
+
     /// Whether what is to be leased was leased once: before that, nothing to serve does not mean that nothing is left.
     pub(crate) fn is_settled_in(&self) -> bool {
         self.is_settled_in.load(SeqCst)

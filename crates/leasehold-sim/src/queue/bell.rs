@@ -18,8 +18,9 @@ use crate::world::World;
 const POLL: Duration = Duration::from_secs(2);
 /// What is not rung for is seen after this.
 const SWEEP: Duration = Duration::from_mins(1);
-/// A poll with its jitter, the second look after a ring, and the width of *now*.
-const SEEN_WITHIN: Duration = Duration::from_secs(6);
+/// Two polls with their jitter: what was not rung for is seen by the second look, which is made at the next poll that is
+/// a second later by the narrowest that *now* can be known.
+const SEEN_WITHIN: Duration = Duration::from_secs(7);
 const DIGITS: u8 = 2;
 
 /// When tasks were made due, and when they started, by virtual time.

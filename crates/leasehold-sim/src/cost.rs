@@ -1,0 +1,248 @@
+//! The bill: the real producers and workers for a day of virtual time, with nothing going wrong, and every request counted.
+//!
+//! Tasks come at random moments, evenly over the time, from a few producers; workers are started at the beginning and
+//! stay. What is counted is everything from the first connection to the last settlement, as the provider would.
+
+use leasehold_core::{Error, NewTask, Result, ShardLen};
+use leasehold_queue::{Queue, QueueConfig};
+use leasehold_store::{Client, Host, HostExt, Prices, Purpose, Verb};
+use leasehold_worker::{Context, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use crate::faults::Faults;
+use crate::host::SimHost;
+use crate::world::World;
+
+/// Tasks come from so many processes.
+const PRODUCERS: u64 = 4;
+/// What is still under way at the end of the time is waited for.
+const REST: Duration = Duration::from_mins(10);
+const SETTLE: Duration = Duration::from_secs(10);
+
+/// How workers find work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// All look at all shards.
+    Shared,
+    /// They divide the shards among themselves.
+    Leased,
+}
+
+impl Mode {
+    /// The mode of this name.
+    pub fn named(name: &str) -> Result<Self> {
+        match name {
+            "shared" => Ok(Self::Shared),
+            "leased" => Ok(Self::Leased),
+            "direct" => Err(Error::invalid("direct dispatch is not built yet; there are shared and leased")),
+            _ => Err(Error::invalid(format!("mode `{name}` is not known; there are shared and leased"))),
+        }
+    }
+
+    /// What was estimated for a month with 50 workers and 100,000 tasks a day on AWS, before anything was built.
+    #[must_use]
+    pub fn estimate(self) -> f64 {
+        match self {
+            Self::Shared => 56.0,
+            Self::Leased => 77.0,
+        }
+    }
+}
+
+/// What a cluster does all day.
+#[derive(Debug, Clone)]
+pub struct Workload {
+    /// How many workers there are.
+    pub workers: u64,
+    /// How many tasks are submitted each day.
+    pub tasks_per_day: u64,
+    /// For how long.
+    pub days: f64,
+    /// How work is found.
+    pub mode: Mode,
+    /// How many digits name a shard.
+    pub shard_len: ShardLen,
+    /// How long a handler takes.
+    pub handler: Duration,
+}
+
+/// What was counted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Bill {
+    /// Requests by purpose and verb.
+    pub requests: BTreeMap<(Purpose, Verb), u64>,
+    /// Tasks that were completed.
+    pub tasks: u64,
+    /// How long it was, in virtual time.
+    pub days: f64,
+    /// Steps of the simulator.
+    pub steps: u64,
+}
+
+impl Bill {
+    /// All requests with a verb.
+    #[must_use]
+    pub fn verb(&self, verb: Verb) -> u64 {
+        self.requests.iter().filter(|((_, of), _)| *of == verb).map(|(_, count)| count).sum()
+    }
+
+    /// US dollars for a month of 30 days.
+    #[must_use]
+    pub fn per_month(&self, prices: &Prices) -> f64 {
+        let total: f64 = self.requests.iter().map(|((_, verb), count)| prices.cost(*verb, *count)).sum();
+        total / self.days * 30.0
+    }
+}
+
+impl Workload {
+    fn duration(&self) -> Duration {
+        Duration::from_hours(24).mul_f64(self.days)
+    }
+
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "tasks are counted in millions"
+    )]
+    fn tasks(&self) -> u64 {
+        (self.tasks_per_day as f64 * self.days).round() as u64
+    }
+
+    /// Refuses what makes no sense, or would take for ever.
+    pub fn check(&self) -> Result<()> {
+        if self.workers == 0 || self.workers > 10_000 {
+            return Err(Error::invalid("a bill is made for 1 to 10,000 workers"));
+        }
+        if !(self.days > 0.0 && self.days <= 31.0) {
+            return Err(Error::invalid("a bill is made for up to 31 days"));
+        }
+        if self.tasks() > 10_000_000 {
+            return Err(Error::invalid("more than ten million tasks: take fewer days"));
+        }
+        Ok(())
+    }
+
+    /// Plays it; `progress` is told how many tasks are done.
+    pub fn play(&self, seed: u64, mut progress: impl FnMut(u64)) -> Result<Bill> {
+        self.check()?;
+        let mut world = World::new(seed, Faults::none()).called("cost");
+        world.trace().silence();
+        let (done, mut clients) = (Arc::new(AtomicU64::new(0)), Vec::new());
+        for number in 0..self.workers {
+            let (host, client) = world.process(&format!("worker {number}"));
+            clients.push(client.clone());
+            world.spawn(host.process(), work(self.clone(), number, host, client, done.clone()));
+        }
+        for number in 0..PRODUCERS {
+            let (host, client) = world.process(&format!("producer {number}"));
+            clients.push(client.clone());
+            world.spawn(host.process(), produce(self.clone(), number, host, client));
+        }
+        let failed = |failed: crate::Failed| Error::new(leasehold_core::Kind::Internal, failed.to_string());
+        let part = self.duration() / 100;
+        for _ in 0..100 {
+            world.run_for(part).map_err(failed)?;
+            progress(done.load(Relaxed));
+        }
+        let all = self.tasks();
+        if done.load(Relaxed) < all {
+            world.run_until(|| done.load(Relaxed) >= all, REST).map_err(failed)?;
+        }
+        // What the last handlers have done is still to be written down.
+        world.run_for(SETTLE).map_err(failed)?;
+        let mut requests = BTreeMap::new();
+        for client in &clients {
+            for (line, count) in client.ledger().snapshot().lines() {
+                *requests.entry((line.purpose, line.verb)).or_default() += count.requests;
+            }
+        }
+        let days = world.now().as_secs_f64() / 86_400.0;
+        Ok(Bill { requests, tasks: done.load(Relaxed), days, steps: world.steps() })
+    }
+}
+
+async fn connect(workload: &Workload, client: Client) -> Queue {
+    let config = QueueConfig { shard_prefix_len: workload.shard_len.digits(), ..QueueConfig::default() };
+    Queue::with_config(client, config).await.expect("nothing goes wrong here")
+}
+
+async fn produce(workload: Workload, number: u64, host: Arc<SimHost>, client: Client) {
+    let queue = connect(&workload, client).await;
+    let tasks = workload.tasks() / PRODUCERS + u64::from(number < workload.tasks() % PRODUCERS);
+    let length = workload.duration();
+    let mut moments: Vec<_> = (0..tasks).map(|_| host.random_below(length)).collect();
+    moments.sort_unstable();
+    let began = host.instant();
+    for moment in moments {
+        let passed = host.instant().since(began);
+        host.sleep(moment.saturating_sub(passed)).await;
+        let order = NewTask::new("work", Value::Null).expect("it is a good name");
+        queue.submit_task(order).await.expect("nothing goes wrong here");
+    }
+}
+
+async fn work(workload: Workload, number: u64, host: Arc<SimHost>, client: Client, done: Arc<AtomicU64>) {
+    let queue = connect(&workload, client).await;
+    let leasing = (workload.mode == Mode::Leased).then(ShardLeasing::default);
+    let options = WorkerOptions { leasing, ..WorkerOptions::default() };
+    let worker =
+        Worker::new(queue, &format!("w{number:05}"), None).expect("it is a good name").options(options);
+    let worker = worker.handle("work", move |_: Context, _: Value| {
+        let (asleep, done) = (host.sleep(workload.handler), done.clone());
+        async move {
+            asleep.await;
+            done.fetch_add(1, Relaxed);
+            Ok::<_, TaskError>(())
+        }
+    });
+    let worker = worker.expect("it is a good name");
+    worker.run(Shutdown::default()).await.expect("its options are good");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn small(mode: Mode) -> Bill {
+        let workload = Workload {
+            workers: 5,
+            tasks_per_day: 24_000,
+            days: 1.0 / 24.0,
+            mode,
+            shard_len: ShardLen::DEFAULT,
+            handler: Duration::from_secs(1),
+        };
+        workload.play(1, |_| {}).unwrap()
+    }
+
+    fn count(bill: &Bill, purpose: Purpose, verb: Verb) -> u64 {
+        bill.requests.get(&(purpose, verb)).copied().unwrap_or(0)
+    }
+
+    #[test]
+    fn an_hour_of_a_thousand_tasks_costs_what_the_protocol_says() {
+        for (mode, claim_puts) in [(Mode::Shared, 2), (Mode::Leased, 1)] {
+            let bill = small(mode);
+            assert_eq!(bill.tasks, 1_000);
+            let rings = count(&bill, Purpose::Submit, Verb::Put) - 2 * bill.tasks;
+            assert!(rings <= bill.tasks, "{mode:?}: {rings} rings");
+            let claims = count(&bill, Purpose::Claim, Verb::Put);
+            // Workers that meet at a task lose a put and read once more.
+            assert!(
+                (1_000 * claim_puts..1_200 * claim_puts).contains(&claims),
+                "{mode:?}: {claims} puts to claim"
+            );
+            assert_eq!(count(&bill, Purpose::Settle, Verb::Put), 1_000, "{mode:?}");
+        }
+    }
+
+    #[test]
+    fn one_seed_gives_one_bill() {
+        assert_eq!(small(Mode::Leased), small(Mode::Leased));
+    }
+}
