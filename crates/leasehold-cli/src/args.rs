@@ -5,7 +5,7 @@ mod reference;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
-use crate::commands::{get, list, operate, overview, submit, submit_many, tail, worker};
+use crate::commands::{cost, get, list, operate, overview, submit, submit_many, tail, worker};
 
 /// Below the options of the command itself.
 const GLOBAL: &str = "Options of every command";
@@ -100,6 +100,11 @@ pub(crate) enum Command {
     /// Print tasks as they change from now on, until interrupted
     #[command(after_help = "Example:\n  leasehold tail --every 5")]
     Tail(tail::Tail),
+    /// What a workload would cost in a month: the real code in virtual time, every request counted
+    #[command(
+        after_help = "Example:\n  leasehold cost --workers 50 --tasks-per-day 100000 --mode leased --provider aws"
+    )]
+    Cost(cost::Cost),
     /// Find out whether a store is good enough: it must honour conditions, list at once and tell the time
     #[command(after_help = "Example:\n  leasehold doctor --store s3://my-bucket/tasks")]
     Doctor,

@@ -1,6 +1,7 @@
 //! One file per command, or per family of commands.
 
 mod config;
+pub(crate) mod cost;
 mod demo;
 mod doctor;
 mod exec;
@@ -33,6 +34,7 @@ pub(crate) async fn run(args: Args, printer: &Printer, shutdown: Shutdown) -> an
         Command::Config { command: ConfigCommand::Paths } => config::paths(&around, printer),
         Command::Config { command: ConfigCommand::Show } => config::show(&settings()?, printer),
         Command::Completions { shell } => completions(*shell),
+        Command::Cost(args) => cost::run(args, printer)?,
         Command::Demo => demo::run(printer, shutdown).await?,
         Command::Doctor => doctor::run(client(&settings()?.queue)?, printer).await?,
         _ => with_queue(args.command, &settings()?, printer, shutdown).await?,
@@ -80,7 +82,11 @@ async fn with_queue(
         Command::Check(args) => overview::check(queue, &args, printer).await,
         Command::Stats => overview::stats(queue, printer).await,
         Command::Tail(args) => tail::run(queue, &args, printer, &shutdown).await,
-        Command::Demo | Command::Doctor | Command::Config { .. } | Command::Completions { .. } => Ok(()),
+        Command::Cost(_)
+        | Command::Demo
+        | Command::Doctor
+        | Command::Config { .. }
+        | Command::Completions { .. } => Ok(()),
     }
 }
 
