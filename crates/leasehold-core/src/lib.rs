@@ -9,6 +9,7 @@
 //! | [`ids`] | random names: of writes, of processes |
 //! | [`keys`] | every path in the store, and who may write it |
 //! | [`limits`] | every bound, with its reason (promise P10) |
+//! | [`moved`] | the mark that a task leaves where it was when the number of shards changes |
 //! | [`new_task`] | what a producer asks for, checked |
 //! | [`record`] | how a task is written down |
 //! | [`retry`] | when a failed task runs again |
@@ -21,6 +22,7 @@ pub mod error;
 pub mod ids;
 pub mod keys;
 pub mod limits;
+pub mod moved;
 pub mod new_task;
 pub mod record;
 pub mod retry;

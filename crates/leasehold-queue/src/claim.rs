@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::connect::Queue;
 use crate::discover::Found;
+use crate::layout::Intent;
 use crate::tasks::{Loaded, Moved};
 
 /// A task that is ours for a while.
@@ -76,6 +77,7 @@ impl Queue {
         handles: &(dyn Fn(&TaskType) -> bool + Sync),
     ) -> Result<Met> {
         let entry = &found.entry;
+        self.may(Intent::Change).await?;
         let loaded = match self.load(Purpose::Claim, &entry.id).await {
             Ok(Some(loaded)) => loaded,
             Ok(None) => return Ok(Met::Ahead),

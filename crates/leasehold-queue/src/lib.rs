@@ -6,6 +6,7 @@
 //! | module | what it does |
 //! | --- | --- |
 //! | [`connect`] | opens a queue, or founds it; refuses clients that disagree with it (promise P8) |
+//! | [`layout`] | asks `queue.json` again in time, and says what may be written by it |
 //! | [`mod@submit`] | puts tasks in, pointer first |
 //! | [`unique`] | submits only once under an idempotency key |
 //! | [`discover`] | finds entries that are due |
@@ -16,12 +17,17 @@
 //! | [`inspect`] | get, list, wait, count |
 //! | [`purge`] | removes what is past its retention |
 //! | [`check`] | looks at everything, and repairs |
+//! | [`migrate`] | changes the number of shards while everything goes on |
+//! | `follow` | finds tasks that have moved to a shard of another length |
 
 pub mod check;
 pub mod claim;
 pub mod connect;
 pub mod discover;
+mod follow;
 pub mod inspect;
+pub mod layout;
+pub mod migrate;
 pub mod operate;
 pub mod purge;
 pub mod settle;
@@ -34,6 +40,7 @@ pub use claim::{Claimed, Met};
 pub use connect::{Agreement, News, Queue, QueueOptions};
 pub use discover::Found;
 pub use inspect::{Filter, Stats};
+pub use migrate::{MigrateOptions, Migrated, Plan, Progress};
 pub use operate::Operated;
 pub use settle::{Renewal, Settlement};
 pub use submit::Submitted;

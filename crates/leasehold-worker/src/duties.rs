@@ -16,16 +16,23 @@ use crate::shutdown::{Shutdown, Stage};
 /// How often expired idempotency records are looked for, on average per worker.
 const KEYS_EVERY: Duration = Duration::from_mins(30);
 
-/// Does the duties until told to stop.
-pub(crate) async fn run(engine: Arc<Engine>, shutdown: Shutdown) {
+/// Does the duties until told to stop. Fails when they can never be done again by this worker.
+pub(crate) async fn run(engine: Arc<Engine>, shutdown: Shutdown) -> Result<()> {
     let host = engine.host().clone();
     let mut recover = Recover::default();
     // Not all at once after a restart of everything.
     let mut keys_at = host.instant();
     let mut keys_pause = host.random_below(KEYS_EVERY);
     loop {
-        if let Err(error) = recover.tick(&engine).await {
-            tracing::warn!("recovery failed: {error}");
+        match engine.queue.may_change().await {
+            Err(error) if error.kind() == Kind::Invalid => return Err(error),
+            // While the queue is being migrated there is nothing to be done here.
+            Err(error) => tracing::debug!("no duties for now: {error}"),
+            Ok(()) => {
+                if let Err(error) = recover.tick(&engine).await {
+                    tracing::warn!("recovery failed: {error}");
+                }
+            }
         }
         if host.instant().since(keys_at) >= keys_pause {
             if let Err(error) = remove_expired_keys(&engine).await {
@@ -36,7 +43,7 @@ pub(crate) async fn run(engine: Arc<Engine>, shutdown: Shutdown) {
         let every = engine.options.recover_every;
         let pause = every.mul_f64(0.9) + host.random_below(every / 5);
         if let Either::Right(_) = select(host.sleep(pause), Box::pin(shutdown.reached(Stage::Drain))).await {
-            return;
+            return Ok(());
         }
     }
 }

@@ -7,7 +7,7 @@
 use futures::StreamExt;
 use futures::future::{BoxFuture, Either, select, select_all};
 use futures::stream::FuturesUnordered;
-use leasehold_core::{Entry, Index, Result, StoreTime, TaskId};
+use leasehold_core::{Entry, Index, Kind, Result, StoreTime, TaskId};
 use leasehold_queue::discover::{Look, lists_of};
 use leasehold_queue::sweep::Swept;
 use leasehold_queue::{Found, Met, News};
@@ -29,7 +29,7 @@ const AHEAD_PAUSE: Duration = Duration::from_secs(1);
 const AHEAD_PAUSE_MAX: Duration = Duration::from_mins(1);
 /// Shortest pause before something known to be due: a look that comes a moment early is a look for nothing.
 const AGAIN_MIN: Duration = Duration::from_millis(10);
-/// Pause after a look that failed.
+/// Pause after a look that failed, and while nothing may be claimed.
 const FAILED_PAUSE: Duration = Duration::from_secs(1);
 /// A worker that stops when there is nothing left waits for what is due so soon.
 const SOON: Duration = Duration::from_mins(1);
@@ -69,9 +69,23 @@ impl Poller {
         }
     }
 
-    /// Polls until told to stop, or until there is nothing left to do.
-    pub(crate) async fn run(&mut self, shutdown: &Shutdown) {
+    /// Polls until told to stop, or until there is nothing left to do. Fails when this worker can never claim again.
+    pub(crate) async fn run(&mut self, shutdown: &Shutdown) -> Result<()> {
+        let mut is_paused = false;
         while shutdown.stage() == Stage::Go {
+            if let Err(error) = self.engine.queue.may_change().await {
+                if error.kind() == Kind::Invalid {
+                    return Err(error);
+                }
+                // The queue is being migrated, or out of reach: what is held goes on, and so does this later.
+                if !is_paused {
+                    tracing::warn!("nothing is claimed for now: {error}");
+                }
+                is_paused = true;
+                self.idle(FAILED_PAUSE, shutdown).await;
+                continue;
+            }
+            is_paused = false;
             self.recall().await;
             self.fill();
             if self.slots.len() >= self.engine.options.concurrency {
@@ -93,11 +107,12 @@ impl Poller {
                 continue;
             }
             if self.engine.options.until_empty && self.slots.is_empty() && !self.is_more_coming().await {
-                return;
+                return Ok(());
             }
             self.wait = self.until_next();
             self.pause = self.engine.options.polling.slower(self.pause);
         }
+        Ok(())
     }
 
     /// Takes up again what was seen before and whose moment has come.

@@ -8,6 +8,7 @@ mod crashes;
 mod inspecting;
 mod keys;
 mod life;
+mod migrating;
 mod operating;
 mod purging;
 mod races;

@@ -1,6 +1,7 @@
 //! A world for one queue: a store in memory, a clock that a test moves, a stage on which requests fail.
 
 pub(crate) mod audit;
+pub(crate) mod migrations;
 pub(crate) mod operations;
 pub(crate) mod recovery;
 pub(crate) mod stage;
