@@ -9,6 +9,7 @@ mod inspecting;
 mod keys;
 mod life;
 mod migrating;
+mod migrating_crashes;
 mod operating;
 mod purging;
 mod races;

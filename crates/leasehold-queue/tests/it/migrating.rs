@@ -173,7 +173,7 @@ async fn a_submit_that_outlives_the_layout_is_not_acknowledged() {
     let new = reconnected(&world).await;
     migrate(&new.queue, 2).await.unwrap();
     assert_all_of(&world.store, 2, "what landed late was moved").await;
-    recover(&new, LONG, "landed late").await;
+    recover(&reconnected(&world).await, LONG, "landed late").await;
     let key = audit::keys(&world.store, "tasks/").await.pop().unwrap();
     assert_eq!(audit::value(&world.store, &key).await.unwrap()["status"], "completed");
 }

@@ -52,11 +52,17 @@ pub(crate) fn order() -> NewTask {
 
 impl World {
     pub(crate) async fn new() -> Self {
+        Self::with_shards(QueueOptions::default().shard_prefix_len).await
+    }
+
+    /// The same with shards of so many digits.
+    pub(crate) async fn with_shards(shard_prefix_len: Option<u8>) -> Self {
         let host = FakeHost::new();
         let as_host: Arc<dyn Host> = Arc::new(host.clone());
         let store = Arc::new(MemoryStore::new(&as_host));
         let client = Client::new(store.clone(), as_host);
-        let queue = Queue::connect(client, QueueOptions::default()).await.unwrap();
+        let options = QueueOptions { shard_prefix_len, ..QueueOptions::default() };
+        let queue = Queue::connect(client, options).await.unwrap();
         Self { host, store, queue }
     }
 

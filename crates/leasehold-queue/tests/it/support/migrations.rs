@@ -26,6 +26,11 @@ pub(crate) async fn switch(queue: &Queue, to: u8) -> Result<Migrated> {
     queue.migrate(to, &MigrateOptions { sweeps: false, ..options() }, &quiet).await
 }
 
+/// Until everything is back.
+pub(crate) async fn turn_back(queue: &Queue) -> Result<Migrated> {
+    queue.abort_migration(&MigrateOptions { sweeps: false, ..options() }, &quiet).await
+}
+
 pub(crate) async fn abort(queue: &Queue) -> Result<Migrated> {
     queue.abort_migration(&options(), &quiet).await
 }
