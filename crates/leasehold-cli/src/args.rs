@@ -2,7 +2,7 @@
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
-use crate::commands::{get, list, operate, overview, submit, submit_many, worker};
+use crate::commands::{get, list, migrate, operate, overview, submit, submit_many, worker};
 
 /// A task queue with no server of its own: a bucket, or a folder, is enough.
 #[derive(Debug, Parser)]
@@ -79,6 +79,9 @@ pub(crate) enum Command {
     /// Look at everything, and repair it
     #[command(after_help = "Example:\n  leasehold check --repair")]
     Check(overview::Check),
+    /// Change the number of shards of a live queue; takes up a migration from wherever it stands
+    #[command(after_help = "Example:\n  leasehold migrate-shards --to 2 --dry-run")]
+    MigrateShards(migrate::Migrate),
     /// Count what waits and what runs
     #[command(after_help = "Example:\n  leasehold stats --json")]
     Stats,

@@ -6,6 +6,7 @@ mod doctor;
 mod exec;
 pub(crate) mod get;
 pub(crate) mod list;
+pub(crate) mod migrate;
 pub(crate) mod operate;
 pub(crate) mod overview;
 pub(crate) mod submit;
@@ -76,6 +77,7 @@ async fn with_queue(
         Command::Reschedule(args) => operate::reschedule(queue, &args, printer).await,
         Command::Purge(args) => operate::purge(queue, &args, printer).await,
         Command::Check(args) => overview::check(queue, &args, printer).await,
+        Command::MigrateShards(args) => migrate::run(queue, &args, printer, &shutdown).await,
         Command::Stats => overview::stats(queue, printer).await,
         Command::Tail(args) => list::tail(queue, &args, printer, &shutdown).await,
         Command::Demo | Command::Doctor | Command::Config { .. } | Command::Completions { .. } => Ok(()),
@@ -115,6 +117,10 @@ async fn open_queue(command: &Command, settings: &typed::Queue) -> anyhow::Resul
     if let Command::Check(overview::Check { grace_secs: Some(grace), .. }) = command {
         options.ahead_grace = Duration::from_secs(*grace);
         options.stale_grace = options.ahead_grace;
+    }
+    if let Command::MigrateShards(_) = command {
+        // What the settings say may be what the queue is to become, or what it was.
+        options.shard_prefix_len = None;
     }
     Ok(Queue::connect(connect(settings)?, options).await?)
 }

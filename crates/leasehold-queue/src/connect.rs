@@ -4,6 +4,7 @@
 //! `queue.json`. A client whose settings disagree is refused with both values; it never writes to the wrong place.
 
 use bytes::Bytes;
+use leasehold_core::limits::{LAYOUT_ASKED_EVERY, LAYOUT_TRUSTED};
 use leasehold_core::{
     Act, Error, HexName, Kind, Now, Result, Shard, ShardLen, StoreTime, TaskId, WriteId, keys,
 };
@@ -70,6 +71,11 @@ pub struct QueueOptions {
     pub stale_grace: Duration,
     /// How long a submit whose outcome is unknown is tried before it fences itself off.
     pub submit_wait: Duration,
+    /// `queue.json` is asked for again before a write when that was longer ago than this.
+    pub layout_asked_every: Duration,
+    /// Nothing is written when it was last asked for longer ago than this. A migration waits for twice as long: shorter
+    /// is safe, longer is not.
+    pub layout_trusted: Duration,
 }
 
 impl Default for QueueOptions {
@@ -80,6 +86,8 @@ impl Default for QueueOptions {
             ahead_grace: Duration::from_mins(30),
             stale_grace: Duration::from_mins(1),
             submit_wait: Duration::from_mins(15),
+            layout_asked_every: LAYOUT_ASKED_EVERY,
+            layout_trusted: LAYOUT_TRUSTED,
         }
     }
 }

@@ -15,7 +15,6 @@
 //! Requests: 1 get where the mark leads; 2 puts more if the task is not there yet.
 
 use bytes::Bytes;
-use leasehold_core::limits::LAYOUT_ASKED_EVERY;
 use leasehold_core::moved::Mark;
 use leasehold_core::{Error, Kind, Result, TaskId, keys, record};
 use leasehold_store::{Decision, Object, Purpose, Standing, update_from};
@@ -54,7 +53,7 @@ impl Queue {
     }
 
     async fn read_if_migrated(&self, purpose: Purpose, id: &TaskId, missing: &str) -> Result<Option<Place>> {
-        self.ask_if_older(LAYOUT_ASKED_EVERY).await?;
+        self.ask_if_old().await?;
         let key = self.key_now(id);
         if key == missing { Ok(None) } else { self.read_place(purpose, &key).await }
     }

@@ -1,7 +1,6 @@
 //! Looking at tasks: one, many, all; waiting for one; counting.
 
 use futures::{Stream, StreamExt, TryStreamExt, stream};
-use leasehold_core::limits::LAYOUT_ASKED_EVERY;
 use leasehold_core::task::Change;
 use leasehold_core::{Entry, Error, Index, Kind, Minute, Result, Shard, Status, Task, TaskId, keys};
 use leasehold_store::{Get, List, Purpose};
@@ -96,7 +95,7 @@ impl Queue {
 
     /// The keys of all tasks, and whatever else lies there. Which of them are keys of tasks, the layout says.
     pub(crate) fn task_keys(&self) -> impl Stream<Item = Result<String>> + Send + '_ {
-        let asked = stream::once(self.ask_if_older(LAYOUT_ASKED_EVERY));
+        let asked = stream::once(self.ask_if_old());
         asked.map_ok(|()| self.keys(keys::TASKS.into())).try_flatten()
     }
 

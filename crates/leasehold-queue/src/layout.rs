@@ -22,7 +22,6 @@
 //! acknowledged only while the answer that allowed it can still be trusted (`still_agreed`). With that, whatever was
 //! acknowledged stood at its old key within 60 s of the announcement, before the first task is moved.
 
-use leasehold_core::limits::{LAYOUT_ASKED_EVERY, LAYOUT_TRUSTED};
 use leasehold_core::{Error, Kind, Result, ShardLen, StoreTime, TaskId, WriteId, keys};
 use leasehold_store::host::Instant;
 use leasehold_store::{Get, Purpose, Version};
@@ -77,7 +76,8 @@ pub struct Left {
 #[derive(Debug)]
 pub(crate) struct Layout {
     known: Mutex<Known>,
-    /// One asks, the others wait for its answer.
+    /// Held by the one who asks while what is known still holds. Nobody ever waits for it: whoever holds it may itself
+    /// be waiting to be polled by the one who would wait.
     asking: tokio::sync::Mutex<()>,
 }
 
@@ -125,6 +125,14 @@ impl Layout {
         self.lock().clone()
     }
 
+    /// Several may ask at once, and their answers may come in any order.
+    fn learn(&self, answer: Known) {
+        let mut known = self.lock();
+        if answer.asked.boot_ns >= known.asked.boot_ns {
+            *known = answer;
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -165,12 +173,12 @@ impl Queue {
     /// Whether this may be written now, by an answer that is fresh enough. Asks for one if need be.
     pub(crate) async fn may(&self, intent: Intent<'_>) -> Result<()> {
         let age = self.layout_age();
-        if age > LAYOUT_TRUSTED {
-            self.ask_if_older(LAYOUT_ASKED_EVERY).await?;
-        } else if age > LAYOUT_ASKED_EVERY
+        if age > self.options.layout_trusted {
+            self.ask_if_old().await?;
+        } else if age > self.options.layout_asked_every
             // Whoever finds that another asks already goes on by what is known: that still holds.
-            && let Ok(one) = self.layout.asking.try_lock()
-            && let Err(error) = self.ask_as(one, LAYOUT_ASKED_EVERY).await
+            && let Ok(_one) = self.layout.asking.try_lock()
+            && let Err(error) = self.ask_if_old().await
         {
             tracing::debug!("queue.json was not read again: {error}");
         }
@@ -179,8 +187,9 @@ impl Queue {
 
     /// The same by what is known, between the writes of one operation.
     pub(crate) fn still_may(&self, intent: Intent<'_>) -> Result<()> {
-        if self.layout_age() > LAYOUT_TRUSTED {
-            let message = format!("`queue.json` was not read for {} s", LAYOUT_TRUSTED.as_secs());
+        let age = self.layout_age();
+        if age > self.options.layout_trusted {
+            let message = format!("`queue.json` was last read {} s ago", age.as_secs());
             return Err(Error::new(Kind::Unavailable, message));
         }
         let now = self.layout.known().agreement;
@@ -196,8 +205,8 @@ impl Queue {
 
     /// Whether a write that was just confirmed was still allowed when it happened.
     pub(crate) async fn still_agreed(&self) -> Result<()> {
-        if self.layout_age() > LAYOUT_TRUSTED {
-            self.ask_if_older(LAYOUT_TRUSTED).await?;
+        if self.layout_age() > self.options.layout_trusted {
+            self.ask().await?;
         }
         self.still_may(Intent::Change)
     }
@@ -222,23 +231,17 @@ impl Queue {
         Err(Error::new(Kind::Unavailable, message))
     }
 
-    /// Reads `queue.json` anew, whatever is known.
-    pub(crate) async fn ask(&self) -> Result<Known> {
-        self.ask_if_older(Duration::ZERO).await?;
-        Ok(self.layout.known())
-    }
-
-    pub(crate) async fn ask_if_older(&self, than: Duration) -> Result<()> {
-        let one = self.layout.asking.lock().await;
-        self.ask_as(one, than).await
-    }
-
-    async fn ask_as(&self, _one: tokio::sync::MutexGuard<'_, ()>, than: Duration) -> Result<()> {
-        let before = self.layout.known();
-        let asked = self.client.host().instant();
-        if !than.is_zero() && before.age(asked) <= than {
-            return Ok(());
+    /// Reads `queue.json` if that was some time ago.
+    pub(crate) async fn ask_if_old(&self) -> Result<()> {
+        if self.layout_age() > self.options.layout_asked_every {
+            self.ask().await?;
         }
+        Ok(())
+    }
+
+    /// Reads `queue.json`.
+    pub(crate) async fn ask(&self) -> Result<Known> {
+        let (before, asked) = (self.layout.known(), self.client.host().instant());
         let client = self.client.clone().with_patience(ASKING_PATIENCE);
         let after = match client.get_unless(Purpose::Admin, keys::QUEUE, Some(&before.version)).await? {
             Get::Unchanged => Known { asked, ..before },
@@ -247,8 +250,8 @@ impl Queue {
             }
             Get::Missing => return Err(Error::new(Kind::Corrupt, "`queue.json` is gone")),
         };
-        *self.layout.lock() = after;
-        Ok(())
+        self.layout.learn(after);
+        Ok(self.layout.known())
     }
 
     fn same_queue(&self, body: &[u8]) -> Result<Agreement> {

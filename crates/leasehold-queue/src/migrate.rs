@@ -32,7 +32,6 @@ mod moving;
 mod sweeping;
 
 use futures::TryStreamExt;
-use leasehold_core::limits::LAYOUT_ASKED_EVERY;
 use leasehold_core::{Error, Index, Kind, Result, ShardLen, StoreTime, keys};
 use leasehold_store::{Purpose, When};
 use serde::Serialize;
@@ -314,7 +313,7 @@ impl Migration<'_> {
     async fn wait_past(&self, under: &Agreement, wait: Wait, at: StoreTime) -> Result<()> {
         loop {
             // Answers keep the clock true, and tell whether someone else goes on.
-            self.queue.ask_if_older(LAYOUT_ASKED_EVERY).await?;
+            self.queue.ask_if_old().await?;
             let now = self.queue.now()?;
             if now.is_past(at) || self.queue.layout.known().agreement.write_id != under.write_id {
                 return Ok(());

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report, in its helpers too")]
 
 mod handlers;
+mod migrating;
 mod stopping;
 
 use leasehold_core::{NewTask, Status, TaskId};
