@@ -46,6 +46,8 @@ use moving::Way;
 const STEPS_MAX: usize = 32;
 /// How often a wait is reported, at most.
 const WAIT_TICK: Duration = Duration::from_secs(1);
+/// Between two looks at a clock that is almost there.
+const WAIT_MIN: Duration = Duration::from_millis(1);
 
 /// How a migration behaves. Only tests, on stores that nobody else uses, have a reason to change the durations.
 #[derive(Debug, Clone)]
@@ -229,8 +231,10 @@ struct Tally {
 
 impl Migration<'_> {
     async fn announce(&self, known: &Known, to: ShardLen) -> Result<()> {
-        if let Some(swept_at) = known.agreement.left.as_ref().and_then(|left| left.swept_at) {
-            self.wait_past(&known.agreement, Wait::Removed, swept_at.plus(self.options.grace)).await?;
+        let swept_at = known.agreement.left.as_ref().and_then(|left| left.swept_at);
+        let removed_at = swept_at.map(|swept_at| swept_at.plus(self.options.grace));
+        if let Some(at) = removed_at.filter(|at| self.queue.now().is_ok_and(|now| !now.is_past(*at))) {
+            self.wait_past(&known.agreement, Wait::Removed, at).await?;
         }
         let started_at = self.queue.now()?.earliest;
         let migrating = Migrating { to, phase: Phase::Announced, started_at };
@@ -315,12 +319,12 @@ impl Migration<'_> {
             // Answers keep the clock true, and tell whether someone else goes on.
             self.queue.ask_if_old().await?;
             let now = self.queue.now()?;
+            let left = at.since(now.earliest);
+            (self.report)(Progress::Waiting(wait, left));
             if now.is_past(at) || self.queue.layout.known().agreement.write_id != under.write_id {
                 return Ok(());
             }
-            let left = at.since(now.earliest).max(Duration::from_millis(1));
-            (self.report)(Progress::Waiting(wait, left));
-            self.queue.client.host().sleep(left.min(WAIT_TICK)).await;
+            self.queue.client.host().sleep(left.clamp(WAIT_MIN, WAIT_TICK)).await;
         }
     }
 

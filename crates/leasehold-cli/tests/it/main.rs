@@ -7,4 +7,5 @@ mod common;
 mod config;
 mod crashes;
 mod doctor;
+mod migrate;
 mod tasks;

@@ -1,10 +1,12 @@
 //! Changing the number of shards while others work, produce and hold.
 
+use futures::FutureExt;
 use leasehold_core::{Index, Kind, Status};
 use leasehold_queue::layout::Phase;
+use leasehold_queue::migrate::Wait;
 use leasehold_queue::purge::Purged;
 use leasehold_queue::{
-    Filter, MigrateOptions, Operated, Queue, QueueOptions, Renewal, Settlement, UniqueKey,
+    Filter, MigrateOptions, Operated, Progress, Queue, QueueOptions, Renewal, Settlement, UniqueKey,
 };
 use leasehold_store::{Client, Store, Verb, When};
 use serde_json::json;
@@ -338,10 +340,7 @@ async fn the_next_migration_waits_until_no_removal_can_come_late() {
     new.queue.migrate(1, &MigrateOptions { sweeps: false, ..options() }, &note).await.unwrap();
     assert!(world.now().since(swept) > mins(30) + mins(2));
     let waits = waits.into_inner().unwrap();
-    assert!(matches!(
-        waits[0],
-        leasehold_queue::Progress::Waiting(leasehold_queue::migrate::Wait::Removed, _)
-    ));
+    assert!(matches!(waits[0], Progress::Waiting(Wait::Removed, _)));
 }
 
 #[tokio::test]
@@ -453,4 +452,53 @@ async fn the_new_record_is_put_only_where_nothing_stands() {
     let conditions: Vec<_> = puts.iter().map(|asked| asked.when.clone().unwrap()).collect();
     assert!(matches!(conditions[2], When::Unchanged(_)), "the mark");
     assert_eq!(conditions[4], When::Absent, "the record");
+}
+
+/// What the last look before the switch is for: something has landed behind the back of the move, or got lost.
+#[tokio::test]
+async fn what_is_amiss_before_the_switch_is_put_right() {
+    let world = World::new().await;
+    let every = Every::new(&world).await;
+    let late = world.submit().await;
+    let raw = raw_at(&world.store, &late, 1).await.unwrap();
+    world.store.delete(&key_at(&late, 1)).await.unwrap();
+    let (queue, stage) = world.staged().await;
+    let others = world.clone();
+    stage.interrupt(|_, asked| asked.verb == Verb::List && asked.key == "ready/", async move {
+        others.scribble(&key_at(&late, 1), raw.to_string()).await;
+        for root in ["ready/", "leases/"] {
+            let entry = audit::keys(&others.store, root).await.pop().unwrap();
+            others.store.delete(&entry).await.unwrap();
+        }
+    });
+    switch(&queue, 2).await.unwrap();
+    assert!(raw_at(&world.store, &late, 2).await.unwrap()["status"].is_string());
+    audit::assert_covered(&world.store, "put right").await;
+    let new = reconnected(&world).await;
+    assert_eq!(new.queue.check(false).await.unwrap().uncovered, Vec::<String>::new());
+    assert_eq!(new.get(&every.held.task().id).await.status(), Status::Running);
+}
+
+/// A client that cannot read `queue.json` goes on for a minute. What it is told was submitted is moved in time.
+#[tokio::test]
+async fn what_was_acknowledged_after_the_announcement_is_there_after_the_switch() {
+    let world = World::new().await;
+    let (producer, stage) = world.staged().await;
+    stage.play(|_, asked| if asked.key == "queue.json" { Fate::Refuse } else { Fate::Pass });
+    let told = std::sync::Mutex::new(Vec::new());
+    let produce = |progress| {
+        if let Progress::Waiting(Wait::Known, left) = progress {
+            let submitted = producer.submit(order()).now_or_never().expect("nothing waits in memory");
+            told.lock().unwrap().push((left, submitted));
+        }
+    };
+    world.queue.migrate(2, &MigrateOptions { sweeps: false, ..options() }, &produce).await.unwrap();
+    let (mut acknowledged, mut latest) = (0, mins(2));
+    for (left, told) in told.into_inner().unwrap() {
+        if let Ok(submitted) = told {
+            assert!(raw_at(&world.store, &submitted.id, 2).await.is_some());
+            (acknowledged, latest) = (acknowledged + 1, left);
+        }
+    }
+    assert_eq!((acknowledged, latest), (61, mins(1)), "one each second for a minute");
 }
