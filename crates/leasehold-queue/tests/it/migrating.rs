@@ -15,7 +15,7 @@ use std::sync::Arc;
 use crate::support::migrations::{Every, abort, assert_all_of, key_at, migrate, options, raw_at, switch};
 use crate::support::operations::retention;
 use crate::support::recovery::{LONG, recover};
-use crate::support::stage::Fate;
+use crate::support::stage::{Asked, Fate};
 use crate::support::{LEASE, World, any_type, audit, hours, mins, order, secs, worker};
 
 /// The same world as a client sees it that connects now.
@@ -26,13 +26,13 @@ async fn reconnected(world: &World) -> World {
 /// A migration that goes no further than this phase.
 async fn stopped_in(world: &World, to: u8, phase: Phase) {
     let (queue, stage) = world.staged().await;
-    let word = match phase {
+    let name = match phase {
         Phase::Announced => "announced",
         Phase::Moving => "moving",
         Phase::Aborting => "aborting",
     };
     stage.play(move |_, asked| {
-        let is_reached = asked.verb == Verb::Put && asked.body_has(&format!("\"{word}\""));
+        let is_reached = asked.verb == Verb::Put && asked.body_has(&format!("\"{name}\""));
         if is_reached { Fate::PassThenDie } else { Fate::Pass }
     });
     match phase {
@@ -40,7 +40,7 @@ async fn stopped_in(world: &World, to: u8, phase: Phase) {
         _ => migrate(&queue, to).await.unwrap_err(),
     };
     let phase_now = audit::value(&world.store, "queue.json").await.unwrap()["migrating"]["phase"].clone();
-    assert_eq!(phase_now, word);
+    assert_eq!(phase_now, name);
 }
 
 #[tokio::test]
@@ -139,7 +139,7 @@ async fn without_an_answer_about_the_layout_nothing_is_written() {
     let id = world.submit().await;
     let claimed = world.claim(&id).await;
     let (queue, stage) = world.staged().await;
-    let unread = |_, asked: &crate::support::stage::Asked| {
+    let unread = |_, asked: &Asked| {
         if asked.key == "queue.json" { Fate::Unreached } else { Fate::Pass }
     };
     stage.play(unread);
@@ -501,4 +501,30 @@ async fn what_was_acknowledged_after_the_announcement_is_there_after_the_switch(
         }
     }
     assert_eq!((acknowledged, latest), (61, mins(1)), "one each second for a minute");
+}
+
+/// A client that swept an entry, and was stopped before its tombstone was written: the task has been submitted since.
+#[tokio::test]
+async fn a_tombstone_that_landed_late_buries_nothing_in_the_new_place() {
+    let world = World::new().await;
+    let is_task_put = |asked: &Asked| asked.verb == Verb::Put && asked.key.starts_with("tasks/");
+    let (producer, stage) = world.staged().await;
+    stage.play(move |_, asked| if is_task_put(asked) { Fate::Die } else { Fate::Pass });
+    producer.submit_once(order(), UniqueKey::new("k")).await.unwrap_err();
+    world.advance(mins(31));
+    let (sweeper, stage) = world.staged().await;
+    stage.play(move |_, asked| if is_task_put(asked) { Fate::HoldThenDie } else { Fate::Pass });
+    let due = world.due(Index::Ready).await;
+    sweeper.sweep(&due[0]).await.unwrap_err();
+    switch(&world.queue, 2).await.unwrap();
+    let new = reconnected(&world).await;
+    let submitted = new.queue.submit_once(order(), UniqueKey::new("k")).await.unwrap();
+    assert!(submitted.is_new);
+    stage.land().await;
+    let tombstone = raw_at(&world.store, &submitted.id, 1).await.unwrap();
+    assert!(audit::is_tombstone(&tombstone));
+    migrate(&new.queue, 2).await.unwrap();
+    assert_all_of(&world.store, 2, "the tombstone is gone").await;
+    let task = new.get(&submitted.id).await;
+    assert_eq!((task.status(), task.is_tombstone()), (Status::Pending, false));
 }

@@ -42,7 +42,7 @@ struct Trouble {
 /// Every request but the many that only ask whether `queue.json` has changed: of these a few.
 fn troubles(asked: &[Asked]) -> Vec<Trouble> {
     let is_one_of_many = |number: usize, asked: &Asked| {
-        asked.key == "queue.json" && asked.verb == Verb::Get && number % 8 != 0
+        asked.key == "queue.json" && asked.verb == Verb::Get && !number.is_multiple_of(8)
     };
     let mut troubles = Vec::new();
     for (number, asked) in asked.iter().enumerate() {

@@ -35,10 +35,10 @@ impl World {
 
     /// A worker whose handler tells that it has begun, and waits to be let go.
     async fn worker(&self, shutdown: &Shutdown) -> (Running, watch::Receiver<bool>, watch::Sender<bool>) {
-        let ((begin, begun), (go_on, goes_on)) = (watch::channel(false), watch::channel(false));
+        let ((begins, has_begun), (go_on, goes_on)) = (watch::channel(false), watch::channel(false));
         let worker = Worker::new(self.connect().await, "w1", None).unwrap();
         let worker = worker.handle("slow", move |_: Context, (): ()| {
-            begin.send_replace(true);
+            begins.send_replace(true);
             let mut goes_on = goes_on.clone();
             async move {
                 goes_on.wait_for(|goes_on| *goes_on).await.unwrap();
@@ -46,7 +46,7 @@ impl World {
             }
         });
         let worker = worker.unwrap().options(WorkerOptions { until_empty: false, ..options() });
-        (tokio::spawn(worker.run(shutdown.clone())), begun, go_on)
+        (tokio::spawn(worker.run(shutdown.clone())), has_begun, go_on)
     }
 }
 
@@ -87,7 +87,9 @@ async fn a_worker_pauses_during_a_migration_and_goes_on_when_it_was_called_off()
     let (migrator, usual) = (world.connect().await, quick());
     // Stopped in the middle of its wait, as if it had crashed.
     let has_begun = watch::Sender::new(false);
-    let report = |_| drop(has_begun.send_replace(true));
+    let report = |_| {
+        has_begun.send_replace(true);
+    };
     let mut announced = has_begun.subscribe();
     let migration = std::pin::pin!(migrator.migrate(2, &usual, &report));
     futures::future::select(migration, std::pin::pin!(announced.wait_for(|begun| *begun))).await;
