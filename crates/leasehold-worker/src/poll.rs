@@ -85,7 +85,10 @@ impl Poller {
                 self.idle(FAILED_PAUSE, shutdown).await;
                 continue;
             }
-            is_paused = false;
+            if std::mem::take(&mut is_paused) {
+                // What moved meanwhile was not announced to anyone.
+                self.look_after = None;
+            }
             self.recall().await;
             self.fill();
             if self.slots.len() >= self.engine.options.concurrency {

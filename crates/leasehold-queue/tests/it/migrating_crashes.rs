@@ -2,12 +2,16 @@
 //! taken up again by another process, and called off by another process. What was still on its way lands at once, or
 //! after the switch, or at the end. Then every task is there, with its history, exactly once, covered, and nothing else.
 
-use leasehold_core::StoreTime;
+use leasehold_core::{Status, StoreTime};
+use leasehold_queue::{Renewal, Settlement};
 use leasehold_store::Verb;
+use serde_json::json;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use crate::support::migrations::{Every, abort, migrate, switch, turn_back};
+use crate::support::audit::assert_covered;
+use crate::support::migrations::{Every, abort, assert_all_of, migrate, raw_at, switch, turn_back};
 use crate::support::stage::{Asked, Fate};
-use crate::support::{World, mins};
+use crate::support::{World, hours, mins};
 
 const FATES: [Fate; 7] = [
     Fate::LoseAnswer,
@@ -152,11 +156,11 @@ async fn half_moved() -> (World, Every) {
     let world = World::new().await;
     let every = Every::new(&world).await;
     let (queue, stage) = world.staged().await;
-    let landed = std::sync::atomic::AtomicUsize::new(0);
+    let landed = AtomicUsize::new(0);
     stage.play(move |_, asked| {
         let is_landing =
             asked.verb == Verb::Put && asked.key.starts_with("tasks/") && !asked.body_has("moved_to");
-        let count = landed.fetch_add(usize::from(is_landing), std::sync::atomic::Ordering::Relaxed);
+        let count = landed.fetch_add(usize::from(is_landing), Relaxed);
         if is_landing && count == 3 { Fate::Die } else { Fate::Pass }
     });
     migrate(&queue, 2).await.unwrap_err();
@@ -199,5 +203,39 @@ async fn calling_off_survives_every_single_misfortune() {
     assert!(troubles.len() > 500, "only {} runs", troubles.len());
     for trouble in troubles {
         suffer_calling_off(trouble).await;
+    }
+}
+
+/// The holder of a task renews and settles right before each request of an abort.
+#[tokio::test]
+async fn holders_go_on_while_a_migration_is_called_off() {
+    for request in 0.. {
+        let (world, every) = half_moved().await;
+        let (queue, stage) = world.staged().await;
+        let (holder, held, context) =
+            (world.clone(), every.held.clone(), format!("before request {request}"));
+        let (settled, was_settled) = (std::sync::Arc::new(AtomicUsize::new(0)), context.clone());
+        let done = settled.clone();
+        stage.interrupt(move |number, _| number == request, async move {
+            let renewed = holder.queue.renew(&held, hours(2), None).await.unwrap();
+            let Renewal::Kept(held) = renewed else { panic!("{was_settled}: lost") };
+            let settlement = Settlement::Fail { error: "later".into(), retryable: true };
+            let task = holder.queue.settle(&held, settlement).await.unwrap().expect(&was_settled);
+            assert_eq!(task.status(), Status::Pending, "{was_settled}");
+            done.fetch_add(1, Relaxed);
+        });
+        abort(&queue).await.unwrap();
+        if settled.load(Relaxed) == 0 {
+            assert!(request > 100, "only {request} requests");
+            return;
+        }
+        assert_all_of(&world.store, 1, &context).await;
+        assert_covered(&world.store, &context).await;
+        let task = raw_at(&world.store, &every.held.task().id, 1).await.unwrap();
+        assert_eq!(
+            (&task["status"], task["history"].as_array().unwrap().len()),
+            (&json!("pending"), 3),
+            "{context}"
+        );
     }
 }
