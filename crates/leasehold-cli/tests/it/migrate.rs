@@ -192,17 +192,17 @@ async fn five_thousand_tasks_are_migrated_there_and_back_by_processes_that_are_k
     fill(client, 5_000).await;
     let before = essence(&raw_tasks(client).await);
     assert_eq!(before.len(), 5_000);
-    for (to, len) in [("2", 2), ("1", 1)] {
+    for (from, to, len) in [("1", "2", 2), ("2", "1", 1)] {
         let phases = killed(&place, client, to, 10).await;
         assert!(phases.contains_key("moving"), "no kill came while tasks were moved: {phases:?}");
         let output = place.command(&migrate(&["--to", to])).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         println!("to {to}, killed in {phases:?}");
         audit(client, len, &before).await;
-        let refused = place.command(&["submit", "-t", "a"]).env("LEASEHOLD_SHARD_PREFIX_LEN", "3").output();
+        let refused = place.command(&["submit", "-t", "a"]).env("LEASEHOLD_SHARD_PREFIX_LEN", from).output();
         let refused = refused.unwrap();
         assert_eq!(refused.status.code(), Some(64));
-        let message = format!("shard_prefix_len is 3 here, but this queue has {to}");
+        let message = format!("shard_prefix_len is {from} here, but this queue has {to}");
         assert!(String::from_utf8_lossy(&refused.stderr).contains(&message), "{refused:?}");
     }
 }
