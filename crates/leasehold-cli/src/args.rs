@@ -5,7 +5,7 @@ mod reference;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
-use crate::commands::{cost, get, list, operate, overview, submit, submit_many, tail, worker};
+use crate::commands::{cost, get, list, migrate, operate, overview, submit, submit_many, tail, worker};
 
 /// Below the options of the command itself.
 const GLOBAL: &str = "Options of every command";
@@ -94,6 +94,9 @@ pub(crate) enum Command {
     /// Look at everything, and repair it
     #[command(after_help = "Example:\n  leasehold check --repair")]
     Check(overview::Check),
+    /// Change the number of shards of a live queue; takes up a migration from wherever it stands
+    #[command(after_help = "Example:\n  leasehold migrate-shards --to 2 --dry-run")]
+    MigrateShards(migrate::Migrate),
     /// Count what waits and what runs
     #[command(after_help = "Example:\n  leasehold stats --json")]
     Stats,

@@ -7,6 +7,7 @@ mod doctor;
 mod exec;
 pub(crate) mod get;
 pub(crate) mod list;
+pub(crate) mod migrate;
 pub(crate) mod operate;
 pub(crate) mod overview;
 pub(crate) mod submit;
@@ -80,6 +81,7 @@ async fn with_queue(
         Command::Reschedule(args) => operate::reschedule(queue, &args, printer).await,
         Command::Purge(args) => operate::purge(queue, &args, printer).await,
         Command::Check(args) => overview::check(queue, &args, printer).await,
+        Command::MigrateShards(args) => migrate::run(queue, &args, printer, &shutdown).await,
         Command::Stats => overview::stats(queue, printer).await,
         Command::Tail(args) => tail::run(queue, &args, printer, &shutdown).await,
         Command::Cost(_)
@@ -122,6 +124,10 @@ async fn open_queue(command: &Command, settings: &typed::Queue) -> anyhow::Resul
     if let Command::Check(overview::Check { grace_secs: Some(grace), .. }) = command {
         config.ahead_grace = Duration::from_secs(*grace);
         config.stale_grace = config.ahead_grace;
+    }
+    if let Command::MigrateShards(_) = command {
+        // What the settings say may be what the queue is to become, or what it was.
+        config.shard_prefix_len = QueueConfig::AS_FOUND;
     }
     Ok(Queue::with_config(client(settings)?, config).await?)
 }

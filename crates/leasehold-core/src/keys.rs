@@ -5,8 +5,8 @@
 //!
 //! | key | holds | written by | goes when |
 //! | --- | --- | --- | --- |
-//! | `queue.json` | what all clients agree on (promise P8) | the first connection, on condition *absent* | never |
-//! | `tasks/{shard}/{id}.json` | a task, its whole state and history, for life | its producer (*absent*), then whoever moves it on (*unchanged*) | retention |
+//! | `queue.json` | what all clients agree on (promise P8) | the first connection, on condition *absent*; a migration (*unchanged*) | never |
+//! | `tasks/{shard}/{id}.json` | a task, its whole state and history, for life; or the mark of one that has moved to a shard of another length | its producer (*absent*), then whoever moves it on (*unchanged*) | retention; a mark at the end of the migration |
 //! | `ready/{shard}/{bucket}/{9-priority}{id}.{rev}` | nothing: a pointer, due in that minute | producer, retry, recovery | the task moved on |
 //! | `leases/{shard}/{bucket}/{id}.{rev}` | nothing: a pointer, due when the lease runs out | claimer, recovery | the task moved on |
 //! | `unique/{hash}.json` | an idempotency record | producer (*absent*) | its expiry |
@@ -23,7 +23,7 @@ use std::fmt;
 use crate::error::{Error, Result};
 use crate::ids::{TaskId, WorkerId};
 use crate::limits::{KEY_BYTES_MAX, SEGMENT_BYTES_MAX};
-use crate::shard::{Shard, ShardRange};
+use crate::shard::{Shard, ShardLen, ShardRange};
 use crate::task::Priority;
 use crate::time::Minute;
 
@@ -48,13 +48,23 @@ pub fn task(shard: &Shard, id: &TaskId) -> String {
 /// What the keys of all tasks of a shard begin with.
 #[must_use]
 pub fn tasks(shard: &Shard) -> String {
-    format!("tasks/{shard}/")
+    format!("{TASKS}{shard}/")
+}
+
+/// What the keys of all tasks begin with.
+pub const TASKS: &str = "tasks/";
+
+/// How many digits name the shard in the key of a task, and the task; nothing if no task can lie there.
+#[must_use]
+pub fn task_place(key: &str) -> Option<(ShardLen, TaskId)> {
+    let (shard, id) = parse_task(key)?;
+    Some((Shard::of(&id, &shard)?.len(), id))
 }
 
 /// The task id in a key below [`tasks`]; nothing if it is not the key of a task.
 #[must_use]
 pub fn parse_task(key: &str) -> Option<(String, TaskId)> {
-    let (shard, name) = key.strip_prefix("tasks/")?.split_once('/')?;
+    let (shard, name) = key.strip_prefix(TASKS)?.split_once('/')?;
     Some((shard.to_owned(), name.strip_suffix(".json")?.parse().ok()?))
 }
 

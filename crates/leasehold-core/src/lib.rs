@@ -10,6 +10,7 @@
 //! | [`keys`] | every path in the store, and who may write it |
 //! | [`lease`] | what one holder has for a while, and when it changes hands |
 //! | [`limits`] | every bound, with its reason (promise P10) |
+//! | [`moved`] | the mark that a task leaves where it was when the number of shards changes |
 //! | [`new_task`] | what a producer asks for, checked |
 //! | [`record`] | how a task is written down |
 //! | [`retry`] | when a failed task runs again |
@@ -23,6 +24,7 @@ pub mod ids;
 pub mod keys;
 pub mod lease;
 pub mod limits;
+pub mod moved;
 pub mod new_task;
 pub mod record;
 pub mod retry;

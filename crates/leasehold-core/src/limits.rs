@@ -60,3 +60,10 @@ pub const TAG_BYTES_MAX: usize = 256;
 /// How far ahead anything may be planned, a lease and a lifetime too: ten years. A later time is a mistake in a unit, and
 /// one beyond the year 9999 could not even be written down.
 pub const PLAN_AHEAD_MAX: Duration = Duration::from_hours(10 * 365 * 24);
+
+/// A client asks for `queue.json` again before it writes when it last did so longer ago than this.
+pub const LAYOUT_ASKED_EVERY: Duration = Duration::from_secs(30);
+
+/// A client that last asked for `queue.json` longer ago than this writes nothing: shards may have other names by then.
+/// Room for a try that fails, and half of what a migration waits.
+pub const LAYOUT_TRUSTED: Duration = Duration::from_mins(1);

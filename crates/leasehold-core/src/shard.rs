@@ -205,6 +205,13 @@ impl Shard {
         Some(len.shard_of(id)).filter(|shard| shard.as_str() == text)
     }
 
+    /// How many digits it has.
+    #[must_use]
+    pub fn len(&self) -> ShardLen {
+        // One byte per digit, and no shard has more than four.
+        ShardLen(self.0.len().try_into().unwrap_or(u8::MAX))
+    }
+
     /// The digits.
     #[must_use]
     pub fn as_str(&self) -> &str {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use crate::ids::{LeaseId, WorkerId, WriteId};
 use crate::keys::Entry;
 use crate::limits::{PLAN_AHEAD_MAX, REASON_BYTES_MAX};
+use crate::shard::Shard;
 use crate::task::{Change, Claim, State, Status, Task};
 use crate::time::{Now, StoreTime};
 
@@ -86,6 +87,12 @@ pub enum Event {
     /// An old entry ahead of this final task is to be removed: a new revision makes sure that whoever wrote it can
     /// not make it true any more (rule 4).
     Fence,
+    /// The number of shards changes: it goes to live in this one. Its own shard makes only a new revision of it, so that
+    /// no move that is still on its way can hit it any more.
+    Move {
+        /// Where.
+        shard: Shard,
+    },
 }
 
 impl Event {
@@ -107,6 +114,7 @@ impl Event {
             Event::Retry => "retry",
             Event::Purge => "purge",
             Event::Fence => "fence",
+            Event::Move { .. } => "move",
         }
     }
 }
@@ -223,6 +231,10 @@ pub fn step(task: &Task, event: &Event, act: &Act) -> Result<Step, Rejected> {
         Event::Purge => next.end(State::Purged { finished_at: now }),
         Event::Fence if !task.status().is_final() => return Err(refused(task)),
         Event::Fence => Course::Quiet,
+        Event::Move { shard } => {
+            next.task.shard = shard.clone();
+            Course::Quiet
+        }
     };
     Ok(next.written(task, event, act, course))
 }

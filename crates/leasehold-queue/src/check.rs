@@ -4,13 +4,14 @@
 //! such as a backup that was restored in part.
 
 use futures::TryStreamExt;
-use leasehold_core::{Entry, Index, Kind, Result};
+use leasehold_core::{Entry, Index, Kind, Result, keys};
 use leasehold_store::Purpose;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::connect::Queue;
 use crate::discover::Found;
+use crate::layout::Intent;
 use crate::sweep::Swept;
 use crate::tasks::Loaded;
 
@@ -37,6 +38,9 @@ impl Queue {
     /// older one that is due no later.
     pub async fn check(&self, repair: bool) -> Result<Checked> {
         let mut checked = Checked::default();
+        if repair {
+            self.may(Intent::Change).await?;
+        }
         // Entries first: a task that moves in between has then left an entry that was seen.
         let entries = self.all_entries(&mut checked).await?;
         let mut by_task: BTreeMap<_, Vec<_>> = BTreeMap::new();
@@ -69,11 +73,12 @@ impl Queue {
     }
 
     /// Looks again: a task may have moved, and its entries with it, since the entries were listed.
-    async fn is_uncovered(&self, loaded: &Loaded, entry: &Entry) -> Result<bool> {
+    pub(crate) async fn is_uncovered(&self, loaded: &Loaded, entry: &Entry) -> Result<bool> {
         if self.client.get(Purpose::Admin, &entry.key()).await?.is_some() {
             return Ok(false);
         }
-        let now = self.load(Purpose::Admin, &entry.id).await?;
+        let key = keys::task(&entry.shard, &entry.id);
+        let now = self.load_at(Purpose::Admin, &entry.id, key).await?;
         Ok(now.is_some_and(|now| now.version == loaded.version))
     }
 
@@ -93,14 +98,11 @@ impl Queue {
     }
 
     async fn checked_task(&self, key: &str, checked: &mut Checked) -> Result<Option<Loaded>> {
-        if let Err(error) = self.check_task_key(key) {
-            checked.corrupt.push(error.to_string());
-            return Ok(None);
-        }
-        let Some(object) = self.client().get(Purpose::Admin, key).await? else { return Ok(None) };
-        checked.tasks += 1;
-        match Loaded::read(key, object) {
-            Ok(loaded) => Ok(Some(loaded)),
+        match self.load_listed(key).await {
+            Ok(loaded) => {
+                checked.tasks += u64::from(loaded.is_some());
+                Ok(loaded)
+            }
             Err(error) if error.kind() == Kind::Corrupt => {
                 checked.corrupt.push(error.to_string());
                 Ok(None)
@@ -110,8 +112,8 @@ impl Queue {
     }
 }
 
-/// Whether a task that calls for one entry is found by another: workers follow none that is ahead of its task, and see
-/// none before its minute.
-fn covers(met: &Entry, called_for: &Entry) -> bool {
-    met.rev <= called_for.rev && met.bucket <= called_for.bucket
+/// Whether a task that calls for one entry is found by another: workers follow none that is ahead of its task, see none
+/// before its minute, and some of them look at its shard only.
+pub(crate) fn covers(met: &Entry, called_for: &Entry) -> bool {
+    met.shard == called_for.shard && met.rev <= called_for.rev && met.bucket <= called_for.bucket
 }

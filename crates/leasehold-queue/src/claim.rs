@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use crate::connect::Queue;
 use crate::discover::Found;
+use crate::layout::Intent;
 use crate::tasks::{Follow, Loaded, Moved};
 
 /// A task that is ours for a while.
@@ -113,6 +114,7 @@ impl Queue {
         follow: Follow,
     ) -> Result<Met> {
         let entry = &found.entry;
+        self.may(Intent::Change).await?;
         let loaded = match self.load(Purpose::Claim, &entry.id).await {
             Ok(Some(loaded)) => loaded,
             Ok(None) => return Ok(Met::Ahead),

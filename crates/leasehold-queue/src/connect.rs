@@ -4,16 +4,19 @@
 //! `queue.json`. A client whose settings disagree is refused with both values; it never writes to the wrong place.
 
 use bytes::Bytes;
+use leasehold_core::limits::{LAYOUT_ASKED_EVERY, LAYOUT_TRUSTED};
 use leasehold_core::{
     Act, Error, HexName, Kind, Now, Result, Shard, ShardLen, StoreTime, TaskId, WriteId, keys,
 };
-use leasehold_store::{Client, HostExt, Purpose, Put, When};
+use leasehold_store::{Client, HostExt, Purpose, Put, Version, When};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::bell::Ringer;
+use crate::layout::{Layout, Left, Migrating};
 use crate::place::Place;
 
 /// The format of the layout that this program knows.
@@ -23,7 +26,10 @@ const FORMAT: u32 = 1;
 #[derive(Debug, Clone)]
 pub struct Queue {
     pub(crate) client: Client,
+    /// What it was when this client connected.
     pub(crate) agreement: Arc<Agreement>,
+    /// What it is by the last answer.
+    pub(crate) layout: Arc<Layout>,
     pub(crate) config: Arc<QueueConfig>,
     /// Rung by everyone in this process who makes a task pending, heard by the workers of this process.
     pub(crate) news: Arc<watch::Sender<u64>>,
@@ -42,8 +48,17 @@ pub struct Agreement {
     pub shard_prefix_len: ShardLen,
     /// When it was founded.
     pub created_at: StoreTime,
-    /// The write that founded it.
+    /// The write that founded it, or that has changed it last.
     pub write_id: WriteId,
+    /// The number of digits is being changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub migrating: Option<Migrating>,
+    /// The number of digits that was left last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left: Option<Left>,
+    /// Fields of a newer program: kept as they are.
+    #[serde(flatten)]
+    pub unknown: Map<String, Value>,
 }
 
 /// What a client can choose for itself.
@@ -61,6 +76,11 @@ pub struct QueueConfig {
     pub stale_grace: Duration,
     /// How long a submit whose outcome is unknown is tried before it fences itself off.
     pub submit_wait: Duration,
+    /// `queue.json` is asked for again before a write when that was longer ago than this.
+    pub layout_asked_every: Duration,
+    /// Nothing is written when it was last asked for longer ago than this. A migration waits for twice as long: shorter
+    /// is safe, longer is not.
+    pub layout_trusted: Duration,
 }
 
 impl QueueConfig {
@@ -76,6 +96,8 @@ impl Default for QueueConfig {
             ahead_grace: Duration::from_mins(30),
             stale_grace: Duration::from_mins(1),
             submit_wait: Duration::from_mins(15),
+            layout_asked_every: LAYOUT_ASKED_EVERY,
+            layout_trusted: LAYOUT_TRUSTED,
         }
     }
 }
@@ -140,14 +162,17 @@ impl Queue {
             QueueConfig::AS_FOUND => None,
             digits => Some(ShardLen::new(digits)?),
         };
-        let agreement = match client.get(Purpose::Admin, keys::QUEUE).await? {
-            Some(object) => read(&object.body)?,
+        let asked = client.host().instant();
+        let (agreement, version) = match client.get(Purpose::Admin, keys::QUEUE).await? {
+            Some(object) => (read(&object.body)?, object.version),
             None => found(&client, wanted.unwrap_or(ShardLen::DEFAULT)).await?,
         };
         agree(&agreement, wanted)?;
+        let agreement = Arc::new(agreement);
         Ok(Self {
             client,
-            agreement: Arc::new(agreement),
+            layout: Arc::new(Layout::new(agreement.clone(), version, asked)),
+            agreement,
             config: Arc::new(config),
             news: Arc::new(watch::Sender::new(0)),
             ringer: Arc::default(),
@@ -157,7 +182,8 @@ impl Queue {
     /// The same queue for use on another runtime.
     #[must_use]
     pub fn apart(&self) -> Self {
-        Self { client: self.client.apart(), ..self.clone() }
+        let layout = Arc::new(self.layout.apart());
+        Self { client: self.client.apart(), layout, ..self.clone() }
     }
 
     /// The same queue in the name of someone else, for the history of tasks.
@@ -173,7 +199,7 @@ impl Queue {
         &self.client
     }
 
-    /// What all clients of this queue agree on.
+    /// What all clients of this queue agreed on when this one connected.
     #[must_use]
     pub fn agreement(&self) -> &Agreement {
         &self.agreement
@@ -235,7 +261,15 @@ impl Queue {
     }
 }
 
-async fn found(client: &Client, shard_prefix_len: ShardLen) -> Result<Agreement> {
+impl Agreement {
+    pub(crate) fn written(&self) -> Result<Bytes> {
+        serde_json::to_vec_pretty(self)
+            .map(Bytes::from)
+            .map_err(|error| Error::new(Kind::Internal, "queue.json cannot be written").because(error))
+    }
+}
+
+async fn found(client: &Client, shard_prefix_len: ShardLen) -> Result<(Agreement, Version)> {
     leasehold_store::probe(client).await?.verdict()?;
     let now = client.now().ok_or_else(|| Error::new(Kind::Internal, "a probed store has no time"))?;
     let agreement = Agreement {
@@ -244,12 +278,13 @@ async fn found(client: &Client, shard_prefix_len: ShardLen) -> Result<Agreement>
         shard_prefix_len,
         created_at: now.earliest,
         write_id: client.write_id(),
+        migrating: None,
+        left: None,
+        unknown: Map::new(),
     };
-    let body = serde_json::to_vec_pretty(&agreement)
-        .map_err(|error| Error::new(Kind::Internal, "queue.json cannot be written").because(error))?;
-    match client.put(Purpose::Admin, keys::QUEUE, Bytes::from(body), &When::Absent).await? {
-        Put::Written(_) => Ok(agreement),
-        Put::Lost(Some(object)) | Put::Overtaken(object) => read(&object.body),
+    match client.put(Purpose::Admin, keys::QUEUE, agreement.written()?, &When::Absent).await? {
+        Put::Written(version) => Ok((agreement, version)),
+        Put::Lost(Some(object)) | Put::Overtaken(object) => Ok((read(&object.body)?, object.version)),
         Put::Lost(None) => Err(Error::new(Kind::Unavailable, "queue.json came and went; try again")),
     }
 }
@@ -260,7 +295,7 @@ struct Format {
     format: u32,
 }
 
-fn read(body: &[u8]) -> Result<Agreement> {
+pub(crate) fn read(body: &[u8]) -> Result<Agreement> {
     let corrupt = |why: String| Error::new(Kind::Corrupt, format!("`queue.json` cannot be used: {why}"));
     let Format { format } = serde_json::from_slice(body).map_err(|error| corrupt(error.to_string()))?;
     if format > FORMAT {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::connect::Queue;
 use crate::operate::unknown_task;
-use crate::tasks::Loaded;
+use crate::tasks::{Loaded, Place};
 
 /// How many tasks are read at once.
 pub const READS_AT_ONCE: usize = 32;
@@ -68,11 +68,7 @@ impl Queue {
     /// Lists tasks, shard by shard, as they are read. What cannot be read as a task comes as an error of kind corrupt,
     /// and the list goes on.
     pub fn list(&self, filter: Filter) -> impl Stream<Item = Result<Task>> + Send + '_ {
-        let reads = self.task_keys().map_ok(move |key| async move {
-            self.check_task_key(&key)?;
-            let object = self.client.get(Purpose::Admin, &key).await?;
-            object.map(|object| Loaded::read(&key, object)).transpose()
-        });
+        let reads = self.task_keys().map_ok(move |key| async move { self.load_listed(&key).await });
         let loaded = reads.try_buffered(READS_AT_ONCE);
         loaded.filter_map(move |loaded| {
             let kept = match loaded {
@@ -84,15 +80,29 @@ impl Queue {
         })
     }
 
-    /// The keys of all tasks, and whatever else lies there.
+    /// Reads the task at a key that was listed. One that has moved comes with the key where it is now.
+    pub(crate) async fn load_listed(&self, key: &str) -> Result<Option<Loaded>> {
+        self.check_task_key(key)?;
+        match self.read_place(Purpose::Admin, key).await? {
+            Some(Place::Here(loaded)) => Ok(Some(loaded)),
+            Some(Place::Elsewhere(mark)) => {
+                let is_there = self.client.get(Purpose::Admin, &mark.key()).await?.is_some();
+                if is_there { Ok(None) } else { self.load_marked(Purpose::Admin, mark).await }
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// The keys of all tasks, and whatever else lies there. Which of them are keys of tasks, the layout says.
     pub(crate) fn task_keys(&self) -> impl Stream<Item = Result<String>> + Send + '_ {
-        self.keys("tasks/".into())
+        let asked = stream::once(self.ask_if_old());
+        asked.map_ok(|()| self.keys(keys::TASKS.into())).try_flatten()
     }
 
     /// Refuses a key at which no task of this queue can lie: nobody would find it there.
     pub(crate) fn check_task_key(&self, key: &str) -> Result<()> {
-        match keys::parse_task(key) {
-            Some((_, id)) if self.task_key(&id) == key => Ok(()),
+        match keys::task_place(key) {
+            Some((len, _)) if self.layout.known().agreement.lengths().contains(&len) => Ok(()),
             _ => Err(Error::new(Kind::Corrupt, format!("`{key}` is not the key of a task"))),
         }
     }
@@ -118,21 +128,24 @@ impl Queue {
 
     /// Waits until a task is final, and gives it. `patience` bounds the wait.
     pub async fn wait(&self, id: &TaskId, patience: Option<Duration>) -> Result<Task> {
-        let (key, host) = (self.task_key(id), self.client.host().clone());
+        let (mut key, host) = (self.task_key(id), self.client.host().clone());
         let started = host.instant();
         let (mut known, mut pause) = (None, WAIT_MIN);
         loop {
-            match self.client.get_unless(Purpose::Admin, &key, known.as_ref()).await? {
-                Get::Missing => return Err(unknown_task(id)),
-                Get::Unchanged => {}
-                Get::Found(object) => {
-                    let loaded = Loaded::read(&key, object)?;
-                    if loaded.task.status().is_final() {
-                        return Ok(loaded.task);
-                    }
-                    // It moves: look more often again.
-                    (known, pause) = (Some(loaded.version), WAIT_MIN);
+            let place = match self.client.get_unless(Purpose::Admin, &key, known.as_ref()).await? {
+                Get::Found(object) => Some(Some(Place::read(&key, object)?)),
+                Get::Missing => Some(None),
+                Get::Unchanged => None,
+            };
+            if let Some(place) = place {
+                let loaded = self.load_place(Purpose::Admin, id, &key, place).await?;
+                let loaded = loaded.ok_or_else(|| unknown_task(id))?;
+                if loaded.task.status().is_final() {
+                    return Ok(loaded.task);
                 }
+                key = keys::task(&loaded.task.shard, id);
+                // It moves: look more often again.
+                (known, pause) = (Some(loaded.version), WAIT_MIN);
             }
             let left = patience.map(|patience| patience.saturating_sub(host.instant().since(started)));
             if left.is_some_and(|left| left.is_zero()) {

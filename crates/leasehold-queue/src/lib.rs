@@ -6,6 +6,7 @@
 //! | module | what it does |
 //! | --- | --- |
 //! | [`connect`], [`place`] | opens a queue, or founds it; refuses clients that disagree with it (promise P8) |
+//! | [`layout`] | asks `queue.json` again in time, and says what may be written by it |
 //! | [`mod@submit`] | puts tasks in, pointer first |
 //! | [`bell`] | tells workers that there is something new |
 //! | [`unique`] | submits only once under an idempotency key |
@@ -18,14 +19,19 @@
 //! | [`inspect`] | get, list, wait, count |
 //! | [`purge`] | removes what is past its retention |
 //! | [`check`] | looks at everything, and repairs |
+//! | [`migrate`] | changes the number of shards while everything goes on |
+//! | `follow` | finds tasks that have moved to a shard of another length |
 
 pub mod bell;
 pub mod check;
 pub mod claim;
 pub mod connect;
 pub mod discover;
+mod follow;
 pub mod inspect;
+pub mod layout;
 pub mod lease;
+pub mod migrate;
 pub mod operate;
 pub mod place;
 pub mod purge;
@@ -41,6 +47,7 @@ pub use connect::{Agreement, News, Queue, QueueConfig};
 pub use discover::Found;
 pub use inspect::{Filter, Stats};
 pub use lease::{HeldLease, Leases, Renewed, Taken, break_lease, read_lease};
+pub use migrate::{MigrateOptions, Migrated, Plan, Progress};
 pub use operate::Operated;
 pub use place::Place;
 pub use settle::{Renewal, Settlement};

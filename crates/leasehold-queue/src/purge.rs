@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use crate::connect::Queue;
 use crate::inspect::Filter;
+use crate::layout::Intent;
 use crate::tasks::{Loaded, Moved};
 
 /// How long a mark, and a new task, is left alone.
@@ -77,6 +78,11 @@ impl Queue {
         }
         if let State::Purged { finished_at } = loaded.task.state {
             if !now.is_past(finished_at.plus(PURGE_GRACE)) {
+                return Ok(Purged::Kept);
+            }
+            self.may(Intent::Change).await?;
+            if self.layout.known().agreement.is_between() {
+                // To a migration, a mark whose task is nowhere means that the task has yet to be put there.
                 return Ok(Purged::Kept);
             }
             self.client.delete(Purpose::Sweep, &self.task_key(&task.id)).await?;

@@ -14,6 +14,7 @@
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::{Stream, StreamExt, stream};
+use leasehold_core::moved::{self, Mark, Stored};
 use leasehold_core::new_task::Start;
 use leasehold_core::{Error, Kind, NewTask, Priority, Result, RetryPolicy, StoreTime, Task, TaskId, record};
 use leasehold_store::host::Instant;
@@ -23,6 +24,7 @@ use std::future::IntoFuture;
 use std::time::Duration;
 
 use crate::connect::Queue;
+use crate::layout::Intent;
 use crate::unique::{Reserved, UniqueKey};
 
 /// How many submits of [`Queue::submit_many`] are under way at once.
@@ -147,6 +149,7 @@ impl Queue {
         let key = key.or_else(|| order.idempotency_key.take().map(UniqueKey::new));
         order.idempotency_key = key.as_ref().map(|key| key.key.clone());
         order.check(self.now()?.earliest)?;
+        self.may(Intent::Change).await?;
         let started = self.client.host().instant();
         let fresh = TaskId::from_random(self.client.host().random_bits());
         let Some(key) = key else {
@@ -200,6 +203,8 @@ impl Queue {
             Error::new(error.kind(), format!("task {id} was not submitted: {error}")).because(error)
         })?;
         let is_new = self.put_task(&task, started).await?;
+        // What took longer than the layout could be trusted may stand where nobody looks any more.
+        self.still_agreed().await.map_err(|error| unknown(&task, error))?;
         if self.has_slept(started) {
             // The put was on its way for so long that the entry may have been swept. It is written again before the
             // task counts as submitted.
@@ -214,13 +219,16 @@ impl Queue {
         let key = self.task_key(&task.id);
         let body = Bytes::from(record::write(task));
         let write_id = task.write_id.clone();
-        let ours = |found: &[u8]| record::read(&key, found).is_ok_and(|task| task.has_write(&write_id));
+        let ours = |found: &[u8]| moved::has_write(&key, found, &write_id);
         if self.has_slept(started) {
             let error = Error::new(Kind::Unavailable, "this process has slept in the middle of the submit");
             return self.fence_own(task, &key, &ours, error).await;
         }
         let mut in_doubt = false;
         loop {
+            if let Err(error) = self.may(Intent::Change).await {
+                return Err(if in_doubt { unknown(task, error) } else { error });
+            }
             let put =
                 self.client.put_knowing(Purpose::Submit, &key, body.clone(), &When::Absent, &ours).await;
             match put {
@@ -255,10 +263,13 @@ impl Queue {
         ours: leasehold_store::client::Ours<'_>,
         error: Error,
     ) -> Result<bool> {
+        self.may(Intent::Change).await.map_err(|error| unknown(task, error))?;
         let tombstone = Task::tombstone(task.id, task.shard.clone(), "submit abandoned", &self.act()?);
         let body = Bytes::from(record::write(&tombstone));
         match self.client.put(Purpose::Submit, key, body, &When::Absent).await {
             Ok(Put::Written(_) | Put::Overtaken(_)) => {
+                // A tombstone that took so long may not be what fences this id.
+                self.still_agreed().await.map_err(|error| unknown(task, error))?;
                 Err(Error::new(Kind::Unavailable, format!("task {} was not submitted", task.id))
                     .because(error))
             }
@@ -276,7 +287,7 @@ fn unknown(task: &Task, error: Error) -> Error {
 
 /// Something stands at the id: the task, put there by whoever shares the key, or a tombstone.
 fn stands_already(key: &str, found: Option<&[u8]>) -> Result<bool> {
-    let task = record::read(key, found.unwrap_or_default())?;
+    let (Stored::Task(task) | Stored::Moved(Mark { task })) = moved::read(key, found.unwrap_or_default())?;
     if task.is_tombstone() {
         let message =
             format!("the submit of task {} took so long that it was fenced off; submit again", task.id);

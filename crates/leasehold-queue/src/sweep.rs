@@ -13,6 +13,7 @@ use leasehold_store::Purpose;
 
 use crate::connect::Queue;
 use crate::discover::Found;
+use crate::layout::Intent;
 use crate::tasks::{Loaded, Moved};
 
 /// What sweeping an entry came to.
@@ -36,6 +37,7 @@ impl Queue {
     /// Looks after one entry of either index.
     pub async fn sweep(&self, found: &Found) -> Result<Swept> {
         let entry = &found.entry;
+        self.may(Intent::Change).await?;
         let loaded = match self.load(Purpose::Sweep, &entry.id).await {
             Ok(loaded) => loaded,
             Err(error) if error.kind() == Kind::Corrupt => return Ok(Swept::Corrupt(error)),
@@ -98,6 +100,9 @@ impl Queue {
         if !self.now()?.is_past(until) {
             return Ok(Swept::Later(until));
         }
+        if self.is_for_the_migration(&found.entry) {
+            return Ok(Swept::Later(self.now()?.latest_known().plus(self.config.ahead_grace)));
+        }
         let is_fenced = match loaded {
             None if found.entry.rev == 1 => self.fence_task(&found.entry.id).await?,
             // Only a task that was there has entries of later revisions: it was purged.
@@ -114,6 +119,14 @@ impl Queue {
         }
         self.remove_entry(Purpose::Sweep, &found.entry).await;
         Ok(Swept::Removed)
+    }
+}
+
+impl Queue {
+    /// Whether an entry lies in the place that a migration has left, or goes to. Its task may stand there, too, where
+    /// no fence of ours would reach it.
+    fn is_for_the_migration(&self, entry: &Entry) -> bool {
+        entry.shard.len() != self.shard_len() && self.layout.known().agreement.is_between()
     }
 }
 

@@ -1,11 +1,14 @@
 //! Reading a task and moving it on: load, decide, store, then act.
 
 use bytes::Bytes;
+use leasehold_core::moved::{self, Mark, Stored};
 use leasehold_core::step::{Order, Step};
 use leasehold_core::{Act, Entry, Event, Rejected, Result, Task, TaskId, record, step};
 use leasehold_store::{Decision, Object, Purpose, Standing, Version, update_from};
 
 use crate::connect::Queue;
+use crate::follow::{MARKS_MAX, restless};
+use crate::layout::Intent;
 
 /// A task as it was read or written, with the version for the next condition.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,14 +34,27 @@ pub(crate) enum Moved {
     Missing,
 }
 
-impl Loaded {
-    pub(crate) fn read(key: &str, object: Object) -> Result<Self> {
-        let task = record::read(key, &object.body)?;
-        Ok(Self { task, version: object.version, body: object.body })
-    }
+/// What stands at the key of a task.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Place {
+    /// The task.
+    Here(Loaded),
+    /// The mark of a task that has moved to a shard of another length.
+    Elsewhere(Mark),
+}
 
-    fn object(&self) -> Object {
+impl Loaded {
+    pub(crate) fn object(&self) -> Object {
         Object { body: self.body.clone(), version: self.version.clone() }
+    }
+}
+
+impl Place {
+    pub(crate) fn read(key: &str, object: Object) -> Result<Self> {
+        Ok(match moved::read(key, &object.body)? {
+            Stored::Task(task) => Place::Here(Loaded { task, version: object.version, body: object.body }),
+            Stored::Moved(mark) => Place::Elsewhere(mark),
+        })
     }
 }
 
@@ -55,9 +71,7 @@ pub(crate) enum Follow {
 
 impl Queue {
     pub(crate) async fn load(&self, purpose: Purpose, id: &TaskId) -> Result<Option<Loaded>> {
-        let key = self.task_key(id);
-        let object = self.client.get(purpose, &key).await?;
-        object.map(|object| Loaded::read(&key, object)).transpose()
+        self.load_at(purpose, id, self.task_key(id)).await
     }
 
     /// Moves a task on, and carries out what follows for its index entries.
@@ -68,8 +82,10 @@ impl Queue {
         event: &Event,
         by: &str,
     ) -> Result<Moved> {
-        let found = self.client.get(purpose, &self.task_key(id)).await?;
-        self.change_from(purpose, id, found, event, by, (false, Follow::Change)).await
+        self.may(Intent::of(purpose)).await?;
+        let key = self.task_key(id);
+        let found = self.client.get(purpose, &key).await?;
+        self.change_from(purpose, id, (key, found), event, by, (false, Follow::Change)).await
     }
 
     /// The same from a state that was read before.
@@ -92,7 +108,9 @@ impl Queue {
         by: &str,
         follow: Follow,
     ) -> Result<Moved> {
-        self.change_from(purpose, &loaded.task.id, Some(loaded.object()), event, by, (false, follow)).await
+        self.may(Intent::of(purpose)).await?;
+        let place = self.place_now(purpose, loaded).await?;
+        self.change_from(purpose, &loaded.task.id, place, event, by, (false, follow)).await
     }
 
     /// The same, but only if the task has not moved since: for whoever has decided by more than the event itself does.
@@ -103,47 +121,85 @@ impl Queue {
         event: &Event,
         by: &str,
     ) -> Result<Moved> {
-        let how = (true, Follow::Change);
-        self.change_from(purpose, &loaded.task.id, Some(loaded.object()), event, by, how).await
+        self.may(Intent::of(purpose)).await?;
+        let place = self.place_now(purpose, loaded).await?;
+        self.change_from(purpose, &loaded.task.id, place, event, by, (true, Follow::Change)).await
     }
 
     async fn change_from(
         &self,
         purpose: Purpose,
         id: &TaskId,
+        mut place: (String, Option<Object>),
+        event: &Event,
+        by: &str,
+        how: (bool, Follow),
+    ) -> Result<Moved> {
+        for _ in 0..MARKS_MAX {
+            let (key, found) = place;
+            match self.change_at(purpose, &key, found, event, by, &how).await? {
+                Changed::Here(moved) => return Ok(moved),
+                Changed::Elsewhere(mark) => place = self.follow_mark(purpose, mark).await?,
+                // What was left behind was removed, but the task itself may be where the queue has it now.
+                Changed::Missing if key == self.key_now(id) => return Ok(Moved::Missing),
+                Changed::Missing => {
+                    let key = self.key_now(id);
+                    let found = self.client.get(purpose, &key).await?;
+                    place = (key, found);
+                }
+            }
+        }
+        Err(restless(id))
+    }
+
+    /// The same at one key.
+    async fn change_at(
+        &self,
+        purpose: Purpose,
+        key: &str,
         found: Option<Object>,
         event: &Event,
         by: &str,
-        (unmoved, follow): (bool, Follow),
-    ) -> Result<Moved> {
-        let key = self.task_key(id);
-        let only = if unmoved { found.as_ref().map(|object| object.version.clone()) } else { None };
-        let updated = update_from(&self.client, purpose, &key, found, |found| {
-            let Some(object) = found else { return Ok(Decision::Leave(Err(Moved::Missing))) };
-            let loaded = Loaded::read(&key, object.clone())?;
+        (unmoved, follow): &(bool, Follow),
+    ) -> Result<Changed> {
+        let only = if *unmoved { found.as_ref().map(|object| object.version.clone()) } else { None };
+        let updated = update_from(&self.client, purpose, key, found, |found| {
+            let Some(object) = found else { return Ok(Decision::Leave(Err(Changed::Missing))) };
+            let loaded = match Place::read(key, object.clone())? {
+                Place::Here(loaded) => loaded,
+                Place::Elsewhere(mark) => return Ok(Decision::Leave(Err(Changed::Elsewhere(mark)))),
+            };
+            self.still_may(Intent::of(purpose))?;
             if only.as_ref().is_some_and(|only| loaded.version != *only) {
                 let rejected = Rejected::Status(loaded.task.status());
-                return Ok(Decision::Leave(Err(Moved::Rejected(rejected, loaded))));
+                return Ok(Decision::Leave(Err(Changed::Here(Moved::Rejected(rejected, loaded)))));
             }
             let act = self.act_as(by)?;
             Ok(match step(&loaded.task, event, &act) {
-                Err(rejected) => Decision::Leave(Err(Moved::Rejected(rejected, loaded))),
-                Ok(step) => decision(&key, step, &act),
+                Err(rejected) => Decision::Leave(Err(Changed::Here(Moved::Rejected(rejected, loaded)))),
+                Ok(step) => decision(key, step, &act),
             })
         });
         let updated = updated.await?;
         let (step, body) = match updated.result {
             Ok(written) => written,
-            Err(moved) => return Ok(moved),
+            Err(changed) => return Ok(changed),
         };
         match updated.now {
-            Standing::Left => Ok(Moved::Missing),
+            Standing::Left => Ok(Changed::Missing),
             Standing::Written(version) => {
-                self.follow(purpose, &step, &follow).await;
-                Ok(Moved::Done(Loaded { task: step.task, version, body }))
+                self.follow(purpose, &step, follow).await;
+                Ok(Changed::Here(Moved::Done(Loaded { task: step.task, version, body })))
             }
             // Whoever went on from our write also saw to its entries, or left them to be swept.
-            Standing::Overtaken(object) => Ok(Moved::Overtaken(Loaded::read(&key, object)?)),
+            Standing::Overtaken(object) => match Place::read(key, object)? {
+                Place::Here(loaded) => Ok(Changed::Here(Moved::Overtaken(loaded))),
+                // The event is done, in the record that has moved.
+                Place::Elsewhere(mark) => {
+                    let loaded = self.load_marked(purpose, mark).await?;
+                    Ok(loaded.map_or(Changed::Missing, |loaded| Changed::Here(Moved::Overtaken(loaded))))
+                }
+            },
         }
     }
 
@@ -183,7 +239,14 @@ impl Queue {
     }
 }
 
-type Written = std::result::Result<(Step, Bytes), Moved>;
+/// What became of an event at one key.
+enum Changed {
+    Here(Moved),
+    Elsewhere(Mark),
+    Missing,
+}
+
+type Written = std::result::Result<(Step, Bytes), Changed>;
 
 fn decision(key: &str, step: Step, act: &Act) -> Decision<Written> {
     let body = Bytes::from(record::write(&step.task));
@@ -193,7 +256,6 @@ fn decision(key: &str, step: Step, act: &Act) -> Decision<Written> {
     };
     let (key, write_id) = (key.to_owned(), act.write_id.clone());
     // A renewal leaves no trace in the history; one that is not recognised is simply decided again, by its claim.
-    let ours =
-        Box::new(move |found: &[u8]| record::read(&key, found).is_ok_and(|task| task.has_write(&write_id)));
+    let ours = Box::new(move |found: &[u8]| moved::has_write(&key, found, &write_id));
     Decision::Write { body: body.clone(), ours, first, result: Ok((step, body)) }
 }

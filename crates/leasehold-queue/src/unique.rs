@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::connect::Queue;
+use crate::layout::Intent;
 
 /// The newest format that this program writes and reads.
 const FORMAT: u32 = 1;
@@ -178,6 +179,7 @@ impl Queue {
 
     /// Puts a tombstone where a task is not, so that it can never appear; false if it is there after all, and stays.
     pub(crate) async fn fence_task(&self, id: &TaskId) -> Result<bool> {
+        self.may(Intent::Change).await?;
         let shard = self.shard_len().shard_of(id);
         let tombstone = Task::tombstone(*id, shard, "submit abandoned", &self.act()?);
         let body = Bytes::from(record::write(&tombstone));
@@ -193,6 +195,7 @@ impl Queue {
         if !found.is_removable(self.now()?) {
             return Ok(false);
         }
+        self.may(Intent::Change).await?;
         self.fence_task(&found.task_id).await?;
         let marked = update_from(&self.client, Purpose::Sweep, path, Some(object), |object| {
             let Some(object) = object else { return Ok(Decision::Leave(None)) };

@@ -18,16 +18,23 @@ use crate::turn::{self, Turn};
 /// How often expired idempotency records are looked for, on average per worker.
 const KEYS_EVERY: Duration = Duration::from_mins(30);
 
-/// Does the duties until told to stop.
-pub(crate) async fn run(engine: Arc<Engine>, shutdown: Shutdown) {
+/// Does the duties until told to stop. Fails when they can never be done again by this worker.
+pub(crate) async fn run(engine: Arc<Engine>, shutdown: Shutdown) -> Result<()> {
     let host = engine.host().clone();
     let mut recover = Recover::new(&engine);
     // Not all at once after a restart of everything.
     let mut keys_at = host.instant();
     let mut keys_pause = host.random_below(KEYS_EVERY);
     loop {
-        if let Err(error) = recover.tick(&engine).await {
-            tracing::warn!("recovery failed: {error}");
+        match engine.queue.may_change().await {
+            Err(error) if error.kind() == Kind::Invalid => return Err(error),
+            // While the queue is being migrated there is nothing to be done here.
+            Err(error) => tracing::debug!("no duties for now: {error}"),
+            Ok(()) => {
+                if let Err(error) = recover.tick(&engine).await {
+                    tracing::warn!("recovery failed: {error}");
+                }
+            }
         }
         if host.instant().since(keys_at) >= keys_pause && is_first(&engine) {
             if let Err(error) = remove_expired_keys(&engine).await {
@@ -39,7 +46,7 @@ pub(crate) async fn run(engine: Arc<Engine>, shutdown: Shutdown) {
         let pause = every.mul_f64(0.9) + host.random_below(every / 5);
         if let Either::Right(_) = select(host.sleep(pause), Box::pin(shutdown.reached(Stage::Drain))).await {
             recover.stop().await;
-            return;
+            return Ok(());
         }
     }
 }
@@ -64,6 +71,14 @@ struct Recover {
     listed: Option<(Instant, bool)>,
 }
 
+/// Why to look for lost claims.
+enum Reason {
+    /// Something waits or runs, or may do so.
+    Unrest,
+    /// It was long ago, and a hint may have been lost.
+    Sweep,
+}
+
 impl Recover {
     /// Whoever serves all shards with others like it takes turns with them. A short lease runs out before a turn would.
     fn new(engine: &Engine) -> Self {
@@ -80,22 +95,25 @@ impl Recover {
         }
     }
 
-    /// Whether there may be someone who is lost.
-    fn is_due(&self, engine: &Engine) -> bool {
+    /// Why to look now, if there is a reason.
+    fn reason(&self, engine: &Engine) -> Option<Reason> {
         let was_stirred = engine.served.was_stirred();
-        let Some((at, was_quiet)) = self.listed else { return true };
+        let Some((at, was_quiet)) = self.listed else { return Some(Reason::Unrest) };
         // A claim in one's own shard leaves no lease entry: those that there are come from others.
         let is_leased = engine.options.leasing.is_some();
-        let is_quiet = was_quiet && (is_leased || !was_stirred && engine.served.is_ready_empty());
-        !is_quiet || engine.host().instant().since(at) >= engine.options.sweep_every
+        if !was_quiet || !is_leased && (was_stirred || !engine.served.is_ready_empty()) {
+            return Some(Reason::Unrest);
+        }
+        let is_old = engine.host().instant().since(at) >= engine.options.sweep_every;
+        is_old.then_some(Reason::Sweep)
     }
 
     async fn tick(&mut self, engine: &Engine) -> Result<()> {
-        if !self.is_due(engine) {
+        let Some(reason) = self.reason(engine) else {
             self.stop().await;
             return Ok(());
-        }
-        if let Some(turn) = &mut self.turn
+        };
+        if let (Reason::Unrest, Some(turn)) = (reason, &mut self.turn)
             && !turn.is_ours().await?
         {
             // Until we have seen for ourselves that all is quiet, the one whose turn it is may be lost.

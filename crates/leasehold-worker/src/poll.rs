@@ -11,7 +11,7 @@ use futures::StreamExt;
 use futures::future::{BoxFuture, Either, select, select_all};
 use futures::stream::FuturesUnordered;
 use leasehold_core::limits::PAGE_KEYS_MAX;
-use leasehold_core::{Entry, Index, Minute, Result, StoreTime, TaskId};
+use leasehold_core::{Entry, Index, Kind, Minute, Result, StoreTime, TaskId};
 use leasehold_queue::discover::{Look, Stretch};
 use leasehold_queue::sweep::Swept;
 use leasehold_queue::{Bell, Found, Met, News};
@@ -19,7 +19,6 @@ use leasehold_store::host::Instant;
 use leasehold_store::{HostExt, Purpose};
 use std::collections::{HashSet, VecDeque};
 use std::future::Future;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,7 +34,7 @@ const AHEAD_PAUSE: Duration = Duration::from_secs(1);
 const AHEAD_PAUSE_MAX: Duration = Duration::from_mins(1);
 /// Shortest pause before something known to be due: a look that comes a moment early is a look for nothing.
 const AGAIN_MIN: Duration = Duration::from_millis(10);
-/// Pause after a look that failed.
+/// Pause after a look that failed, and while nothing may be claimed.
 const FAILED_PAUSE: Duration = Duration::from_secs(1);
 /// A worker that stops when there is nothing left waits for what is due so soon.
 const SOON: Duration = Duration::from_mins(1);
@@ -86,9 +85,27 @@ impl Poller {
         }
     }
 
-    /// Polls until told to stop, or until there is nothing left to do.
-    pub(crate) async fn run(&mut self, shutdown: &Shutdown) {
+    /// Polls until told to stop, or until there is nothing left to do. Fails when this worker can never claim again.
+    pub(crate) async fn run(&mut self, shutdown: &Shutdown) -> Result<()> {
+        let mut is_paused = false;
         while shutdown.stage() == Stage::Go {
+            let engine = self.engine.clone();
+            if let Err(error) = self.meanwhile(engine.queue.may_change()).await {
+                if error.kind() == Kind::Invalid {
+                    return Err(error);
+                }
+                // The queue is being migrated, or out of reach: what is held goes on, and so does this later.
+                if !is_paused {
+                    tracing::warn!("nothing is claimed for now: {error}");
+                }
+                is_paused = true;
+                self.idle(FAILED_PAUSE, shutdown).await;
+                continue;
+            }
+            if std::mem::take(&mut is_paused) {
+                // What moved meanwhile was not announced to anyone.
+                (self.rest, self.seen.at) = (None, None);
+            }
             self.recall().await;
             self.fill();
             if self.slots.len() >= self.engine.options.concurrency {
@@ -113,11 +130,12 @@ impl Poller {
                 continue;
             }
             if self.engine.options.until_empty && saw_all && !self.is_more_coming().await {
-                return;
+                return Ok(());
             }
             self.rest = Some((self.engine.host().instant(), self.next_pause()));
             self.pause = self.engine.options.polling.slower(self.pause);
         }
+        Ok(())
     }
 
     /// Waits for everything that is under way.
@@ -184,7 +202,8 @@ impl Poller {
 
     /// Waits for an answer while what is under way goes on.
     async fn meanwhile<T>(&mut self, answer: impl Future<Output = T>) -> T {
-        let mut answer = pin!(answer);
+        // Boxed, because it is large and passed through several futures.
+        let mut answer = Box::pin(answer);
         while !self.slots.is_empty() {
             match select(answer.as_mut(), self.slots.next()).await {
                 Either::Left((answer, _)) => return answer,

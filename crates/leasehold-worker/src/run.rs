@@ -158,10 +158,12 @@ impl Worker {
         }
         let (engine, renewing) = Engine::start(self);
         let host = engine.host().clone();
-        let duties = host.spawn(Box::pin(duties::run(engine.clone(), shutdown.clone())));
+        let duties = duties::run(engine.clone(), shutdown.clone());
+        // What they would fail with is what the poller fails with.
+        let duties = host.spawn(Box::pin(async move { drop(duties.await) }));
         let sharing = engine.share_shards(&shutdown);
         let mut poller = Poller::new(engine.clone());
-        poller.run(&shutdown).await;
+        let ended = poller.run(&shutdown).await;
         engine.drain(&mut poller, &shutdown).await;
         // Recovery may be in the middle of something that is not to be cut.
         shutdown.drain();
@@ -172,7 +174,7 @@ impl Worker {
         let counts = engine.counts.read();
         drop((poller, engine));
         renewing.await;
-        Ok(counts)
+        ended.map(|()| counts)
     }
 
     /// Works until there is nothing left to do: see [`WorkerOptions::until_empty`].
@@ -185,11 +187,11 @@ impl Worker {
     pub async fn run_duties(self, shutdown: Shutdown) -> Result<Counts> {
         self.options.check()?;
         let (engine, renewing) = Engine::start(self);
-        duties::run(engine.clone(), shutdown).await;
+        let done = duties::run(engine.clone(), shutdown).await;
         let counts = engine.counts.read();
         drop(engine);
         renewing.await;
-        Ok(counts)
+        done.map(|()| counts)
     }
 }
 

@@ -32,6 +32,7 @@ fn events() -> Vec<Event> {
         Event::Retry,
         Event::Purge,
         Event::Fence,
+        Event::Move { shard: crate::ShardLen::DEFAULT.shard_of(&pending().id) },
     ]
 }
 

@@ -8,6 +8,8 @@ mod crashes;
 mod inspecting;
 mod keys;
 mod life;
+mod migrating;
+mod migrating_crashes;
 mod operating;
 mod purging;
 mod races;

@@ -1,13 +1,14 @@
 //! A world for one queue: a store in memory, a clock that a test moves, a stage on which requests fail.
 
 pub(crate) mod audit;
+pub(crate) mod migrations;
 pub(crate) mod operations;
 pub(crate) mod recovery;
 pub(crate) mod stage;
 
 use leasehold_core::{Index, Name, NewTask, StoreTime, Task, TaskId, TaskType, WorkerId};
 use leasehold_queue::discover::Stretch;
-use leasehold_queue::{Claimed, Found, Met, Queue, Submitted};
+use leasehold_queue::{Claimed, Found, Met, Queue, QueueConfig, Submitted};
 use leasehold_store::testing::FakeHost;
 use leasehold_store::{Client, Host, MemoryStore, Purpose, Snapshot, Store, Verb, When};
 use serde_json::{Value, json};
@@ -52,11 +53,17 @@ pub(crate) fn order() -> NewTask {
 
 impl World {
     pub(crate) async fn new() -> Self {
+        Self::with_shards(QueueConfig::default().shard_prefix_len).await
+    }
+
+    /// The same with shards of so many digits.
+    pub(crate) async fn with_shards(shard_prefix_len: u8) -> Self {
         let host = FakeHost::new();
         let as_host: Arc<dyn Host> = Arc::new(host.clone());
         let store = Arc::new(MemoryStore::new(&as_host));
         let client = Client::new(store.clone(), as_host);
-        let queue = Queue::connect(client).await.unwrap();
+        let config = QueueConfig { shard_prefix_len, ..QueueConfig::default() };
+        let queue = Queue::with_config(client, config).await.unwrap();
         Self { host, store, queue }
     }
 

@@ -148,8 +148,10 @@ fn an_idle_cluster_makes_few_requests() {
         lists += spent.verb(Verb::List);
         all += spent.requests();
     }
-    // One get a poll; one list of each index a sweep, and one of the expired keys each half hour.
+    // One get a poll; one list of each index a sweep, and one of the expired keys each half hour; `queue.json` is asked for
+    // every half minute.
     assert!(gets <= polls * 11 / 10, "{gets} gets for {polls} polls");
     assert!(lists <= 2 * sweeps + 3 * WORKERS, "{lists} lists for {sweeps} sweeps");
-    assert_eq!(all, gets + lists);
+    let layout = 130 * WORKERS;
+    assert!(all <= gets + lists + layout, "{all} requests, {gets} gets, {lists} lists");
 }

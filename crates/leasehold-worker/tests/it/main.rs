@@ -4,6 +4,7 @@
 
 mod handlers;
 mod looking;
+mod migrating;
 mod stopping;
 
 use leasehold_core::{Status, TaskId};

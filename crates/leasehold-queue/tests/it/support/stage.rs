@@ -39,7 +39,7 @@ pub(crate) struct Asked {
     pub(crate) verb: Verb,
     pub(crate) key: String,
     body: Bytes,
-    when: Option<When>,
+    pub(crate) when: Option<When>,
 }
 
 impl Asked {

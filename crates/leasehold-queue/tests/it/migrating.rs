@@ -1,0 +1,531 @@
+//! Changing the number of shards while others work, produce and hold.
+
+use futures::FutureExt;
+use leasehold_core::{Index, Kind, Status};
+use leasehold_queue::layout::Phase;
+use leasehold_queue::migrate::Wait;
+use leasehold_queue::purge::Purged;
+use leasehold_queue::{
+    Filter, MigrateOptions, Operated, Progress, Queue, QueueConfig, Renewal, Settlement, UniqueKey,
+};
+use leasehold_store::{Client, Store, Verb, When};
+use serde_json::json;
+use std::sync::Arc;
+
+use crate::support::migrations::{Every, abort, assert_all_of, key_at, migrate, options, raw_at, switch};
+use crate::support::operations::retention;
+use crate::support::recovery::{LONG, recover};
+use crate::support::stage::{Asked, Fate};
+use crate::support::{LEASE, World, any_type, audit, hours, mins, order, secs, worker};
+
+/// The same world as a client sees it that connects now.
+async fn reconnected(world: &World) -> World {
+    World { queue: world.process(world.store.clone()).await, ..world.clone() }
+}
+
+/// A migration that goes no further than this phase.
+async fn stopped_in(world: &World, to: u8, phase: Phase) {
+    let (queue, stage) = world.staged().await;
+    let name = match phase {
+        Phase::Announced => "announced",
+        Phase::Moving => "moving",
+        Phase::Aborting => "aborting",
+    };
+    stage.play(move |_, asked| {
+        let is_reached = asked.verb == Verb::Put && asked.body_has(&format!("\"{name}\""));
+        if is_reached { Fate::PassThenDie } else { Fate::Pass }
+    });
+    match phase {
+        Phase::Aborting => abort(&queue).await.unwrap_err(),
+        _ => migrate(&queue, to).await.unwrap_err(),
+    };
+    let phase_now = audit::value(&world.store, "queue.json").await.unwrap()["migrating"]["phase"].clone();
+    assert_eq!(phase_now, name);
+}
+
+#[tokio::test]
+async fn every_task_moves_with_its_history_and_back_again() {
+    let world = World::new().await;
+    let every = Every::new(&world).await;
+    for len in [2, 4, 1] {
+        let told = migrate(&reconnected(&world).await.queue, len).await.unwrap();
+        assert_eq!((told.moved, told.sweep_after, told.corrupt), (6, None, vec![]));
+        every.assert_there(&world.store, len.into(), &format!("to {len}")).await;
+        let agreement = audit::value(&world.store, "queue.json").await.unwrap();
+        assert_eq!((&agreement["shard_prefix_len"], &agreement["migrating"]), (&json!(len), &json!(null)));
+        assert!(agreement["left"]["swept_at"].is_string());
+    }
+    recover(&reconnected(&world).await, 90, "afterwards").await;
+    for (status, count) in [("completed", 4), ("failed", 1), ("cancelled", 1)] {
+        let mut found = 0;
+        for key in audit::keys(&world.store, "tasks/").await {
+            found += u64::from(audit::value(&world.store, &key).await.unwrap()["status"] == status);
+        }
+        assert_eq!(found, count, "{status}");
+    }
+}
+
+#[tokio::test]
+async fn clients_of_the_old_length_are_refused_at_their_next_write() {
+    let world = World::new().await;
+    let id = world.submit().await;
+    migrate(&reconnected(&world).await.queue, 2).await.unwrap();
+    let refused =
+        "shard_prefix_len was 1 when this client connected, but this queue has 2 now; connect again";
+    for error in [
+        world.queue.submit_task(order()).await.unwrap_err(),
+        world.queue.submit_task(order()).key(UniqueKey::new("k")).await.unwrap_err(),
+        world.queue.cancel(&id).await.unwrap_err(),
+        world.queue.check(true).await.unwrap_err(),
+        world.queue.may_change().await.unwrap_err(),
+    ] {
+        assert_eq!((error.kind(), error.to_string().as_str()), (Kind::Invalid, refused));
+    }
+    let client = Client::new(world.store.clone(), Arc::new(world.host.clone()));
+    let wrong = QueueConfig { shard_prefix_len: 1, ..QueueConfig::default() };
+    let error = Queue::with_config(client, wrong).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "shard_prefix_len is 1 here, but this queue has 2; remove the setting, or correct it"
+    );
+    assert_eq!(world.get(&id).await.status(), Status::Pending, "reading finds it where it is now");
+    assert_all_of(&world.store, 2, "nothing was written in the old place").await;
+}
+
+#[tokio::test]
+async fn nothing_is_submitted_or_claimed_during_a_migration() {
+    let world = World::new().await;
+    let id = world.submit().await;
+    let due = world.due(Index::Ready).await;
+    for phase in [Phase::Announced, Phase::Moving, Phase::Aborting] {
+        stopped_in(&world, 2, phase).await;
+        world.advance(secs(31));
+        for error in [
+            world.queue.submit_task(order()).await.unwrap_err(),
+            world.queue.cancel(&id).await.unwrap_err(),
+            world.queue.claim(&due[0], &worker("w1"), LEASE, &any_type).await.unwrap_err(),
+            world.queue.sweep(&due[0]).await.unwrap_err(),
+            world.queue.may_change().await.unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), Kind::Unavailable);
+            assert!(error.to_string().contains("shard_prefix_len 2"), "{error}");
+        }
+    }
+    abort(&world.queue).await.unwrap();
+    assert!(matches!(world.queue.cancel(&id).await.unwrap(), Operated::Done(_)));
+}
+
+/// A client learns of a migration within the time that the migration waits, and asks no more often than it says.
+#[tokio::test]
+async fn the_layout_is_asked_for_once_in_thirty_seconds_of_writing() {
+    let world = World::new().await;
+    let (queue, stage) = world.staged().await;
+    for _ in 0..120 {
+        world.advance(secs(1));
+        queue.submit_task(order()).await.unwrap();
+    }
+    let asked = stage.asked().iter().filter(|asked| asked.key == "queue.json").count();
+    assert_eq!(asked, 1 + 3, "when it connected, and after 31, 62 and 93 s");
+    world.advance(hours(1));
+    stage.play(|_, _| Fate::Pass);
+    let id = world.submit().await;
+    queue.get(&id).await.unwrap();
+    assert_eq!(stage.asked().len(), 1, "who only reads asks nothing");
+}
+
+#[tokio::test]
+async fn without_an_answer_about_the_layout_nothing_is_written() {
+    let world = World::new().await;
+    let id = world.submit().await;
+    let claimed = world.claim(&id).await;
+    let (queue, stage) = world.staged().await;
+    let unread = |_, asked: &Asked| {
+        if asked.key == "queue.json" { Fate::Unreached } else { Fate::Pass }
+    };
+    stage.play(unread);
+    world.advance(secs(40));
+    let Renewal::Kept(claimed) = queue.renew(&claimed, LEASE, None).await.unwrap() else {
+        panic!("it is ours")
+    };
+    world.advance(secs(15));
+    stage.play(unread);
+    let errors = [
+        queue.renew(&claimed, LEASE, None).await.unwrap_err(),
+        queue.settle(&claimed, Settlement::Release).await.unwrap_err(),
+        queue.submit_task(order()).await.unwrap_err(),
+    ];
+    assert!(errors.iter().all(|error| error.kind() == Kind::Unavailable), "{errors:?}");
+    assert!(stage.asked().iter().all(|asked| asked.key == "queue.json"));
+    stage.play(|_, _| Fate::Pass);
+    assert!(matches!(queue.renew(&claimed, LEASE, None).await.unwrap(), Renewal::Kept(_)), "like any outage");
+}
+
+/// A process that was stopped in the middle of a submit: its put lands when the queue has long moved on.
+#[tokio::test]
+async fn a_submit_that_outlives_the_layout_is_not_acknowledged() {
+    let world = World::new().await;
+    let (queue, stage) = world.staged().await;
+    let others = world.clone();
+    stage.interrupt(|_, asked| asked.verb == Verb::Put && asked.key.starts_with("tasks/"), async move {
+        stopped_in(&others, 2, Phase::Announced).await;
+        others.advance(secs(61));
+    });
+    let error = queue.submit_task(order()).await.unwrap_err();
+    assert!(error.outcome_is_unknown(), "{error}");
+    let new = reconnected(&world).await;
+    migrate(&new.queue, 2).await.unwrap();
+    assert_all_of(&world.store, 2, "what landed late was moved").await;
+    recover(&reconnected(&world).await, LONG, "landed late").await;
+    let key = audit::keys(&world.store, "tasks/").await.pop().unwrap();
+    assert_eq!(audit::value(&world.store, &key).await.unwrap()["status"], "completed");
+}
+
+/// The same with a key: another producer has completed it in the new place by then.
+#[tokio::test]
+async fn a_task_that_landed_late_and_was_submitted_anew_is_there_once() {
+    let world = World::new().await;
+    let (queue, stage) = world.staged().await;
+    stage.play(|_, asked| {
+        let is_task = asked.verb == Verb::Put && asked.key.starts_with("tasks/");
+        if is_task { Fate::HoldThenDie } else { Fate::Pass }
+    });
+    queue.submit_task(order()).key(UniqueKey::new("k")).await.unwrap_err();
+    switch(&world.queue, 2).await.unwrap();
+    let new = reconnected(&world).await;
+    let submitted = new.queue.submit_task(order()).key(UniqueKey::new("k")).await.unwrap();
+    let claimed = new.claim(&submitted.id).await;
+    stage.land().await;
+    assert!(raw_at(&world.store, &submitted.id, 1).await.is_some(), "it is there twice for now");
+    new.queue.settle(&claimed, Settlement::Complete(json!(1))).await.unwrap().unwrap();
+    migrate(&new.queue, 2).await.unwrap();
+    assert_all_of(&world.store, 2, "once").await;
+    let task = new.get(&submitted.id).await;
+    assert_eq!((task.status(), task.epoch), (Status::Completed, 1));
+    assert!(!new.queue.submit_task(order()).key(UniqueKey::new("k")).await.unwrap().is_new);
+}
+
+/// An entry in the old place whose task may still land there is not fenced off in the new one.
+#[tokio::test]
+async fn entries_of_the_old_length_are_left_to_the_migration() {
+    let world = World::new().await;
+    let (queue, stage) = world.staged().await;
+    stage.play(|_, asked| {
+        let is_task = asked.verb == Verb::Put && asked.key.starts_with("tasks/");
+        if is_task { Fate::HoldThenDie } else { Fate::Pass }
+    });
+    queue.submit_task(order()).await.unwrap_err();
+    switch(&world.queue, 2).await.unwrap();
+    stage.land().await;
+    let new = reconnected(&world).await;
+    for _ in 0..LONG {
+        world.advance(mins(1));
+        for found in new.due(Index::Ready).await {
+            new.queue.sweep(&found).await.unwrap();
+        }
+    }
+    migrate(&new.queue, 2).await.unwrap();
+    recover(&new, 2, "moved late").await;
+    let key = audit::keys(&world.store, "tasks/").await.pop().unwrap();
+    assert_eq!(audit::value(&world.store, &key).await.unwrap()["status"], "completed");
+}
+
+#[tokio::test]
+async fn holders_renew_and_settle_before_during_and_after_their_task_moves() {
+    // Stops right before this request about the task, by the place it goes to.
+    let stops = ["tasks/", "ready/", "leases/", "queue.json"];
+    for (number, stop) in (0..40).flat_map(|number| stops.map(|stop| (number, stop))) {
+        let world = World::new().await;
+        let every = Every::new(&world).await;
+        let id = every.held.task().id;
+        let (queue, stage) = world.staged().await;
+        let count = std::sync::atomic::AtomicUsize::new(0);
+        let (holder, held) = (world.clone(), every.held.clone());
+        stage.interrupt(
+            move |_, asked| {
+                let fits = asked.key.starts_with(stop) && asked.verb != Verb::Get;
+                fits && count.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == number
+            },
+            async move {
+                let context = format!("before {number} of {stop}");
+                let renewed = holder.queue.renew(&held, hours(2), None).await.unwrap();
+                let Renewal::Kept(held) = renewed else { panic!("{context}: lost") };
+                let settlement = Settlement::Fail { error: "later".into(), retryable: true };
+                let settled = holder.queue.settle(&held, settlement).await.unwrap();
+                assert_eq!(settled.expect(&context).status(), Status::Pending, "{context}");
+            },
+        );
+        migrate(&queue, 2).await.unwrap();
+        let context = format!("{number} of {stop}");
+        assert_all_of(&world.store, 2, &context).await;
+        audit::assert_covered(&world.store, &context).await;
+        let task = raw_at(&world.store, &id, 2).await.unwrap();
+        if stage.asked().len() > number && task["status"] != "running" {
+            assert_eq!(task["history"].as_array().unwrap().len(), 3, "{context}: {task}");
+        }
+    }
+}
+
+/// The lease is so long that the holder writes nothing before the old place is gone.
+#[tokio::test]
+async fn a_holder_that_sleeps_through_the_migration_still_settles() {
+    let world = World::new().await;
+    let id = world.submit().await;
+    let claimed = world.claim(&id).await;
+    let Renewal::Kept(claimed) = world.queue.renew(&claimed, hours(9), None).await.unwrap() else {
+        panic!("it is ours")
+    };
+    migrate(&reconnected(&world).await.queue, 2).await.unwrap();
+    let settled = world.queue.settle(&claimed, Settlement::Release).await.unwrap().unwrap();
+    assert_eq!((settled.status(), settled.shard.to_string().len()), (Status::Pending, 2));
+    assert_all_of(&world.store, 2, "no entry in the old place").await;
+}
+
+#[tokio::test]
+async fn a_migration_can_be_called_off_before_the_switch_only() {
+    for phase in [Phase::Announced, Phase::Moving] {
+        let world = World::new().await;
+        let every = Every::new(&world).await;
+        stopped_in(&world, 2, phase).await;
+        abort(&world.queue).await.unwrap();
+        every.assert_there(&world.store, 1, &format!("{phase:?}")).await;
+        world.queue.submit_task(order()).await.unwrap();
+        assert_eq!(abort(&world.queue).await.unwrap_err().to_string(), "no migration is under way");
+    }
+    let world = World::new().await;
+    switch(&world.queue, 2).await.unwrap();
+    let error = abort(&world.queue).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Invalid);
+    assert!(error.to_string().ends_with("too late to call that off; migrate back with --to 1"), "{error}");
+}
+
+#[tokio::test]
+async fn a_migration_elsewhere_must_be_finished_first() {
+    let world = World::new().await;
+    stopped_in(&world, 2, Phase::Moving).await;
+    let error = migrate(&world.queue, 3).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Invalid);
+    assert!(error.to_string().contains("to shard_prefix_len 2 is under way, not to 3"), "{error}");
+    stopped_in(&world, 2, Phase::Aborting).await;
+    let error = migrate(&world.queue, 2).await.unwrap_err();
+    assert!(error.to_string().contains("is being called off"), "{error}");
+    for wrong in [0, 5] {
+        assert_eq!(migrate(&world.queue, wrong).await.unwrap_err().kind(), Kind::Invalid);
+    }
+}
+
+/// The one who moves finds out that another has called it off, and does not begin anew.
+#[tokio::test]
+async fn whoever_migrates_stops_when_it_is_called_off() {
+    let world = World::new().await;
+    Every::new(&world).await;
+    let (queue, stage) = world.staged().await;
+    let others = world.clone();
+    stage.interrupt(|_, asked| asked.body_has("\"moving\""), async move {
+        abort(&others.queue).await.unwrap();
+    });
+    assert_eq!(migrate(&queue, 2).await.unwrap_err().kind(), Kind::Lost);
+    let agreement = audit::value(&world.store, "queue.json").await.unwrap();
+    assert_eq!((&agreement["shard_prefix_len"], &agreement["migrating"]), (&json!(1), &json!(null)));
+}
+
+#[tokio::test]
+async fn the_next_migration_waits_until_no_removal_can_come_late() {
+    let world = World::new().await;
+    Every::new(&world).await;
+    migrate(&world.queue, 2).await.unwrap();
+    let swept = world.now();
+    let waits = std::sync::Mutex::new(Vec::new());
+    let new = reconnected(&world).await;
+    let note = |progress| waits.lock().unwrap().push(progress);
+    new.queue.migrate(1, &MigrateOptions { sweeps: false, ..options() }, &note).await.unwrap();
+    assert!(world.now().since(swept) > mins(30) + mins(2));
+    let waits = waits.into_inner().unwrap();
+    assert!(matches!(waits[0], Progress::Waiting(Wait::Removed, _)));
+}
+
+#[tokio::test]
+async fn purged_tasks_are_deleted_only_when_nothing_is_left_to_sweep() {
+    let world = World::new().await;
+    let id = world.submit().await;
+    world.queue.cancel(&id).await.unwrap();
+    world.advance(hours(25));
+    let task = world.get(&id).await;
+    world.queue.purge(&task, &retention()).await.unwrap();
+    world.advance(hours(25));
+    switch(&world.queue, 2).await.unwrap();
+    let new = reconnected(&world).await;
+    let task = new.get(&id).await;
+    assert_eq!(new.queue.purge(&task, &retention()).await.unwrap(), Purged::Kept);
+    migrate(&new.queue, 2).await.unwrap();
+    let new = reconnected(&world).await;
+    assert_eq!(new.queue.purge(&task, &retention()).await.unwrap(), Purged::Deleted);
+}
+
+#[tokio::test]
+async fn what_makes_no_sense_is_told_and_left_where_it_is() {
+    let world = World::new().await;
+    let id = world.submit().await;
+    let other = world.submit().await;
+    world.scribble(&key_at(&id, 1), "{ nonsense").await;
+    let told = migrate(&world.queue, 2).await.unwrap();
+    assert_eq!((told.moved, told.corrupt.len()), (1, 1));
+    assert!(told.corrupt[0].contains(&key_at(&id, 1)), "{:?}", told.corrupt);
+    assert!(world.store.get(&key_at(&id, 1), None).await.unwrap().found().is_some());
+    assert!(raw_at(&world.store, &other, 2).await.is_some());
+}
+
+/// Whoever looks in the middle of it sees every task once.
+#[tokio::test]
+async fn tasks_can_be_read_listed_and_checked_during_a_migration() {
+    for request in 0..80 {
+        let world = World::new().await;
+        let every = Every::new(&world).await;
+        let id = every.held.task().id;
+        let (queue, stage) = world.staged().await;
+        let reader = world.clone();
+        stage.interrupt(move |number, _| number == request, async move {
+            reader.advance(secs(31));
+            for queue in [reader.process(reader.store.clone()).await, reader.queue.clone()] {
+                assert_eq!(queue.get(&id).await.unwrap().status(), Status::Running);
+                let listed: Vec<_> = futures::StreamExt::collect(queue.list(Filter::default())).await;
+                let listed: Vec<_> = listed.into_iter().map(Result::unwrap).collect();
+                assert_eq!(listed.len(), 6, "{request}");
+                let checked = queue.check(false).await.unwrap();
+                assert_eq!((checked.tasks, checked.corrupt), (6, vec![]), "{request}");
+            }
+        });
+        migrate(&queue, 2).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_dry_run_says_what_would_be_done_and_writes_nothing() {
+    let world = World::new().await;
+    Every::new(&world).await;
+    let before = audit::keys(&world.store, "").await;
+    let (queue, stage) = world.staged().await;
+    let plan = queue.plan_migration(2).await.unwrap();
+    assert_eq!((plan.tasks, plan.there, plan.entries, plan.under_way), (6, 0, 3, None));
+    assert!(stage.asked().iter().all(|asked| [Verb::Get, Verb::List].contains(&asked.verb)));
+    assert_eq!(audit::keys(&world.store, "").await, before);
+    switch(&world.queue, 2).await.unwrap();
+    let plan = queue.plan_migration(2).await.unwrap();
+    assert!(plan.under_way.unwrap().starts_with("shard_prefix_len 1 was left at"), "to be swept");
+}
+
+/// What the documentation says of requests.
+#[tokio::test]
+async fn a_migration_costs_what_the_protocol_says() {
+    const TASKS: u64 = 50;
+    for (is_final, per_task) in [(false, [3, 5, 2]), (true, [2, 5, 1])] {
+        let world = World::new().await;
+        for _ in 0..TASKS {
+            let id = world.submit().await;
+            if is_final {
+                world.queue.cancel(&id).await.unwrap();
+            }
+        }
+        let queue = world.process(world.store.clone()).await;
+        migrate(&queue, 2).await.unwrap();
+        let spent = queue.client().ledger().snapshot();
+        let of = |verb| spent.verb(verb);
+        let [puts, gets, deletes] = per_task.map(|count| count * TASKS);
+        // Announced, moving, switched, swept.
+        assert_eq!((of(Verb::Put), of(Verb::Delete)), (puts + 4, deletes));
+        let layout = of(Verb::Get) - gets;
+        assert!(layout < 32 * 60 / 30 + 10, "{layout} gets for queue.json in 32 minutes");
+    }
+}
+
+#[tokio::test]
+async fn the_new_record_is_put_only_where_nothing_stands() {
+    let world = World::new().await;
+    let id = world.submit().await;
+    let (queue, stage) = world.staged().await;
+    stage.play(|_, _| Fate::Pass);
+    migrate(&queue, 2).await.unwrap();
+    let puts: Vec<_> = stage.asked().into_iter().filter(|asked| asked.verb == Verb::Put).collect();
+    let written: Vec<_> =
+        puts.iter().map(|asked| asked.key.as_str()).filter(|key| *key != "queue.json").collect();
+    let entry = world.process(world.store.clone()).await.get(&id).await.unwrap().entry().unwrap().key();
+    assert_eq!(written, [&key_at(&id, 1), &entry, &key_at(&id, 2)]);
+    let conditions: Vec<_> = puts.iter().map(|asked| asked.when.clone().unwrap()).collect();
+    assert!(matches!(conditions[2], When::Unchanged(_)), "the mark");
+    assert_eq!(conditions[4], When::Absent, "the record");
+}
+
+/// What the last look before the switch is for: something has landed behind the back of the move, or got lost.
+#[tokio::test]
+async fn what_is_amiss_before_the_switch_is_put_right() {
+    let world = World::new().await;
+    let every = Every::new(&world).await;
+    let late = world.submit().await;
+    let raw = raw_at(&world.store, &late, 1).await.unwrap();
+    world.store.delete(&key_at(&late, 1)).await.unwrap();
+    let (queue, stage) = world.staged().await;
+    let others = world.clone();
+    stage.interrupt(|_, asked| asked.verb == Verb::List && asked.key == "ready/", async move {
+        others.scribble(&key_at(&late, 1), raw.to_string()).await;
+        for root in ["ready/", "leases/"] {
+            let entry = audit::keys(&others.store, root).await.pop().unwrap();
+            others.store.delete(&entry).await.unwrap();
+        }
+    });
+    switch(&queue, 2).await.unwrap();
+    assert!(raw_at(&world.store, &late, 2).await.unwrap()["status"].is_string());
+    audit::assert_covered(&world.store, "put right").await;
+    let new = reconnected(&world).await;
+    assert_eq!(new.queue.check(false).await.unwrap().uncovered, Vec::<String>::new());
+    assert_eq!(new.get(&every.held.task().id).await.status(), Status::Running);
+}
+
+/// A client that cannot read `queue.json` goes on for a minute. What it is told was submitted is moved in time.
+#[tokio::test]
+async fn what_was_acknowledged_after_the_announcement_is_there_after_the_switch() {
+    let world = World::new().await;
+    let (producer, stage) = world.staged().await;
+    stage.play(|_, asked| if asked.key == "queue.json" { Fate::Refuse } else { Fate::Pass });
+    let told = std::sync::Mutex::new(Vec::new());
+    let produce = |progress| {
+        if let Progress::Waiting(Wait::Known, left) = progress {
+            let submitted =
+                producer.submit_task(order()).into_future().now_or_never().expect("nothing waits in memory");
+            told.lock().unwrap().push((left, submitted));
+        }
+    };
+    world.queue.migrate(2, &MigrateOptions { sweeps: false, ..options() }, &produce).await.unwrap();
+    let (mut acknowledged, mut latest) = (0, mins(2));
+    for (left, told) in told.into_inner().unwrap() {
+        if let Ok(submitted) = told {
+            assert!(raw_at(&world.store, &submitted.id, 2).await.is_some());
+            (acknowledged, latest) = (acknowledged + 1, left);
+        }
+    }
+    assert_eq!((acknowledged, latest), (61, mins(1)), "one each second for a minute");
+}
+
+/// A client that swept an entry, and was stopped before its tombstone was written: the task has been submitted since.
+#[tokio::test]
+async fn a_tombstone_that_landed_late_buries_nothing_in_the_new_place() {
+    let world = World::new().await;
+    let is_task_put = |asked: &Asked| asked.verb == Verb::Put && asked.key.starts_with("tasks/");
+    let (producer, stage) = world.staged().await;
+    stage.play(move |_, asked| if is_task_put(asked) { Fate::Die } else { Fate::Pass });
+    producer.submit_task(order()).key(UniqueKey::new("k")).await.unwrap_err();
+    world.advance(mins(31));
+    let (sweeper, stage) = world.staged().await;
+    stage.play(move |_, asked| if is_task_put(asked) { Fate::HoldThenDie } else { Fate::Pass });
+    let due = world.due(Index::Ready).await;
+    sweeper.sweep(&due[0]).await.unwrap_err();
+    switch(&world.queue, 2).await.unwrap();
+    let new = reconnected(&world).await;
+    let submitted = new.queue.submit_task(order()).key(UniqueKey::new("k")).await.unwrap();
+    assert!(submitted.is_new);
+    stage.land().await;
+    let tombstone = raw_at(&world.store, &submitted.id, 1).await.unwrap();
+    assert!(audit::is_tombstone(&tombstone));
+    migrate(&new.queue, 2).await.unwrap();
+    assert_all_of(&world.store, 2, "the tombstone is gone").await;
+    let task = new.get(&submitted.id).await;
+    assert_eq!((task.status(), task.is_tombstone()), (Status::Pending, false));
+}

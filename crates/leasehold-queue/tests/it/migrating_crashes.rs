@@ -1,0 +1,241 @@
+//! Migrations under every single misfortune: one for each request and each fate of that request, in both directions,
+//! taken up again by another process, and called off by another process. What was still on its way lands at once, or
+//! after the switch, or at the end. Then every task is there, with its history, exactly once, covered, and nothing else.
+
+use leasehold_core::{Status, StoreTime};
+use leasehold_queue::{Renewal, Settlement};
+use leasehold_store::Verb;
+use serde_json::json;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use crate::support::audit::assert_covered;
+use crate::support::migrations::{Every, abort, assert_all_of, migrate, raw_at, switch, turn_back};
+use crate::support::stage::{Asked, Fate};
+use crate::support::{World, hours, mins};
+
+const FATES: [Fate; 7] = [
+    Fate::LoseAnswer,
+    Fate::LoseRequest,
+    Fate::Refuse,
+    Fate::Unreached,
+    Fate::Die,
+    Fate::PassThenDie,
+    Fate::HoldThenDie,
+];
+
+/// When a request lands that was still on its way as its process died.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Landing {
+    AtOnce,
+    /// When others have moved everything, or brought it back.
+    Switched,
+    /// When others have removed what was left, if no store would refuse it by then.
+    Swept,
+}
+
+const LANDINGS: [Landing; 3] = [Landing::AtOnce, Landing::Switched, Landing::Swept];
+
+/// What goes wrong.
+#[derive(Debug, Clone, Copy)]
+struct Trouble {
+    number: usize,
+    fate: Fate,
+    landing: Landing,
+}
+
+/// Every request but the many that only ask whether `queue.json` has changed: of these a few.
+fn troubles(asked: &[Asked]) -> Vec<Trouble> {
+    let is_one_of_many = |number: usize, asked: &Asked| {
+        asked.key == "queue.json" && asked.verb == Verb::Get && !number.is_multiple_of(8)
+    };
+    let mut troubles = Vec::new();
+    for (number, asked) in asked.iter().enumerate() {
+        if is_one_of_many(number, asked) {
+            continue;
+        }
+        for fate in FATES {
+            let is_held = fate == Fate::HoldThenDie && [Verb::Put, Verb::Delete].contains(&asked.verb);
+            let landings = if is_held { &LANDINGS[..] } else { &LANDINGS[..1] };
+            troubles.extend(landings.iter().map(|landing| Trouble { number, fate, landing: *landing }));
+        }
+    }
+    troubles
+}
+
+fn is_late(world: &World, sent: StoreTime) -> bool {
+    world.now().since(sent) > mins(14)
+}
+
+/// The requests of a whole migration.
+async fn requests_of(from: u8, to: u8) -> Vec<Asked> {
+    let world = World::with_shards(from).await;
+    let every = Every::new(&world).await;
+    let (queue, stage) = world.staged().await;
+    stage.play(|_, _| Fate::Pass);
+    migrate(&queue, to).await.unwrap();
+    every.assert_there(&world.store, to.into(), "undisturbed").await;
+    stage.asked()
+}
+
+async fn suffer(from: u8, to: u8, trouble: Trouble) {
+    let context = format!("{from} to {to}, {trouble:?}");
+    let world = World::with_shards(from).await;
+    let every = Every::new(&world).await;
+    let (queue, stage) = world.staged().await;
+    stage.play_at(trouble.number, trouble.fate);
+    let _ = migrate(&queue, to).await;
+    let sent = world.now();
+    if trouble.landing == Landing::AtOnce {
+        stage.land().await;
+    }
+    let next = world.process(world.store.clone()).await;
+    switch(&next, to).await.expect(&context);
+    if trouble.landing == Landing::Switched && !is_late(&world, sent) {
+        stage.land().await;
+    }
+    migrate(&next, to).await.expect(&context);
+    if trouble.landing == Landing::Swept && !is_late(&world, sent) {
+        stage.land().await;
+    }
+    every.assert_there(&world.store, to.into(), &context).await;
+}
+
+#[tokio::test]
+async fn a_migration_survives_every_single_misfortune() {
+    let mut runs = 0;
+    for (from, to) in [(1, 2), (2, 1)] {
+        for trouble in troubles(&requests_of(from, to).await) {
+            suffer(from, to, trouble).await;
+            runs += 1;
+        }
+    }
+    assert!(runs > 1_000, "only {runs} runs");
+}
+
+/// A migration that dies before this request, or once it was sent; then called off.
+async fn call_off(trouble: Trouble) {
+    let context = format!("called off, {trouble:?}");
+    let world = World::new().await;
+    let every = Every::new(&world).await;
+    let (queue, stage) = world.staged().await;
+    stage.play_at(trouble.number, trouble.fate);
+    let _ = switch(&queue, 2).await;
+    let sent = world.now();
+    if trouble.landing == Landing::AtOnce {
+        stage.land().await;
+    }
+    let next = world.process(world.store.clone()).await;
+    match turn_back(&next).await {
+        Ok(_) => {}
+        // It has come through in spite of its trouble, or not even begun.
+        Err(error) if error.to_string().contains("too late") => return,
+        Err(error) => assert_eq!(error.to_string(), "no migration is under way", "{context}"),
+    }
+    if trouble.landing != Landing::AtOnce && !is_late(&world, sent) {
+        stage.land().await;
+    }
+    // What has landed may be the announcement itself.
+    let _ = abort(&next).await;
+    every.assert_there(&world.store, 1, &context).await;
+}
+
+#[tokio::test]
+async fn a_migration_can_be_called_off_after_every_single_misfortune() {
+    let asked = requests_of(1, 2).await;
+    let is_switch = |asked: &Asked| asked.key == "queue.json" && asked.body_has("\"left\"");
+    let before = asked.iter().position(is_switch).unwrap();
+    let troubles = troubles(&asked[..before]);
+    assert!(troubles.len() > 300, "only {} runs", troubles.len());
+    for trouble in troubles {
+        call_off(trouble).await;
+    }
+}
+
+/// A world in which a migration stopped when half of the tasks had moved.
+async fn half_moved() -> (World, Every) {
+    let world = World::new().await;
+    let every = Every::new(&world).await;
+    let (queue, stage) = world.staged().await;
+    let landed = AtomicUsize::new(0);
+    stage.play(move |_, asked| {
+        let is_landing =
+            asked.verb == Verb::Put && asked.key.starts_with("tasks/") && !asked.body_has("moved_to");
+        let count = landed.fetch_add(usize::from(is_landing), Relaxed);
+        if is_landing && count == 3 { Fate::Die } else { Fate::Pass }
+    });
+    migrate(&queue, 2).await.unwrap_err();
+    (world, every)
+}
+
+async fn suffer_calling_off(trouble: Trouble) {
+    let context = format!("calling off, {trouble:?}");
+    let (world, every) = half_moved().await;
+    let (queue, stage) = world.staged().await;
+    stage.play_at(trouble.number, trouble.fate);
+    let _ = abort(&queue).await;
+    let sent = world.now();
+    if trouble.landing == Landing::AtOnce {
+        stage.land().await;
+    }
+    let next = world.process(world.store.clone()).await;
+    let _ = turn_back(&next).await;
+    if trouble.landing == Landing::Switched && !is_late(&world, sent) {
+        stage.land().await;
+    }
+    match abort(&next).await {
+        Ok(told) => assert_eq!(told.sweep_after, None),
+        Err(error) => assert_eq!(error.to_string(), "no migration is under way", "{context}"),
+    }
+    if trouble.landing == Landing::Swept && !is_late(&world, sent) {
+        stage.land().await;
+    }
+    every.assert_there(&world.store, 1, &context).await;
+}
+
+#[tokio::test]
+async fn calling_off_survives_every_single_misfortune() {
+    let (world, every) = half_moved().await;
+    let (queue, stage) = world.staged().await;
+    stage.play(|_, _| Fate::Pass);
+    abort(&queue).await.unwrap();
+    every.assert_there(&world.store, 1, "undisturbed").await;
+    let troubles = troubles(&stage.asked());
+    assert!(troubles.len() > 500, "only {} runs", troubles.len());
+    for trouble in troubles {
+        suffer_calling_off(trouble).await;
+    }
+}
+
+/// The holder of a task renews and settles right before each request of an abort.
+#[tokio::test]
+async fn holders_go_on_while_a_migration_is_called_off() {
+    for request in 0.. {
+        let (world, every) = half_moved().await;
+        let (queue, stage) = world.staged().await;
+        let (holder, held, context) =
+            (world.clone(), every.held.clone(), format!("before request {request}"));
+        let (settled, was_settled) = (std::sync::Arc::new(AtomicUsize::new(0)), context.clone());
+        let done = settled.clone();
+        stage.interrupt(move |number, _| number == request, async move {
+            let renewed = holder.queue.renew(&held, hours(2), None).await.unwrap();
+            let Renewal::Kept(held) = renewed else { panic!("{was_settled}: lost") };
+            let settlement = Settlement::Fail { error: "later".into(), retryable: true };
+            let task = holder.queue.settle(&held, settlement).await.unwrap().expect(&was_settled);
+            assert_eq!(task.status(), Status::Pending, "{was_settled}");
+            done.fetch_add(1, Relaxed);
+        });
+        abort(&queue).await.unwrap();
+        if settled.load(Relaxed) == 0 {
+            assert!(request > 100, "only {request} requests");
+            return;
+        }
+        assert_all_of(&world.store, 1, &context).await;
+        assert_covered(&world.store, &context).await;
+        let task = raw_at(&world.store, &every.held.task().id, 1).await.unwrap();
+        assert_eq!(
+            (&task["status"], task["history"].as_array().unwrap().len()),
+            (&json!("pending"), 3),
+            "{context}"
+        );
+    }
+}

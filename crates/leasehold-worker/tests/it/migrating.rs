@@ -1,0 +1,106 @@
+//! Workers of a queue whose number of shards changes.
+
+use leasehold_core::{Kind, NewTask, Status, TaskId};
+use leasehold_queue::{MigrateOptions, Queue, QueueConfig};
+use leasehold_store::{Client, Host, MemoryStore, SystemHost};
+use leasehold_worker::{Context, Counts, Shutdown, TaskError, Worker, WorkerOptions};
+use serde_json::json;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+use crate::options;
+
+struct World {
+    host: Arc<dyn Host>,
+    store: Arc<MemoryStore>,
+}
+
+type Running = tokio::task::JoinHandle<leasehold_core::Result<Counts>>;
+
+impl World {
+    fn new() -> Self {
+        let host: Arc<dyn Host> = Arc::new(SystemHost);
+        let store = Arc::new(MemoryStore::new(&host));
+        Self { host, store }
+    }
+
+    /// A client that asks for the layout far more often than usual.
+    async fn connect(&self) -> Queue {
+        let client = Client::new(self.store.clone(), self.host.clone());
+        let (layout_asked_every, layout_trusted) = (Duration::from_millis(100), Duration::from_secs(1));
+        let options = QueueConfig { layout_asked_every, layout_trusted, ..QueueConfig::default() };
+        Queue::with_config(client, options).await.unwrap()
+    }
+
+    /// A worker whose handler tells that it has begun, and waits to be let go.
+    async fn worker(&self, shutdown: &Shutdown) -> (Running, watch::Receiver<bool>, watch::Sender<bool>) {
+        let ((begins, has_begun), (go_on, goes_on)) = (watch::channel(false), watch::channel(false));
+        let worker = Worker::new(self.connect().await, "w1", None).unwrap();
+        let worker = worker.handle("slow", move |_: Context, (): ()| {
+            begins.send_replace(true);
+            let mut goes_on = goes_on.clone();
+            async move {
+                goes_on.wait_for(|goes_on| *goes_on).await.unwrap();
+                Ok::<_, TaskError>("done")
+            }
+        });
+        let worker = worker.unwrap().options(WorkerOptions { until_empty: false, ..options() });
+        (tokio::spawn(worker.run(shutdown.clone())), has_begun, go_on)
+    }
+}
+
+fn quick() -> MigrateOptions {
+    MigrateOptions {
+        until_known: Duration::from_millis(1_500),
+        grace: Duration::from_millis(500),
+        ..MigrateOptions::default()
+    }
+}
+
+async fn submit(queue: &Queue) -> TaskId {
+    queue.submit_task(NewTask::new("slow", json!(null)).unwrap()).await.unwrap().id
+}
+
+/// A task is claimed, the queue is migrated under the feet of its worker, and only then the handler goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_held_through_a_migration_is_completed_and_the_worker_then_stops_with_an_error() {
+    let world = World::new();
+    let held = submit(&world.connect().await).await;
+    let (running, mut begun, go_on) = world.worker(&Shutdown::default()).await;
+    begun.wait_for(|begun| *begun).await.unwrap();
+    world.connect().await.migrate(2, &quick(), &|_| ()).await.unwrap();
+    go_on.send_replace(true);
+    let error = running.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), Kind::Invalid);
+    let refused =
+        "shard_prefix_len was 1 when this client connected, but this queue has 2 now; connect again";
+    assert_eq!(error.to_string(), refused);
+    let task = world.connect().await.get(&held).await.unwrap();
+    assert_eq!((task.status(), task.epoch, task.shard.as_str().len()), (Status::Completed, 1, 2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_pauses_during_a_migration_and_goes_on_when_it_was_called_off() {
+    let world = World::new();
+    let waiting = submit(&world.connect().await).await;
+    let (migrator, usual) = (world.connect().await, quick());
+    // Stopped in the middle of its wait, as if it had crashed.
+    let has_begun = watch::Sender::new(false);
+    let report = |_| {
+        has_begun.send_replace(true);
+    };
+    let mut announced = has_begun.subscribe();
+    let migration = std::pin::pin!(migrator.migrate(2, &usual, &report));
+    futures::future::select(migration, std::pin::pin!(announced.wait_for(|begun| *begun))).await;
+    let shutdown = Shutdown::default();
+    let (running, mut begun, go_on) = world.worker(&shutdown).await;
+    go_on.send_replace(true);
+    world.host.sleep(Duration::from_secs(1)).await;
+    assert!(!*begun.borrow_and_update(), "nothing is claimed during a migration");
+    migrator.abort_migration(&usual, &|_| ()).await.unwrap();
+    let task = world.connect().await.wait(&waiting, None).await.unwrap();
+    assert_eq!((task.status(), task.shard.as_str().len()), (Status::Completed, 1));
+    shutdown.drain();
+    running.await.unwrap().unwrap();
+}
