@@ -17,6 +17,7 @@
 //! | [`inspect`] | get, list, wait, count |
 //! | [`purge`] | removes what is past its retention |
 //! | [`check`] | looks at everything, and repairs |
+//! | `testing` | the conformance suite for leases (feature `testing`) |
 
 pub mod check;
 pub mod claim;
@@ -30,6 +31,8 @@ pub mod settle;
 pub mod submit;
 pub mod sweep;
 mod tasks;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod unique;
 
 pub use claim::{Claimed, Met};
