@@ -14,6 +14,7 @@
 //! | [`trace`], [`alarm`], [`failed`] | what happened, what was wrong, how to see it again |
 //! | [`chance`] | one seed, one sequence, for ever |
 //! | [`scenario`], [`counters`], [`queue`] | what is played in a world |
+//! | `model` | index and lease as models, exhausted by a checker (tests only) |
 //!
 //! What runs here must draw no chance of its own: `tokio::select!` only with `biased;`, `futures::select_biased!`
 //! rather than `select!`, no iteration over a `HashMap`.
@@ -29,6 +30,8 @@ pub mod executor;
 pub mod failed;
 pub mod faults;
 pub mod host;
+#[cfg(test)]
+mod model;
 mod network;
 pub mod queue;
 pub mod scenario;
