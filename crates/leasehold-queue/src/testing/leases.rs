@@ -74,7 +74,7 @@ pub struct Extent {
     pub takers: usize,
     /// Leases they race for.
     pub contested: usize,
-    /// How long a lease lasts: in real time, so long must the suite wait.
+    /// How long a lease lasts that is meant to run out: in real time, so long must the suite wait.
     pub ttl: Duration,
 }
 
@@ -135,17 +135,31 @@ impl Suite {
 
     /// A process of this name that knows the store's time, as any that has read anything does.
     async fn process(&self, name: &str) -> std::result::Result<Process, String> {
-        self.process_with(name, |client| client).await
+        self.process_with(name, self.long(), |client| client).await
+    }
+
+    /// A process whose leases are meant to run out.
+    async fn brief(&self, name: &str) -> std::result::Result<Process, String> {
+        self.process_with(name, self.extent.ttl, |client| client).await
     }
 
     /// A process that gives up at the first request without an answer.
     async fn impatient(&self, name: &str) -> std::result::Result<Process, String> {
-        self.process_with(name, |client| client.with_patience(Duration::ZERO)).await
+        self.process_with(name, self.long(), |client| client.with_patience(Duration::ZERO)).await
+    }
+
+    /// In real time a lease that is not meant to run out must not, however busy the machine.
+    fn long(&self) -> Duration {
+        match self.time {
+            Time::Moved(_) => self.extent.ttl,
+            Time::Real => LEASE_TTL_MAX,
+        }
     }
 
     async fn process_with(
         &self,
         name: &str,
+        ttl: Duration,
         make: impl Fn(Client) -> Client,
     ) -> std::result::Result<Process, String> {
         let host = self.host();
@@ -153,7 +167,7 @@ impl Suite {
         let client = make(Client::new(store.clone(), host.clone()));
         let worker_id = Name::checked("worker id", name).map_err(failed)?;
         let instance = HexName::from_random(host.random_bits());
-        let holder = Holder { worker_id, instance, ttl: self.extent.ttl };
+        let holder = Holder { worker_id, instance, ttl };
         client.get(Purpose::Lease, &self.key("first")).await.map_err(failed)?;
         Ok(Process { store, client, holder, protocol: self.protocol.clone() })
     }

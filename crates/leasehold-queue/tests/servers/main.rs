@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The time of a bucket is known to about two seconds; a lease must last longer than that to be trusted at all.
-const TTL: Duration = Duration::from_secs(6);
+const TTL: Duration = Duration::from_secs(8);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn leases_conform_in_a_real_bucket() {

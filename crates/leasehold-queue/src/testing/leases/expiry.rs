@@ -38,7 +38,7 @@ pub(super) async fn until_run_out(suite: &Suite, processes: &[Process], held: Op
 
 /// The first holder does nothing more; another one tries until it gets it. Neither ever trusts while the other does.
 async fn trusted(suite: &Suite) -> Checked {
-    let (first, second) = (suite.process("first").await?, suite.process("second").await?);
+    let (first, second) = (suite.brief("first").await?, suite.process("second").await?);
     let key = suite.key("trusted");
     let held = first.hold(&key).await?;
     if !first.trusts(&held)? {

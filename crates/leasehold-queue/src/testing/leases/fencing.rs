@@ -27,7 +27,7 @@ async fn is_fenced(former: &Process, held: HeldLease, key: &str) -> Checked {
 }
 
 async fn former(suite: &Suite) -> Checked {
-    let (first, second) = (suite.process("first").await?, suite.process("second").await?);
+    let (first, second) = (suite.brief("first").await?, suite.process("second").await?);
     let key = suite.key("former");
     let held = first.hold(&key).await?;
     until_run_out(suite, std::slice::from_ref(&second), Some(&held)).await?;
@@ -57,7 +57,7 @@ async fn again(suite: &Suite) -> Checked {
     let held = first.hold(&key).await?;
     same("the epoch after release", &held.lease().epoch, &2)?;
     second.is_refused(&key).await?;
-    let key = suite.key("again-run-out");
+    let (key, first) = (suite.key("again-run-out"), suite.brief("first").await?);
     let held = first.hold(&key).await?;
     until_run_out(suite, std::slice::from_ref(&first), Some(&held)).await?;
     let mut held = first.hold(&key).await?;

@@ -75,7 +75,7 @@ async fn released(suite: &Suite) -> Checked {
 async fn run_out(suite: &Suite) -> Checked {
     let (processes, keys) = (processes(suite).await?, keys(suite, "run-out"));
     let mut first = Vec::new();
-    let former = suite.process("former").await?;
+    let former = suite.brief("former").await?;
     for key in &keys {
         first.push(former.hold(key).await?);
     }
