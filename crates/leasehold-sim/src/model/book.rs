@@ -137,7 +137,7 @@ fn the_index_holds_when_tasks_are_purged() {
     is_exhausted(8);
 }
 
-const TWO_TRUST: &str = "never do two trust at once";
+const TWO_TRUST: &str = "no two trust at once";
 const EPOCH_TWICE: &str = "no epoch is held twice";
 const TOLD_TO_STOP: &str = "no holder is told to stop";
 
@@ -271,7 +271,8 @@ fn the_models_are_documented() {
             chapter = of;
         }
         let (broken, count) = (found.property, found.steps.len());
-        write!(text, "\n**Without *{rule}*** it does not hold that {broken}; {count} steps:\n\n").unwrap();
+        write!(text, "\n**Left out: {rule}.** After {count} steps it is no longer so that {broken}:\n\n")
+            .unwrap();
         for (number, step) in found.steps.iter().enumerate() {
             writeln!(text, "{}. {step}", number + 1).unwrap();
         }

@@ -48,8 +48,8 @@ impl Rule {
     pub(super) fn told(self) -> &'static str {
         match self {
             Rule::StoreTime => "expiry is judged by the store's time, not by a clock that is ahead of it",
-            Rule::TakeOnCondition => "a take-over is put on condition *unchanged*",
-            Rule::RenewOnCondition => "a renewal is put on condition *unchanged*",
+            Rule::TakeOnCondition => "a take-over is put on condition",
+            Rule::RenewOnCondition => "a renewal is put on condition",
             Rule::RaiseEpoch => "every take-over raises the epoch",
             Rule::Instance => "a holder is known by its instance, not by its name",
             Rule::NeverDelete => "a lease is never deleted",
@@ -332,7 +332,7 @@ impl Model for LeaseModel {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("never do two trust at once", |model: &Self, world: &World| {
+            Property::always("no two trust at once", |model: &Self, world: &World| {
                 world.processes.iter().filter(|process| model.trusts(process)).count() < 2
             }),
             Property::always("no epoch is held twice", |_, world: &World| !world.repeated),
