@@ -10,7 +10,8 @@
 //! ```
 //!
 //! * **Take**: put on condition *absent*. If it is there, it is read; only one that is *free* — released, or run out
-//!   beyond doubt — is put on condition *unchanged*, with `epoch + 1`.
+//!   beyond doubt — or our own is put on condition *unchanged*, with `epoch + 1`. Our own is never simply gone on with:
+//!   a release of it may still be under way, and would free it for others while we trust it.
 //! * **Renew**: put on condition *unchanged*. Refused: read; our epoch and instance mean that an earlier renewal has
 //!   landed late, and its version and expiry are adopted. Anything else means lost.
 //! * **Release**: put a lease that has run out already, on condition *unchanged*. Lease objects are never deleted:
@@ -85,11 +86,13 @@ impl Lease {
         write_id: WriteId,
     ) -> Take {
         match found {
-            Some(held) if !held.is_free(now) => Take::Held(held),
-            free => {
-                let epoch = free.map_or(0, |lease| lease.epoch).saturating_add(1);
-                Take::Write(Self::first(epoch, subject, holder, now, write_id))
+            Some(held) if !held.is_free(now) && held.instance != holder.instance => Take::Held(held),
+            Some(free) => {
+                // What a newer program has written there is not ours to drop.
+                let subject = free.subject.into_iter().chain(subject.clone()).collect();
+                Take::Write(Self::first(free.epoch.saturating_add(1), &subject, holder, now, write_id))
             }
+            None => Take::Write(Self::first(1, subject, holder, now, write_id)),
         }
     }
 
@@ -185,7 +188,7 @@ mod tests {
 
     fn holder(name: &str) -> Holder {
         let worker_id = Name::checked("worker id", name).unwrap();
-        Holder { worker_id, instance: HexName::from_random(7), ttl: TTL }
+        Holder { worker_id, instance: HexName::from_random(name.len() as u128), ttl: TTL }
     }
 
     fn write_id() -> WriteId {
@@ -204,13 +207,28 @@ mod tests {
     fn it_is_taken_when_nothing_is_there_when_it_ran_out_and_when_it_was_released() {
         let first = taken(None, "w1", at(1_000)).unwrap();
         assert_eq!((first.epoch, first.expires_at), (1, StoreTime::from_millis(31_000)));
-        assert_eq!(taken(Some(&first), "w2", at(31_000)), None, "not past beyond doubt");
-        assert_eq!(taken(Some(&first), "w2", at(31_001)).unwrap().epoch, 2);
+        assert_eq!(taken(Some(&first), "other", at(31_000)), None, "not past beyond doubt");
+        assert_eq!(taken(Some(&first), "other", at(31_001)).unwrap().epoch, 2);
         let released = first.released(at(2_000), write_id());
-        assert_eq!(taken(Some(&released), "w2", at(2_000)).unwrap().epoch, 2);
+        assert_eq!(taken(Some(&released), "other", at(2_000)).unwrap().epoch, 2);
         let unsteady = Now { steady: false, ..at(99_000) };
-        assert_eq!(taken(Some(&first), "w2", unsteady), None);
-        assert_eq!(taken(Some(&released), "w2", unsteady).unwrap().epoch, 2, "a release needs no clock");
+        assert_eq!(taken(Some(&first), "other", unsteady), None);
+        assert_eq!(taken(Some(&released), "other", unsteady).unwrap().epoch, 2, "a release needs no clock");
+    }
+
+    #[test]
+    fn our_own_is_taken_anew_so_that_what_is_under_way_for_it_comes_to_nothing() {
+        let first = taken(None, "w1", at(1_000)).unwrap();
+        assert_eq!(taken(Some(&first), "w1", at(1_000)).unwrap().epoch, 2);
+    }
+
+    #[test]
+    fn who_takes_over_keeps_what_it_does_not_know_and_says_what_it_holds() {
+        let mut first = taken(None, "w1", at(1_000)).unwrap();
+        first.subject.insert("newer".into(), json!(1));
+        first.subject.insert("shard".into(), json!("wrong"));
+        let second = taken(Some(&first), "other", at(99_000)).unwrap();
+        assert_eq!(Value::from(second.subject), json!({"shard": "07", "newer": 1}));
     }
 
     #[test]
@@ -232,7 +250,7 @@ mod tests {
     #[test]
     fn a_lease_is_written_as_documented() {
         let text = String::from_utf8(taken(None, "w1", at(1_000)).unwrap().write()).unwrap();
-        let instance = "00000000000000000000000000000007";
+        let instance = "00000000000000000000000000000002";
         let expected = format!(
             r#"{{"shard":"07","worker_id":"w1","instance":"{instance}","epoch":1,"lease_expires_at":"1970-01-01T00:00:31.000Z","updated_at":"1970-01-01T00:00:01.000Z","write_id":"00000000000000000000000000000001"}}"#
         );

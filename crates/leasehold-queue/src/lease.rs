@@ -10,11 +10,15 @@ use leasehold_store::{Client, Decision, List, Object, Purpose, Put, Standing, Ve
 use serde_json::{Map, Value};
 use std::time::Duration;
 
-/// A lease that makes no sense counts as run out when it is older than any lease can last.
+/// No lease lasts longer without renewal.
 pub const LEASE_TTL_MAX: Duration = Duration::from_mins(10);
 
 /// No store accepts a signed request for so long after it was sent.
 const DELETE_LANDS_WITHIN: Duration = Duration::from_mins(30);
+
+/// A lease that makes no sense counts as run out when it is older than any lease can last. Stamps have whole seconds, and
+/// the hosts of one store differ a little.
+const NONSENSE_AGE_MIN: Duration = Duration::from_secs(LEASE_TTL_MAX.as_secs() + 2);
 
 /// A renewal that finds an earlier one of its own goes on from there; more than a few of them are not under way.
 const RENEWALS_LATE_MAX: u32 = 4;
@@ -88,7 +92,8 @@ impl Leases {
         &self.holder
     }
 
-    /// Takes what lies at `key`, if it is free. `seen` is the stamp of the object if a list has shown one.
+    /// Takes what lies at `key`, if it is free. `seen` is the stamp of the object if a list has shown one: it is then
+    /// read first.
     pub async fn take(
         &self,
         key: &str,
@@ -96,52 +101,57 @@ impl Leases {
         seen: Option<StoreTime>,
     ) -> Result<Taken> {
         let found = if seen.is_some() { self.client.get(Purpose::Lease, key).await? } else { None };
-        match self.take_from(key, subject, found, seen).await {
-            // What makes no sense is judged by its age, which only a list shows.
-            Err(error) if error.kind() == Kind::Corrupt && seen.is_none() => {
-                let stamp = stamp(&self.client, key).await?;
-                let found = self.client.get(Purpose::Lease, key).await?;
-                self.take_from(key, subject, found, stamp).await
-            }
+        match self.take_from(key, subject, found, None).await {
+            Err(error) if error.kind() == Kind::Corrupt => self.take_nonsense(key, subject).await,
             taken => taken,
         }
     }
 
+    /// What makes no sense is judged by its age, which only a list shows. It is read *before* it is listed: whatever was
+    /// put there later is younger than that stamp says, and the condition of our put does not hold for it.
+    async fn take_nonsense(&self, key: &str, subject: &Map<String, Value>) -> Result<Taken> {
+        let found = self.client.get(Purpose::Lease, key).await?;
+        let stamp = stamp(&self.client, key).await?;
+        let nonsense = found.as_ref().map(|object| object.version.clone()).zip(stamp);
+        self.take_from(key, subject, found, nonsense).await
+    }
+
+    /// `nonsense` is a version that makes no sense, with a stamp that is not older than it.
     async fn take_from(
         &self,
         key: &str,
         subject: &Map<String, Value>,
         found: Option<Object>,
-        seen: Option<StoreTime>,
+        nonsense: Option<(Version, StoreTime)>,
     ) -> Result<Taken> {
         let updated = update_from(&self.client, Purpose::Lease, key, found, |found| {
             let (now, write_id) = (self.now()?, self.client.write_id());
+            let is_old = |object: &Object| {
+                let is_past = |stamp: StoreTime| now.is_past(stamp.plus(NONSENSE_AGE_MIN));
+                matches!(&nonsense, Some((version, stamp)) if *version == object.version && is_past(*stamp))
+            };
             let held = match (found.map(|object| Lease::read(key, &object.body)).transpose(), found) {
                 (Ok(held), _) => held,
-                (Err(_), Some(object)) if seen.is_some_and(|seen| now.is_past(seen.plus(LEASE_TTL_MAX))) => {
+                (Err(_), Some(object)) if is_old(object) => {
                     tracing::warn!("`{key}` makes no sense and is replaced");
                     let lease = Lease::in_place_of(&object.body, subject, &self.holder, now, write_id);
-                    return Ok(write(key, lease));
+                    return Ok(Decision::write(lease.write(), lease));
                 }
                 (Err(error), _) => return Err(error),
             };
+            // Nobody builds on a claim but its holder, and that is us as soon as we know of it: no other trace of a take
+            // than its own bytes has to be recognised.
             Ok(match Lease::take(held, subject, &self.holder, now, write_id) {
-                Take::Write(lease) => write(key, lease),
-                Take::Held(held) => Decision::Leave((held, found.map(|object| object.version.clone()))),
+                Take::Write(lease) => Decision::write(lease.write(), lease),
+                Take::Held(held) => Decision::Leave(held),
             })
         });
         let updated = updated.await?;
-        let (lease, version) = match (updated.result, updated.now) {
-            ((lease, _), Standing::Written(version)) => (lease, version),
-            (_, Standing::Overtaken(object)) => (Lease::read(key, &object.body)?, object.version),
-            // Ours, if an earlier try landed and its answer never came.
-            ((held, Some(version)), Standing::Left) => (held, version),
-            ((held, None), Standing::Left) => return Ok(Taken::Others(held)),
-        };
-        if lease.instance != self.holder.instance || lease.is_released() {
-            return Ok(Taken::Others(lease));
-        }
-        Ok(Taken::Ours(HeldLease { key: key.to_owned(), lease, version }))
+        let lease = updated.result;
+        Ok(match updated.now {
+            Standing::Written(version) => Taken::Ours(HeldLease { key: key.to_owned(), lease, version }),
+            Standing::Left | Standing::Overtaken(_) => Taken::Others(lease),
+        })
     }
 
     /// Keeps it for longer. An error leaves open what became of it: it is ours until the last confirmed expiry.
@@ -223,35 +233,31 @@ impl Leases {
     }
 }
 
-/// Reads the lease at a key, with its version.
+/// Reads the lease at a key.
 pub async fn read_lease(client: &Client, key: &str) -> Result<Option<Lease>> {
     let object = client.get(Purpose::Lease, key).await?;
     object.map(|object| Lease::read(key, &object.body)).transpose()
 }
 
-/// Ends a lease, whoever holds it: for operators. The holder notices at its next renewal; until then it may trust it.
+/// Ends the lease that stands there, whoever holds it: for operators. The holder notices at its next renewal; until then
+/// it may trust it. Gives the lease that was found.
 pub async fn break_lease(client: &Client, key: &str) -> Result<Option<Lease>> {
+    let mut first: Option<Lease> = None;
     let broken = leasehold_store::update(client, Purpose::Admin, key, |found| {
-        let Some(object) = found else { return Ok(Decision::Leave(None)) };
+        let Some(object) = found else { return Ok(Decision::Leave(first.take())) };
         let lease = Lease::read(key, &object.body)?;
-        if lease.is_released() {
-            return Ok(Decision::Leave(Some(lease)));
+        // A later claim is not the one that was to be ended: our break may have landed, its answer lost, and someone
+        // may have taken the lease since.
+        let is_later = first.as_ref().is_some_and(|first| !first.is_same_claim(&lease));
+        if lease.is_released() || is_later {
+            return Ok(Decision::Leave(first.take().or(Some(lease))));
         }
         let mut next = lease.released(now(client)?, client.write_id());
         next.epoch = next.epoch.saturating_add(1);
+        first = Some(lease.clone());
         Ok(Decision::write(next.write(), Some(lease)))
     });
     Ok(broken.await?.result)
-}
-
-/// The lease that is to stand there, or one that is left there, with its version.
-type Decided = (Lease, Option<Version>);
-
-fn write(key: &str, lease: Lease) -> Decision<Decided> {
-    let (key, claim) = (key.to_owned(), lease.clone());
-    let ours =
-        Box::new(move |found: &[u8]| Lease::read(&key, found).is_ok_and(|found| found.is_same_claim(&claim)));
-    Decision::Write { body: lease.write().into(), ours, first: None, result: (lease, None) }
 }
 
 async fn stamp(client: &Client, key: &str) -> Result<Option<StoreTime>> {

@@ -21,6 +21,7 @@
 //! | [`check`] | looks at everything, and repairs |
 //! | [`migrate`] | changes the number of shards while everything goes on |
 //! | `follow` | finds tasks that have moved to a shard of another length |
+//! | `testing` | the conformance suite for leases (feature `testing`) |
 
 pub mod bell;
 pub mod check;
@@ -39,6 +40,8 @@ pub mod settle;
 pub mod submit;
 pub mod sweep;
 mod tasks;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod unique;
 
 pub use bell::Bell;

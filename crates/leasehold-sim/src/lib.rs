@@ -15,6 +15,7 @@
 //! | [`chance`] | one seed, one sequence, for ever |
 //! | [`cost`] | the bill: the same code for a day, every request counted |
 //! | [`scenario`], [`counters`], [`queue`] | what is played in a world |
+//! | `model` | index and lease as models, exhausted by a checker (tests only) |
 //!
 //! What runs here must draw no chance of its own: `tokio::select!` only with `biased;`, `futures::select_biased!`
 //! rather than `select!`, no iteration over a `HashMap`.
@@ -31,6 +32,8 @@ pub mod executor;
 pub mod failed;
 pub mod faults;
 pub mod host;
+#[cfg(test)]
+mod model;
 mod network;
 pub mod queue;
 pub mod scenario;

@@ -7,6 +7,8 @@ mod connecting;
 mod crashes;
 mod inspecting;
 mod keys;
+mod lease_faults;
+mod leases;
 mod life;
 mod migrating;
 mod migrating_crashes;

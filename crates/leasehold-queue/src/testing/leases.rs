@@ -1,0 +1,273 @@
+//! What leases must do on every store, as one public suite.
+//!
+//! ```no_run
+//! # use leasehold_queue::testing::leases::{Extent, Suite, Time};
+//! # use leasehold_store::{MemoryStore, Store};
+//! # use std::sync::{Arc, OnceLock};
+//! # async fn example() {
+//! let store = OnceLock::new();
+//! let suite = Suite::new(
+//!     move |host| store.get_or_init(|| Arc::new(MemoryStore::new(host))).clone(),
+//!     Time::moved(),
+//!     Extent::default(),
+//! );
+//! suite.run().await.unwrap();
+//! # }
+//! ```
+
+mod expiry;
+mod fencing;
+mod lost_answers;
+mod protocol;
+mod races;
+mod strange_objects;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use leasehold_core::{HexName, Holder, Lease, Name, Now, Result};
+use leasehold_store::testing::conformance::Violation;
+use leasehold_store::{Client, Host, HostExt, List, Purpose, Store, SystemHost, When};
+use serde_json::{Map, Value};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Mishap, StillHost};
+use crate::lease::{HeldLease, LEASE_TTL_MAX, Renewed, Taken, read_lease};
+pub use protocol::{Protocol, Real};
+
+/// A store and a protocol under test, and how hard to try.
+#[derive(Clone)]
+pub struct Suite {
+    open: Opener,
+    time: Time,
+    protocol: Arc<dyn Protocol>,
+    /// What this run's keys begin with, so that runs do not meet.
+    root: String,
+    extent: Extent,
+}
+
+/// Opens the store once for each process that takes part.
+type Opener = Arc<dyn Fn(&Arc<dyn Host>) -> Arc<dyn Store> + Send + Sync>;
+
+/// How time passes.
+#[derive(Debug, Clone)]
+pub enum Time {
+    /// When the suite says so, to the millisecond: for stores that follow the host's clocks.
+    Moved(StillHost),
+    /// By itself: for stores that have their own clock. What takes minutes is left out.
+    Real,
+}
+
+impl Time {
+    /// Time that stands still until the suite moves it.
+    #[must_use]
+    pub fn moved() -> Self {
+        Time::Moved(StillHost::default())
+    }
+}
+
+/// How hard to try.
+#[derive(Debug, Clone, Copy)]
+pub struct Extent {
+    /// Takers of the same leases, each a process of its own.
+    pub takers: usize,
+    /// Leases they race for.
+    pub contested: usize,
+    /// How long a lease lasts that is meant to run out: in real time, so long must the suite wait.
+    pub ttl: Duration,
+}
+
+impl Default for Extent {
+    fn default() -> Self {
+        Self { takers: 16, contested: 40, ttl: Duration::from_secs(30) }
+    }
+}
+
+type Checked = std::result::Result<(), String>;
+type Check = (&'static str, fn(&Suite) -> BoxFuture<'_, Checked>);
+
+impl Suite {
+    /// The suite for leases in the store that `open` opens, anew for every process that takes part.
+    pub fn new(
+        open: impl Fn(&Arc<dyn Host>) -> Arc<dyn Store> + Send + Sync + 'static,
+        time: Time,
+        extent: Extent,
+    ) -> Self {
+        let root = format!("conformance/{}", HexName::from_random(SystemHost.random_bits()));
+        Self { open: Arc::new(open), time, protocol: Arc::new(Real), root, extent }
+    }
+
+    /// The same suite for another variant of the protocol.
+    #[must_use]
+    pub fn with(mut self, protocol: impl Protocol + 'static) -> Self {
+        self.protocol = Arc::new(protocol);
+        self
+    }
+
+    /// Runs every check, and names the first demand that was not met.
+    pub async fn run(&self) -> std::result::Result<(), Violation> {
+        let checks =
+            [races::CHECKS, expiry::CHECKS, fencing::CHECKS, lost_answers::CHECKS, strange_objects::CHECKS];
+        for (check, run) in checks.into_iter().flatten() {
+            run(self).await.map_err(|message| Violation { check, message })?;
+        }
+        Ok(())
+    }
+
+    fn key(&self, name: &str) -> String {
+        format!("{}/{name}.json", self.root)
+    }
+
+    fn host(&self) -> Arc<dyn Host> {
+        match &self.time {
+            Time::Moved(host) => Arc::new(host.clone()),
+            Time::Real => Arc::new(SystemHost),
+        }
+    }
+
+    async fn pass(&self, duration: Duration) {
+        match &self.time {
+            Time::Moved(host) => host.advance(duration),
+            Time::Real => SystemHost.sleep(duration).await,
+        }
+    }
+
+    /// A process of this name that knows the store's time, as any that has read anything does.
+    async fn process(&self, name: &str) -> std::result::Result<Process, String> {
+        self.process_with(name, self.long(), |client| client).await
+    }
+
+    /// A process whose leases are meant to run out.
+    async fn brief(&self, name: &str) -> std::result::Result<Process, String> {
+        self.process_with(name, self.extent.ttl, |client| client).await
+    }
+
+    /// A process that gives up at the first request without an answer.
+    async fn impatient(&self, name: &str) -> std::result::Result<Process, String> {
+        self.process_with(name, self.long(), |client| client.with_patience(Duration::ZERO)).await
+    }
+
+    /// In real time a lease that is not meant to run out must not, however busy the machine.
+    fn long(&self) -> Duration {
+        match self.time {
+            Time::Moved(_) => self.extent.ttl,
+            Time::Real => LEASE_TTL_MAX,
+        }
+    }
+
+    async fn process_with(
+        &self,
+        name: &str,
+        ttl: Duration,
+        make: impl Fn(Client) -> Client,
+    ) -> std::result::Result<Process, String> {
+        let host = self.host();
+        let store = Arc::new(Mishap::new((self.open)(&host)));
+        let client = make(Client::new(store.clone(), host.clone()));
+        let worker_id = Name::checked("worker id", name).map_err(failed)?;
+        let instance = HexName::from_random(host.random_bits());
+        let holder = Holder { worker_id, instance, ttl };
+        client.get(Purpose::Lease, &self.key("first")).await.map_err(failed)?;
+        Ok(Process { store, client, holder, protocol: self.protocol.clone() })
+    }
+}
+
+impl fmt::Debug for Suite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Suite")
+            .field("root", &self.root)
+            .field("extent", &self.extent)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One process that wants leases.
+#[derive(Clone)]
+struct Process {
+    store: Arc<Mishap>,
+    client: Client,
+    holder: Holder,
+    protocol: Arc<dyn Protocol>,
+}
+
+impl Process {
+    async fn take(&self, key: &str) -> Result<Taken> {
+        self.protocol.take(&self.client, &self.holder, key, &subject()).await
+    }
+
+    /// Takes a lease that must be free.
+    async fn hold(&self, key: &str) -> std::result::Result<HeldLease, String> {
+        match self.take(key).await.map_err(failed)? {
+            Taken::Ours(held) => Ok(held),
+            Taken::Others(lease) => Err(format!("a free lease was refused because of {lease:?}")),
+        }
+    }
+
+    /// Does not get a lease that someone holds.
+    async fn is_refused(&self, key: &str) -> Checked {
+        match self.take(key).await.map_err(failed)? {
+            Taken::Others(_) => Ok(()),
+            Taken::Ours(held) => Err(format!("a lease that someone holds was taken: {:?}", held.lease())),
+        }
+    }
+
+    async fn renew(&self, held: &mut HeldLease) -> Result<Renewed> {
+        self.protocol.renew(&self.client, &self.holder, held).await
+    }
+
+    async fn keeps(&self, held: &mut HeldLease) -> Checked {
+        same("a renewal by the holder", &self.renew(held).await.map_err(failed)?, &Renewed::Kept)
+    }
+
+    async fn has_lost(&self, held: &mut HeldLease) -> Checked {
+        same("a renewal by a former holder", &self.renew(held).await.map_err(failed)?, &Renewed::Lost)?;
+        same("its trust", &self.trusts(held)?, &false)
+    }
+
+    async fn release(&self, held: HeldLease) -> Checked {
+        self.protocol.release(&self.client, &self.holder, held).await.map_err(failed)
+    }
+
+    async fn read(&self, key: &str) -> std::result::Result<Option<Lease>, String> {
+        read_lease(&self.client, key).await.map_err(failed)
+    }
+
+    /// The bytes that stand at a key, and how many a list shows.
+    async fn bytes(&self, key: &str) -> std::result::Result<Option<Bytes>, String> {
+        Ok(self.client.get(Purpose::Lease, key).await.map_err(failed)?.map(|object| object.body))
+    }
+
+    async fn size(&self, key: &str) -> std::result::Result<Option<u64>, String> {
+        let page = self.client.list(Purpose::Lease, &List::all(key)).await.map_err(failed)?;
+        Ok(page.entries.iter().find(|entry| entry.key == key).map(|entry| entry.size))
+    }
+
+    /// Puts what a stranger has put there.
+    async fn scribble(&self, key: &str, body: impl Into<Bytes>) -> Checked {
+        let put = self.store.put(key, body.into(), &When::Always).await;
+        put.map(|_| ()).map_err(|failure| failed(failure.error))
+    }
+
+    fn now(&self) -> std::result::Result<Now, String> {
+        self.client.now().ok_or_else(|| "the store has not told its time".to_owned())
+    }
+
+    fn trusts(&self, held: &HeldLease) -> std::result::Result<bool, String> {
+        Ok(held.is_trusted(self.now()?))
+    }
+}
+
+fn subject() -> Map<String, Value> {
+    Map::from_iter([("shard".to_owned(), Value::from("07"))])
+}
+
+/// A violation unless the two are the same.
+fn same<T: PartialEq + fmt::Debug>(what: &str, found: &T, expected: &T) -> Checked {
+    if found == expected { Ok(()) } else { Err(format!("{what} is {found:?}, not {expected:?}")) }
+}
+
+/// A failure of the store is a violation too.
+fn failed(error: impl fmt::Display) -> String {
+    error.to_string()
+}

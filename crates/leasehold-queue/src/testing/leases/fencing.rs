@@ -1,0 +1,116 @@
+//! Who has lost a lease cannot change it any more, whatever its name.
+
+use futures::FutureExt;
+
+use super::expiry::until_run_out;
+use super::{Check, Checked, Process, Suite, same};
+use crate::lease::{HeldLease, break_lease};
+
+pub(super) const CHECKS: &[Check] = &[
+    ("a former holder changes nothing", |suite| former(suite).boxed()),
+    ("a name is not an identity", |suite| namesakes(suite).boxed()),
+    ("who held it before takes it anew", |suite| again(suite).boxed()),
+    ("a broken lease", |suite| broken(suite).boxed()),
+    ("unknown fields survive", |suite| unknown_fields(suite).boxed()),
+];
+
+/// Renewal and release by someone who has lost the lease leave every byte as it is.
+async fn is_fenced(former: &Process, held: HeldLease, key: &str) -> Checked {
+    let before = former.bytes(key).await?;
+    former.release(held.clone()).await?;
+    same("the lease after a release by a former holder", &former.bytes(key).await?, &before)?;
+    let mut held = held;
+    former.has_lost(&mut held).await?;
+    former.has_lost(&mut held).await?;
+    former.release(held).await?;
+    same("the lease after all that a former holder tried", &former.bytes(key).await?, &before)
+}
+
+async fn former(suite: &Suite) -> Checked {
+    let (first, second) = (suite.brief("first").await?, suite.process("second").await?);
+    let key = suite.key("former");
+    let held = first.hold(&key).await?;
+    until_run_out(suite, std::slice::from_ref(&second), Some(&held)).await?;
+    let mut taken = second.hold(&key).await?;
+    is_fenced(&first, held, &key).await?;
+    second.keeps(&mut taken).await
+}
+
+async fn namesakes(suite: &Suite) -> Checked {
+    let (first, second) = (suite.process("same").await?, suite.process("same").await?);
+    let key = suite.key("namesakes");
+    let held = first.hold(&key).await?;
+    second.is_refused(&key).await?;
+    first.release(held.clone()).await?;
+    let mut taken = second.hold(&key).await?;
+    same("the epoch of the second", &taken.lease().epoch, &2)?;
+    is_fenced(&first, held, &key).await?;
+    second.keeps(&mut taken).await
+}
+
+/// A process whose lease was released or has run out does not take its own old claim for the new one.
+async fn again(suite: &Suite) -> Checked {
+    let (first, second) = (suite.process("first").await?, suite.process("second").await?);
+    let key = suite.key("again");
+    let held = first.hold(&key).await?;
+    first.release(held).await?;
+    let held = first.hold(&key).await?;
+    same("the epoch after release", &held.lease().epoch, &2)?;
+    second.is_refused(&key).await?;
+    let (key, first) = (suite.key("again-run-out"), suite.brief("first").await?);
+    let held = first.hold(&key).await?;
+    until_run_out(suite, std::slice::from_ref(&first), Some(&held)).await?;
+    let mut held = first.hold(&key).await?;
+    same("the epoch after expiry", &held.lease().epoch, &2)?;
+    same("trust", &first.trusts(&held)?, &true)?;
+    second.is_refused(&key).await?;
+    first.keeps(&mut held).await
+}
+
+async fn broken(suite: &Suite) -> Checked {
+    let (first, second) = (suite.process("first").await?, suite.process("second").await?);
+    let key = suite.key("broken");
+    same("breaking what is not there", &breaks(&second, &key).await?, &None)?;
+    let mut held = first.hold(&key).await?;
+    same("the epoch that was broken", &breaks(&second, &key).await?, &Some(1))?;
+    let before = first.bytes(&key).await?;
+    same("breaking it again", &breaks(&second, &key).await?, &Some(2))?;
+    same("the lease that was broken twice", &first.bytes(&key).await?, &before)?;
+    first.has_lost(&mut held).await?;
+    let mut taken = second.hold(&key).await?;
+    same("the epoch after a break", &taken.lease().epoch, &3)?;
+    is_fenced(&first, held, &key).await?;
+    second.keeps(&mut taken).await
+}
+
+/// Breaks what stands there, and gives the epoch that it had.
+async fn breaks(process: &Process, key: &str) -> Result<Option<u64>, String> {
+    let broken = break_lease(&process.client, key).await.map_err(super::failed)?;
+    Ok(broken.map(|lease| lease.epoch))
+}
+
+/// A newer program has added a field; it stays through renewal, release, break and take-over.
+async fn unknown_fields(suite: &Suite) -> Checked {
+    let (first, second) = (suite.process("first").await?, suite.process("second").await?);
+    let key = suite.key("unknown");
+    let mut lease = first.hold(&key).await?.lease().clone();
+    lease.subject.insert("newer".into(), "kept".into());
+    first.scribble(&key, lease.write()).await?;
+    let mut held = first.hold(&key).await?;
+    has_field(&first, &key, "held").await?;
+    first.keeps(&mut held).await?;
+    has_field(&first, &key, "renewed").await?;
+    first.release(held).await?;
+    has_field(&first, &key, "released").await?;
+    second.hold(&key).await?;
+    has_field(&first, &key, "taken").await?;
+    breaks(&first, &key).await?;
+    has_field(&first, &key, "broken").await
+}
+
+async fn has_field(process: &Process, key: &str, what: &str) -> Checked {
+    let lease = process.read(key).await?;
+    let fields = lease.as_ref().map(|lease| (lease.subject.get("newer"), lease.subject.get("shard")));
+    let expected = Some((Some(&"kept".into()), Some(&"07".into())));
+    same(&format!("the fields of a lease that was {what}"), &fields, &expected)
+}

@@ -1,0 +1,88 @@
+//! Many takers at once: one of them gets it, whether nothing was there, it was released, or it ran out.
+
+use futures::FutureExt;
+use tokio::task::JoinSet;
+
+use super::{Check, Checked, Process, Suite, failed, same};
+use crate::lease::{HeldLease, Taken};
+
+pub(super) const CHECKS: &[Check] = &[
+    ("one taker wins", |suite| winners(suite).boxed()),
+    ("one taker wins what was released", |suite| released(suite).boxed()),
+    ("one taker wins what has run out", |suite| run_out(suite).boxed()),
+];
+
+fn keys(suite: &Suite, name: &str) -> Vec<String> {
+    (0..suite.extent.contested).map(|number| suite.key(&format!("{name}/{number:03}"))).collect()
+}
+
+async fn processes(suite: &Suite) -> Result<Vec<Process>, String> {
+    let mut processes = Vec::new();
+    for number in 0..suite.extent.takers {
+        processes.push(suite.process(&format!("w{number}")).await?);
+    }
+    Ok(processes)
+}
+
+/// All processes try to take all keys; for each key there must be one winner, with this epoch. Gives the winners.
+async fn race(
+    processes: &[Process],
+    keys: &[String],
+    epoch: u64,
+) -> Result<Vec<(Process, HeldLease)>, String> {
+    let mut takers = JoinSet::new();
+    for process in processes {
+        let (process, keys) = (process.clone(), keys.to_vec());
+        takers.spawn(async move {
+            let mut won = Vec::new();
+            for key in keys {
+                if let Taken::Ours(held) = process.take(&key).await? {
+                    won.push((process.clone(), held));
+                }
+            }
+            Ok::<_, leasehold_core::Error>(won)
+        });
+    }
+    let mut won = Vec::new();
+    while let Some(done) = takers.join_next().await {
+        won.extend(done.map_err(failed)?.map_err(failed)?);
+    }
+    for key in keys {
+        let epochs: Vec<_> = won.iter().filter(|(_, held)| held.key() == key).map(epoch_of).collect();
+        same(&format!("the list of the epochs with which `{key}` was won"), &epochs, &vec![epoch])?;
+    }
+    Ok(won)
+}
+
+fn epoch_of((_, held): &(Process, HeldLease)) -> u64 {
+    held.lease().epoch
+}
+
+async fn winners(suite: &Suite) -> Checked {
+    race(&processes(suite).await?, &keys(suite, "new"), 1).await.map(|_| ())
+}
+
+async fn released(suite: &Suite) -> Checked {
+    let (processes, keys) = (processes(suite).await?, keys(suite, "released"));
+    for epoch in 1..4 {
+        for (process, held) in race(&processes, &keys, epoch).await? {
+            process.release(held).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn run_out(suite: &Suite) -> Checked {
+    let (processes, keys) = (processes(suite).await?, keys(suite, "run-out"));
+    let mut first = Vec::new();
+    let former = suite.brief("former").await?;
+    for key in &keys {
+        first.push(former.hold(key).await?);
+    }
+    super::expiry::until_run_out(suite, &processes, first.last()).await?;
+    race(&processes, &keys, 2).await?;
+    for held in &mut first {
+        former.has_lost(held).await?;
+    }
+    Ok(())
+}

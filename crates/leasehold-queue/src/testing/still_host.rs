@@ -1,0 +1,43 @@
+//! A host whose clocks only a test moves, for stores that answer in real time.
+
+use futures::future::BoxFuture;
+use leasehold_store::host::{Instant, Running};
+use leasehold_store::testing::FakeHost;
+use leasehold_store::{Host, SystemHost};
+use std::time::Duration;
+
+/// The clocks are a test's, the pauses are real: a [`FakeHost`] passes the time of whoever waits, and a folder that
+/// needs a moment to answer would seem to have taken ten seconds.
+#[derive(Debug, Clone, Default)]
+pub struct StillHost {
+    clocks: FakeHost,
+}
+
+impl StillHost {
+    /// Lets time pass.
+    pub fn advance(&self, duration: Duration) {
+        self.clocks.advance(duration);
+    }
+}
+
+impl Host for StillHost {
+    fn instant(&self) -> Instant {
+        self.clocks.instant()
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        SystemHost.sleep(duration)
+    }
+
+    fn random(&self) -> u64 {
+        self.clocks.random()
+    }
+
+    fn spawn(&self, work: BoxFuture<'static, ()>) -> Running {
+        SystemHost.spawn(work)
+    }
+
+    fn spawn_apart(&self, name: &str, work: BoxFuture<'static, ()>) -> Running {
+        SystemHost.spawn_apart(name, work)
+    }
+}

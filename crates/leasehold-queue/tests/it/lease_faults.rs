@@ -1,0 +1,320 @@
+//! Leases under every single misfortune: take, renewal and release are run once for each of their requests and each
+//! fate of that request, while two rivals want the same lease. At no moment do two of them trust that they hold it,
+//! nobody who renews in time is told to stop, and the lease never stays with nobody.
+
+use leasehold_core::{HexName, Holder, Kind, Lease, Name};
+use leasehold_queue::testing::leases::{Protocol, Real};
+use leasehold_queue::{HeldLease, Leases, Renewed, Taken, break_lease};
+use leasehold_store::testing::FakeHost;
+use leasehold_store::{Client, Host, HostExt, List, MemoryStore, Store, When};
+use serde_json::Map;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::leases::Variant;
+use crate::support::stage::{Fate, Stage};
+use crate::support::{mins, secs};
+
+const KEY: &str = "shard-leases/0.json";
+const TTL: Duration = Duration::from_secs(30);
+/// Everyone renews or tries this often.
+const TICK: Duration = Duration::from_secs(5);
+const TICKS: usize = 20;
+
+const FATES: [Fate; 8] = [
+    Fate::LoseAnswer,
+    Fate::LoseRequest,
+    Fate::Refuse,
+    Fate::Unreached,
+    Fate::Hold,
+    Fate::Die,
+    Fate::PassThenDie,
+    Fate::HoldThenDie,
+];
+
+/// At which tick a request lands that was on its way: at once, while its lease lasts, and after that.
+const LANDINGS: [usize; 5] = [0, 1, 3, 7, 12];
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Operation {
+    TakeNew,
+    TakeReleased,
+    TakeRunOut,
+    Renew,
+    Release,
+}
+
+const OPERATIONS: [Operation; 5] = [
+    Operation::TakeNew,
+    Operation::TakeReleased,
+    Operation::TakeRunOut,
+    Operation::Renew,
+    Operation::Release,
+];
+
+/// A process that wants the lease all the time.
+struct Party {
+    client: Client,
+    holder: Holder,
+    held: Option<HeldLease>,
+}
+
+impl Party {
+    fn new(client: Client, number: u128) -> Self {
+        // All of one name: only the instance tells them apart.
+        let worker_id = Name::checked("worker id", "same").unwrap();
+        let holder = Holder { worker_id, instance: HexName::from_random(number), ttl: TTL };
+        Self { client, holder, held: None }
+    }
+
+    fn trusts(&self) -> bool {
+        self.held.as_ref().is_some_and(|held| held.is_trusted(self.client.now().unwrap()))
+    }
+
+    /// Takes the lease or keeps it. What fails is tried again at the next tick.
+    async fn go_on(&mut self, protocol: &dyn Protocol) -> Result<(), String> {
+        let Some(held) = &mut self.held else {
+            let taken = protocol.take(&self.client, &self.holder, KEY, &Map::new()).await;
+            if let Ok(Taken::Ours(held)) = taken {
+                self.held = Some(held);
+            }
+            return Ok(());
+        };
+        match protocol.renew(&self.client, &self.holder, held).await {
+            Ok(Renewed::Lost) => Err("a holder that renews in time was told to stop".into()),
+            Ok(Renewed::Kept) | Err(_) => Ok(()),
+        }
+    }
+
+    async fn give_back(&mut self, protocol: &dyn Protocol) {
+        if let Some(held) = self.held.take() {
+            // What fails leaves it to time.
+            let _ = protocol.release(&self.client, &self.holder, held).await;
+        }
+    }
+}
+
+/// The unlucky one, then its rivals.
+struct Scene<'a> {
+    host: FakeHost,
+    stage: Arc<Stage>,
+    parties: [Party; 3],
+    protocol: &'a dyn Protocol,
+    /// Every claim that was seen, in order.
+    claims: Vec<(u64, HexName)>,
+}
+
+impl<'a> Scene<'a> {
+    fn new(patience: Duration, protocol: &'a dyn Protocol) -> Self {
+        let host = FakeHost::new();
+        let as_host: Arc<dyn Host> = Arc::new(host.clone());
+        let store = Arc::new(MemoryStore::new(&as_host));
+        let stage = Arc::new(Stage::new(store.clone()));
+        let unlucky = Client::new(stage.clone(), as_host.clone()).with_patience(patience);
+        let rival = |number| Party::new(Client::new(store.clone(), as_host.clone()), number);
+        let parties = [Party::new(unlucky, 1), rival(2), rival(3)];
+        Self { host, stage, parties, protocol, claims: Vec::new() }
+    }
+
+    async fn prepare(&mut self, op: Operation) {
+        match op {
+            Operation::TakeNew => {}
+            Operation::TakeReleased => {
+                self.parties[1].go_on(self.protocol).await.unwrap();
+                self.parties[1].give_back(self.protocol).await;
+            }
+            Operation::TakeRunOut => {
+                self.parties[1].go_on(self.protocol).await.unwrap();
+                self.parties[1].held = None;
+                self.host.advance(TTL + Duration::from_millis(1));
+            }
+            Operation::Renew | Operation::Release => {
+                self.parties[0].go_on(self.protocol).await.unwrap();
+                self.host.advance(TICK);
+            }
+        }
+    }
+
+    async fn run(&mut self, op: Operation) -> Result<(), String> {
+        if op == Operation::Release {
+            self.parties[0].give_back(self.protocol).await;
+        } else {
+            self.parties[0].go_on(self.protocol).await?;
+        }
+        self.check()
+    }
+
+    /// Everyone goes on, each first in its turn; now and then a rival gives the lease back.
+    async fn tick(&mut self, tick: usize, is_dead: bool) -> Result<(), String> {
+        let order = [tick % 3, (tick + 1) % 3, (tick + 2) % 3];
+        for number in order.into_iter().filter(|number| !is_dead || *number != 0) {
+            self.parties[number].go_on(self.protocol).await?;
+            self.check()?;
+        }
+        if tick % 4 == 1 {
+            for number in 1..3 {
+                self.parties[number].give_back(self.protocol).await;
+                self.check()?;
+            }
+        }
+        self.host.advance(TICK);
+        self.check()
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        if self.parties.iter().filter(|party| party.trusts()).count() > 1 {
+            return Err("two trust at once".into());
+        }
+        for held in self.parties.iter().filter_map(|party| party.held.as_ref()) {
+            let claim = (held.lease().epoch, held.lease().instance.clone());
+            if self.claims.contains(&claim) {
+                continue;
+            }
+            if self.claims.iter().any(|earlier| earlier.0 >= claim.0) {
+                return Err(format!("epoch {} was there before", claim.0));
+            }
+            self.claims.push(claim);
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    op: Operation,
+    number: usize,
+    fate: Fate,
+    landing: usize,
+    patience: Duration,
+}
+
+async fn suffer(case: Case, protocol: &dyn Protocol) -> Result<(), String> {
+    let mut scene = Scene::new(case.patience, protocol);
+    scene.prepare(case.op).await;
+    scene.stage.play_at(case.number, case.fate);
+    scene.run(case.op).await?;
+    let is_dead = matches!(case.fate, Fate::Die | Fate::PassThenDie | Fate::HoldThenDie)
+        && scene.stage.asked().len() > case.number;
+    if is_dead {
+        scene.parties[0].held = None;
+    }
+    for tick in 0..TICKS {
+        if tick == case.landing {
+            scene.stage.land().await;
+            scene.check()?;
+        }
+        scene.tick(tick, is_dead).await?;
+    }
+    match scene.parties.iter().filter(|party| party.trusts()).count() {
+        1 => Ok(()),
+        count => Err(format!("in the end {count} trust")),
+    }
+}
+
+/// How many requests an operation makes when nothing goes wrong; one more, to see that a repetition is safe too.
+async fn requests_of(op: Operation, protocol: &dyn Protocol) -> usize {
+    let mut scene = Scene::new(secs(30), protocol);
+    scene.prepare(op).await;
+    scene.stage.play_at(usize::MAX, Fate::Pass);
+    scene.run(op).await.unwrap();
+    let requests = scene.stage.asked().len();
+    assert!(requests > 0, "{op:?} asks nothing of the store");
+    requests + 1
+}
+
+/// Every case; gives how many there were, or the first that went wrong.
+async fn suffer_all(protocol: &dyn Protocol) -> Result<usize, String> {
+    let mut runs = 0;
+    for op in OPERATIONS {
+        for number in 0..requests_of(op, protocol).await {
+            for fate in FATES {
+                let is_late = matches!(fate, Fate::Hold | Fate::HoldThenDie);
+                for landing in if is_late { &LANDINGS[..] } else { &LANDINGS[..1] } {
+                    for patience in [Duration::ZERO, secs(30)] {
+                        let case = Case { op, number, fate, landing: *landing, patience };
+                        suffer(case, protocol).await.map_err(|wrong| format!("{case:?}: {wrong}"))?;
+                        runs += 1;
+                    }
+                }
+            }
+        }
+    }
+    Ok(runs)
+}
+
+#[tokio::test]
+async fn a_lease_survives_every_single_misfortune() {
+    let runs = suffer_all(&Real).await.unwrap();
+    assert!(runs > 300, "only {runs} runs");
+}
+
+#[tokio::test]
+async fn a_protocol_with_a_rule_left_out_does_not() {
+    for (variant, wrong) in [
+        (Variant::ByNameOnly, "two trust"),
+        (Variant::DeletesOnRelease, "epoch 1 was there before"),
+        (Variant::ReleasesAlways, "two trust"),
+        (Variant::RenewsAlways, "two trust"),
+        (Variant::RefusedIsLost, "was told to stop"),
+        (Variant::UnansweredIsLost, "was told to stop"),
+    ] {
+        let found = suffer_all(&variant).await.unwrap_err();
+        assert!(found.contains(wrong), "{variant:?}: {found}");
+    }
+}
+
+/// A process on a stage, the stage, and the store below it.
+fn staged(host: &FakeHost) -> (Client, Arc<Stage>, Arc<MemoryStore>) {
+    let as_host: Arc<dyn Host> = Arc::new(host.clone());
+    let store = Arc::new(MemoryStore::new(&as_host));
+    let stage = Arc::new(Stage::new(store.clone()));
+    (Client::new(stage.clone(), as_host), stage, store)
+}
+
+async fn scribble(store: &MemoryStore, body: &'static str) {
+    store.put(KEY, body.into(), &When::Always).await.unwrap();
+}
+
+/// The stamp that a list shows, of an object that is rewritten before it is read, says nothing about the new one: that
+/// may be the lease of a newer program, which we cannot read. Whenever it is rewritten, it stays.
+#[tokio::test]
+async fn nonsense_is_judged_by_its_own_age() {
+    for (is_listed, number) in (0..5).flat_map(|number| [(true, number), (false, number)]) {
+        let host = FakeHost::new();
+        let (client, stage, store) = staged(&host);
+        scribble(&store, "old nonsense").await;
+        let stamp = store.list(&List::all(KEY)).await.unwrap().entries[0].modified;
+        host.advance(mins(20));
+        let rewritten = store.clone();
+        stage.interrupt(move |n, _| n == number, async move { scribble(&rewritten, "new nonsense").await });
+        let leases = Leases::new(client.clone(), Party::new(client, 1).holder).unwrap();
+        let taken = leases.take(KEY, &Map::new(), is_listed.then_some(stamp)).await;
+        let stands = store.get(KEY, None).await.unwrap().found().unwrap().body;
+        if stage.asked().len() > number {
+            assert_eq!(taken.unwrap_err().kind(), Kind::Corrupt, "listed: {is_listed}, before {number}");
+            assert_eq!(stands, "new nonsense", "listed: {is_listed}, before {number}");
+        } else {
+            assert!(matches!(taken.unwrap(), Taken::Ours(_)) && Lease::read(KEY, &stands).is_ok());
+        }
+    }
+}
+
+/// A break whose answer is lost must not end the lease that someone else has taken since.
+#[tokio::test]
+async fn a_break_ends_only_the_lease_that_it_found() {
+    let host = FakeHost::new();
+    let (client, stage, store) = staged(&host);
+    let plain = Client::new(store, Arc::new(host.clone()));
+    let mut former = Party::new(plain.clone(), host.random_bits());
+    former.go_on(&Real).await.unwrap();
+    let next = Leases::new(plain.clone(), Party::new(plain.clone(), host.random_bits()).holder).unwrap();
+    stage.play(|number, _| if number == 1 { Fate::LoseAnswer } else { Fate::Pass });
+    stage.interrupt(|number, _| number == 2, async move {
+        assert!(matches!(next.take(KEY, &Map::new(), None).await.unwrap(), Taken::Ours(_)));
+    });
+    let broken: Option<Lease> = break_lease(&client, KEY).await.unwrap();
+    assert_eq!(broken.map(|lease| lease.epoch), Some(1));
+    let stands = leasehold_queue::read_lease(&plain, KEY).await.unwrap().unwrap();
+    assert!(!stands.is_released() && stands.epoch == 3, "{stands:?}");
+    assert_eq!(former.go_on(&Real).await.unwrap_err(), "a holder that renews in time was told to stop");
+}

@@ -1,0 +1,86 @@
+//! A lease in a few small numbers, and the real one that it stands for.
+
+use leasehold_core::{HexName, Holder, Lease, Name, Now, StoreTime};
+use serde_json::Map;
+use std::time::Duration;
+
+/// How many moments a lease lasts.
+pub(super) const TTL: u8 = 1;
+
+/// It is always this moment: when time passes, everything else becomes earlier. So there are few worlds, and no end of
+/// time.
+pub(super) const NOW: u8 = 2;
+
+/// Long ago, but not released.
+const PAST: u8 = 1;
+
+/// A lease as it is written, small.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(in crate::model) struct Claim {
+    pub(super) epoch: u8,
+    pub(super) instance: u8,
+    /// Zero when it was released.
+    pub(super) expires: u8,
+    /// Which write made it so: the version.
+    pub(super) write: u8,
+}
+
+pub(super) fn is_same_claim(found: Claim, held: Claim) -> bool {
+    lease(found).is_same_claim(&lease(held))
+}
+
+pub(super) fn now() -> Now {
+    Now::exactly(moment(NOW))
+}
+
+/// The same moment after time has passed; what was released stays so.
+pub(super) fn earlier(moment: u8) -> u8 {
+    if moment == 0 { 0 } else { (moment - 1).max(PAST) }
+}
+
+/// A write id that nobody has.
+pub(super) fn fresh() -> HexName {
+    write_id(u8::MAX)
+}
+
+pub(super) fn moment(time: u8) -> StoreTime {
+    StoreTime::from_millis(i64::from(time) * 1_000)
+}
+
+pub(super) fn write_id(write: u8) -> HexName {
+    HexName::from_random(write.into())
+}
+
+pub(super) fn holder(instance: u8) -> Holder {
+    let worker_id = Name::checked("worker id", "w").expect("a letter is a name");
+    Holder {
+        worker_id,
+        instance: HexName::from_random(instance.into()),
+        ttl: Duration::from_secs(TTL.into()),
+    }
+}
+
+pub(super) fn lease(claim: Claim) -> Lease {
+    let Holder { worker_id, instance, .. } = holder(claim.instance);
+    Lease {
+        subject: Map::new(),
+        worker_id,
+        instance,
+        epoch: claim.epoch.into(),
+        expires_at: moment(claim.expires),
+        updated_at: moment(0),
+        write_id: write_id(claim.write),
+    }
+}
+
+pub(super) fn claim(lease: &Lease) -> Claim {
+    let number =
+        |name: &HexName| u8::from_str_radix(name.as_str(), 16).expect("it was made from a small number");
+    let small = |number: u64| u8::try_from(number).expect("the world is small");
+    Claim {
+        epoch: small(lease.epoch),
+        instance: number(&lease.instance),
+        expires: small(lease.expires_at.as_millis().unsigned_abs() / 1_000),
+        write: number(&lease.write_id),
+    }
+}
