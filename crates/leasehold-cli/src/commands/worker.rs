@@ -29,6 +29,9 @@ pub(crate) struct Work {
     /// Only the shards of this inclusive range, like 00-3f
     #[arg(long, value_name = "FIRST-LAST")]
     pub(crate) shard_range: Option<String>,
+    /// Divide the shards with all workers that do so, and look only at a fair share
+    #[arg(long, conflicts_with_all = ["shards", "shard_range"])]
+    pub(crate) shard_leasing: bool,
     /// How long a claim lasts without renewal, in seconds
     #[arg(long, value_name = "SECONDS")]
     pub(crate) lease_secs: Option<u64>,
@@ -132,6 +135,9 @@ fn options(settings: &typed::Worker) -> WorkerOptions {
         concurrency: settings.concurrency,
         lease: settings.lease,
         drain: settings.drain,
+        recover_every: settings.recover_every,
+        sweep_every: settings.sweep_every,
+        leasing: settings.leasing.clone(),
         polling,
         ..WorkerOptions::default()
     }

@@ -8,6 +8,7 @@ mod config;
 mod crashes;
 mod doctor;
 mod help;
+mod leases;
 mod output;
 mod shelf;
 mod tasks;

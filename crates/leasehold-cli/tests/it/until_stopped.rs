@@ -44,7 +44,7 @@ impl UnderWay {
 }
 
 /// Another process does it: nothing tells us but a look. Half a minute is long even on a busy machine.
-fn until(is_so: impl Fn() -> bool) {
+pub(crate) fn until(is_so: impl Fn() -> bool) {
     for _ in 0..1500 {
         if is_so() {
             return;
