@@ -10,6 +10,7 @@ mod doctor;
 mod help;
 mod leases;
 mod output;
+mod sharing;
 mod shelf;
 mod tasks;
 mod until_stopped;
