@@ -2,7 +2,8 @@
 
 use futures::TryStreamExt;
 use leasehold_core::{HexName, Holder, ShardRange, keys};
-use leasehold_queue::{HeldLease, LeaseState, Leases, Queue, QueueConfig, SeenLease, Taken, break_lease};
+use leasehold_queue::LeaseState::{Corrupt, Expired, Free, Held};
+use leasehold_queue::{HeldLease, Leases, Queue, QueueConfig, SeenLease, Taken, break_lease};
 use leasehold_store::{Client, MemoryStore};
 use serde_json::Map;
 use std::sync::Arc;
@@ -38,9 +39,7 @@ async fn seen(world: &World) -> Vec<(ShardRange, SeenLease)> {
 async fn looking_at_all_shards_costs_one_list_and_at_most_64_gets() {
     let world = large().await;
     let before = world.ledger();
-    assert!(
-        seen(&world).await.iter().all(|(_, seen)| seen.state == LeaseState::Free && seen.lease.is_none())
-    );
+    assert!(seen(&world).await.iter().all(|(_, seen)| seen.state == Free && seen.lease.is_none()));
     assert_eq!(requests(&world.queue, &before), [0, 0, 1, 0]);
     let leases = leases(&world, "w1");
     for group in world.queue.shard_len().groups() {
@@ -65,7 +64,6 @@ async fn a_lease_is_held_until_it_ran_out_beyond_doubt_and_free_once_it_was_ende
     leases.release(released).await.unwrap();
     world.scribble(&keys[3], "{").await;
     let states = async || seen(&world).await.iter().map(|(_, seen)| seen.state).take(4).collect::<Vec<_>>();
-    use LeaseState::{Corrupt, Expired, Free, Held};
     assert_eq!(states().await, [Held, Held, Free, Corrupt]);
     world.advance(secs(60));
     assert_eq!(states().await, [Expired, Expired, Free, Corrupt]);
@@ -86,5 +84,5 @@ async fn names_are_read_in_order_and_strangers_left_out() {
     let names: Vec<_> = world.queue.worker_leases().try_collect().await.unwrap();
     assert_eq!(requests(&world.queue, &before), [0, 2, 1, 0]);
     let names: Vec<_> = names.iter().map(|(name, seen)| (name.as_str(), seen.state)).collect();
-    assert_eq!(names, [("w1", LeaseState::Held), ("w2", LeaseState::Held)]);
+    assert_eq!(names, [("w1", Held), ("w2", Held)]);
 }
