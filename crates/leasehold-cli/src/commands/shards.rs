@@ -158,3 +158,17 @@ pub(super) fn state(state: LeaseState, word: &str) -> Cell {
     };
     Cell::new(style, word)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_worker_has_a_mark_of_its_own_that_means_nothing_else() {
+        let marks: BTreeSet<_> = MARKS.iter().collect();
+        assert_eq!(marks.len(), leasehold_core::shard::GROUPS_MAX);
+        assert!(b".!?".iter().all(|mark| !marks.contains(mark)));
+        assert_eq!(Marks::numbered(0).painted(&Printer::coloured()), "\u{1b}[36ma\u{1b}[0m");
+        assert_eq!(Marks::numbered(63).painted(&Printer::new(false)), "&");
+    }
+}

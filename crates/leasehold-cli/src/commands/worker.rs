@@ -1,8 +1,8 @@
 //! `leasehold worker` and `leasehold monitor`.
 
 use clap::Args;
-use leasehold_core::{Error, Result, Shard};
-use leasehold_queue::Queue;
+use leasehold_core::{Error, Kind, Result, Shard, WorkerId, keys};
+use leasehold_queue::{Queue, read_lease};
 use leasehold_store::{HostExt, Prices, Snapshot};
 use leasehold_worker::{Counts, Shutdown, Worker, WorkerOptions};
 use serde_json::json;
@@ -53,8 +53,32 @@ pub(crate) async fn work(
     let name = name(queue, settings);
     let worker = with_programs(queue, &name, args, settings)?;
     printer.note(&format!("worker {name} on {}; Ctrl-C drains, twice aborts", queue.client().describe()));
+    warn_of_namesake(queue, &name, settings, printer).await?;
     let counts = worker.run(shutdown).await?;
     summary(queue, &name, &counts, printer);
+    Ok(())
+}
+
+/// A worker whose name is in use leases nothing, and would seem to have nothing to do.
+pub(super) async fn warn_of_namesake(
+    queue: &Queue,
+    name: &str,
+    settings: &typed::Worker,
+    printer: &Printer,
+) -> Result<()> {
+    if settings.leasing.is_none() {
+        return Ok(());
+    }
+    let key = keys::worker_lease(&WorkerId::checked("worker id", name)?);
+    match read_lease(queue.client(), &key).await {
+        Ok(Some(lease)) if !lease.is_free(queue.now()?) => printer.note(&format!(
+            "the name {name} is in use until {}; no shards are leased before it is free",
+            lease.expires_at
+        )),
+        // What makes no sense is replaced in time.
+        Err(error) if error.kind() != Kind::Corrupt => return Err(error),
+        _ => {}
+    }
     Ok(())
 }
 

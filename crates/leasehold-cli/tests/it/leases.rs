@@ -4,7 +4,7 @@ use serde_json::Value;
 use std::process::{Child, Stdio};
 
 use crate::shelf::Shelf;
-use crate::until_stopped::until;
+use crate::until_stopped::{UnderWay, until};
 
 /// A worker that divides the shards. It renews often, so that little has to be waited for; and long, so that nothing
 /// runs out while the test is slow.
@@ -107,8 +107,9 @@ fn many_shards_are_leased_in_groups() {
     shelf.run(&["init", "--shard-prefix-len", "3"]);
     let mut command = shelf.command(&["worker", "--id", "ada", "--exec", "greet=cat", "--shard-leasing"]);
     command.env("LEASEHOLD_SHARD_LEASING_SHARDS_PER_WORKER", "1024").stderr(Stdio::null());
+    command.env("LEASEHOLD_SHARD_LEASING_TTL_SECS", "600").env("LEASEHOLD_SHARD_LEASING_RENEW_SECS", "300");
     let ada = command.stdout(Stdio::null()).spawn().unwrap();
-    // A quarter of them before it has looked at the others a second time, ten seconds later.
+    // A quarter of them, before it has looked at the others a second time, minutes later.
     until(|| held(&shelf, "ada") == 16);
     kill(ada);
     let said = shelf.run(&["shards"]);
@@ -143,4 +144,20 @@ fn a_worker_that_divides_the_shards_ends_when_nothing_is_left() {
     let id = shelf.run(&["submit", "-t", "greet", "-i", "2"]);
     shelf.run(&["up", "--exec", "greet=cat", "--shard-leasing", "--drain"]);
     assert!(shelf.run(&["get", &id]).contains("completed"));
+}
+
+#[test]
+fn a_worker_whose_name_is_in_use_says_so() {
+    let shelf = Shelf::new();
+    let ada = sharing(&shelf, "ada");
+    until(|| held(&shelf, "ada") == 16);
+    let worker = ["--id", "ada", "--exec", "greet=cat", "--shard-leasing"];
+    let mut namesake = UnderWay::start(shelf.command(&[&["worker"], &worker[..]].concat()));
+    namesake.until("in use");
+    shelf.compare("worker_namesake", &namesake.interrupt());
+    let mut namesake = UnderWay::start(shelf.command(&[&["up"], &worker[..]].concat()));
+    namesake.until("in use");
+    namesake.until("0 waiting");
+    shelf.compare("up_namesake", &namesake.interrupt());
+    kill(ada);
 }
