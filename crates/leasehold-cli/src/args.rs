@@ -5,7 +5,9 @@ mod reference;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
-use crate::commands::{cost, get, list, migrate, operate, overview, submit, submit_many, tail, worker};
+use crate::commands::{
+    cost, get, leases, list, migrate, operate, overview, submit, submit_many, tail, worker, workers,
+};
 
 /// Below the options of the command itself.
 const GLOBAL: &str = "Options of every command";
@@ -100,6 +102,20 @@ pub(crate) enum Command {
     /// Count what waits and what runs
     #[command(after_help = "Example:\n  leasehold stats --json")]
     Stats,
+    /// Show which worker holds which shards, and until when
+    #[command(
+        after_help = "Example:\n  leasehold shards --json | jq -r 'select(.state == \"free\") | .shards'"
+    )]
+    Shards,
+    /// Show the workers that divide the shards among themselves, and until when they are counted on
+    #[command(after_help = "Example:\n  leasehold workers --store s3://my-bucket/tasks")]
+    Workers(workers::Workers),
+    /// Change leases on shards and on workers' names
+    #[command(after_help = "Example:\n  leasehold leases break worker:w-3f2c9a4e")]
+    Leases {
+        #[command(subcommand)]
+        command: LeasesCommand,
+    },
     /// Print tasks as they change from now on, until interrupted
     #[command(after_help = "Example:\n  leasehold tail --every 5")]
     Tail(tail::Tail),
@@ -141,4 +157,11 @@ pub(crate) enum ConfigCommand {
     Show,
     /// Print where settings files are looked for, and which were read
     Paths,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum LeasesCommand {
+    /// End a lease, whoever holds it: others may take it at once. Its holder notices when it renews it next
+    #[command(after_help = "Example:\n  leasehold leases break shard:40")]
+    Break(leases::Break),
 }

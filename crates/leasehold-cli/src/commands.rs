@@ -6,15 +6,18 @@ mod demo;
 mod doctor;
 mod exec;
 pub(crate) mod get;
+pub(crate) mod leases;
 pub(crate) mod list;
 pub(crate) mod migrate;
 pub(crate) mod operate;
 pub(crate) mod overview;
+mod shards;
 pub(crate) mod submit;
 pub(crate) mod submit_many;
 pub(crate) mod tail;
 mod up;
 pub(crate) mod worker;
+pub(crate) mod workers;
 
 use clap::CommandFactory;
 use leasehold_core::Error;
@@ -23,7 +26,7 @@ use leasehold_store::Client;
 use leasehold_worker::Shutdown;
 use std::time::Duration;
 
-use crate::args::{Args, Command, ConfigCommand, Global};
+use crate::args::{Args, Command, ConfigCommand, Global, LeasesCommand};
 use crate::printer::Printer;
 use crate::settings::{self, Flags, Settings, Surroundings, typed};
 
@@ -49,8 +52,6 @@ fn refuse_unbuilt(settings: &Settings) -> anyhow::Result<()> {
         "queue.type filesystem"
     } else if settings.queue.dispatch == typed::DispatchMode::Direct {
         "queue.dispatch_mode direct"
-    } else if settings.worker.leasing.is_some() {
-        "worker.shard_leasing"
     } else {
         return Ok(());
     };
@@ -83,6 +84,9 @@ async fn with_queue(
         Command::Check(args) => overview::check(queue, &args, printer).await,
         Command::MigrateShards(args) => migrate::run(queue, &args, printer, &shutdown).await,
         Command::Stats => overview::stats(queue, printer).await,
+        Command::Shards => shards::run(queue, printer).await,
+        Command::Workers(args) => workers::run(queue, &args, printer).await,
+        Command::Leases { command: LeasesCommand::Break(args) } => leases::end(queue, &args, printer).await,
         Command::Tail(args) => tail::run(queue, &args, printer, &shutdown).await,
         Command::Cost(_)
         | Command::Demo
@@ -105,6 +109,7 @@ fn flags(global: &Global, command: &Command) -> Flags {
             .with("--concurrency", "worker.concurrency", work.concurrency)
             .with("--shards", "worker.shards", work.shards.as_deref())
             .with("--shard-range", "worker.shard_range", work.shard_range.as_deref())
+            .with("--shard-leasing", "worker.shard_leasing.enabled", work.shard_leasing.then_some(true))
             .with("--lease-secs", "worker.lease_secs", work.lease_secs)
             .with("--drain-secs", "worker.drain_secs", work.drain_secs),
         _ => flags,

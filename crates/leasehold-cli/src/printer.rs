@@ -21,7 +21,12 @@ pub(crate) enum Style {
     Strong,
     Good,
     Bad,
+    /// One of several that are told apart and mean nothing.
+    Tint(usize),
 }
+
+/// Neither green nor red: those mean something.
+const TINTS: [&str; 8] = ["36", "33", "35", "34", "96", "93", "95", "94"];
 
 impl Style {
     fn code(self) -> &'static str {
@@ -30,6 +35,7 @@ impl Style {
             Style::Strong => "1",
             Style::Good => "32",
             Style::Bad => "31",
+            Style::Tint(number) => TINTS[number % TINTS.len()],
         }
     }
 }

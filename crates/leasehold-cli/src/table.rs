@@ -28,6 +28,11 @@ impl Cell {
     fn width(&self) -> usize {
         self.text.chars().count()
     }
+
+    /// As it looks outside a table.
+    pub(crate) fn painted(&self, printer: &Printer) -> String {
+        printer.paint(self.style, &self.text)
+    }
 }
 
 impl<T: fmt::Display> From<T> for Cell {

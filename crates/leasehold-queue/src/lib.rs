@@ -15,6 +15,7 @@
 //! | [`settle`] | renews, completes, fails, snoozes, releases |
 //! | [`sweep`] | covers and removes stale entries, times out lost claims: the rules of the index |
 //! | [`lease`] | holds something for a while: shards, names |
+//! | [`holders`] | who holds which lease |
 //! | [`operate`] | cancel, retry, reschedule |
 //! | [`inspect`] | get, list, wait, count |
 //! | [`purge`] | removes what is past its retention |
@@ -29,6 +30,7 @@ pub mod claim;
 pub mod connect;
 pub mod discover;
 mod follow;
+pub mod holders;
 pub mod inspect;
 pub mod layout;
 pub mod lease;
@@ -48,6 +50,7 @@ pub use bell::Bell;
 pub use claim::{Claimed, Met};
 pub use connect::{Agreement, News, Queue, QueueConfig};
 pub use discover::Found;
+pub use holders::{LeaseState, SeenLease};
 pub use inspect::{Filter, Stats};
 pub use lease::{HeldLease, Leases, Renewed, Taken, break_lease, read_lease};
 pub use migrate::{MigrateOptions, Migrated, Plan, Progress};

@@ -183,9 +183,11 @@ impl Worker {
         self.run(Shutdown::default()).await
     }
 
-    /// Only the duties of the monitor, until told to stop.
-    pub async fn run_duties(self, shutdown: Shutdown) -> Result<Counts> {
+    /// Only the duties of the monitor, until told to stop. Shards are not leased for that: whoever holds some is to run
+    /// their tasks, which a monitor does not.
+    pub async fn run_duties(mut self, shutdown: Shutdown) -> Result<Counts> {
         self.options.check()?;
+        self.options.leasing = None;
         let (engine, renewing) = Engine::start(self);
         let done = duties::run(engine.clone(), shutdown).await;
         let counts = engine.counts.read();

@@ -41,6 +41,9 @@ pub(crate) async fn run(
     let name = worker::name(queue, settings);
     let worker = worker::with_programs(queue, &name, args, settings)?;
     greet(queue, &name, args, printer);
+    if !args.exec.is_empty() {
+        worker::warn_of_namesake(queue, &name, settings, printer).await?;
+    }
     let mut watch = Watch::new(queue, worker.monitor(), shutdown.clone());
     let mut screen = Screen::new(printer);
     let running =

@@ -1,8 +1,8 @@
 //! `leasehold worker` and `leasehold monitor`.
 
 use clap::Args;
-use leasehold_core::{Error, Result, Shard};
-use leasehold_queue::Queue;
+use leasehold_core::{Error, Kind, Result, Shard, WorkerId, keys};
+use leasehold_queue::{Queue, read_lease};
 use leasehold_store::{HostExt, Prices, Snapshot};
 use leasehold_worker::{Counts, Shutdown, Worker, WorkerOptions};
 use serde_json::json;
@@ -29,6 +29,9 @@ pub(crate) struct Work {
     /// Only the shards of this inclusive range, like 00-3f
     #[arg(long, value_name = "FIRST-LAST")]
     pub(crate) shard_range: Option<String>,
+    /// Divide the shards with all workers that do so, and look only at a fair share
+    #[arg(long, conflicts_with_all = ["shards", "shard_range"])]
+    pub(crate) shard_leasing: bool,
     /// How long a claim lasts without renewal, in seconds
     #[arg(long, value_name = "SECONDS")]
     pub(crate) lease_secs: Option<u64>,
@@ -50,8 +53,32 @@ pub(crate) async fn work(
     let name = name(queue, settings);
     let worker = with_programs(queue, &name, args, settings)?;
     printer.note(&format!("worker {name} on {}; Ctrl-C drains, twice aborts", queue.client().describe()));
+    warn_of_namesake(queue, &name, settings, printer).await?;
     let counts = worker.run(shutdown).await?;
     summary(queue, &name, &counts, printer);
+    Ok(())
+}
+
+/// A worker whose name is in use leases nothing, and would seem to have nothing to do.
+pub(super) async fn warn_of_namesake(
+    queue: &Queue,
+    name: &str,
+    settings: &typed::Worker,
+    printer: &Printer,
+) -> Result<()> {
+    if settings.leasing.is_none() {
+        return Ok(());
+    }
+    let key = keys::worker_lease(&WorkerId::checked("worker id", name)?);
+    match read_lease(queue.client(), &key).await {
+        Ok(Some(lease)) if !lease.is_free(queue.now()?) => printer.note(&format!(
+            "the name {name} is in use until {}; no shards are leased before it is free",
+            lease.expires_at
+        )),
+        // What makes no sense is replaced in time.
+        Err(error) if error.kind() != Kind::Corrupt => return Err(error),
+        _ => {}
+    }
     Ok(())
 }
 
@@ -132,6 +159,9 @@ fn options(settings: &typed::Worker) -> WorkerOptions {
         concurrency: settings.concurrency,
         lease: settings.lease,
         drain: settings.drain,
+        recover_every: settings.recover_every,
+        sweep_every: settings.sweep_every,
+        leasing: settings.leasing.clone(),
         polling,
         ..WorkerOptions::default()
     }

@@ -3,6 +3,7 @@
 //! besides a field in [`super::typed`] for those who use it.
 
 use super::kind::Kind;
+use leasehold_queue::lease::LEASE_TTL_MAX;
 
 /// One setting.
 #[derive(Debug, PartialEq)]
@@ -130,6 +131,20 @@ pub(crate) const TABLE: &[Setting] = &[
         help: "How long running tasks may go on after the worker was asked to stop.",
     },
     Setting {
+        name: "worker.recover_secs",
+        kind: Kind::Whole { from: 1, to: DAY_SECS },
+        default: Some("5"),
+        variable: "LEASEHOLD_WORKER_RECOVER_SECS",
+        help: "How often to look for tasks whose worker was lost.",
+    },
+    Setting {
+        name: "worker.sweep_secs",
+        kind: Kind::Whole { from: 1, to: DAY_SECS },
+        default: Some("60"),
+        variable: "LEASEHOLD_WORKER_SWEEP_SECS",
+        help: "How often to look at the index although the bell was silent: a ring may be lost.",
+    },
+    Setting {
         name: "worker.polling.strategy",
         kind: Kind::Choice(&["adaptive", "fixed"]),
         default: Some("adaptive"),
@@ -162,7 +177,8 @@ pub(crate) const TABLE: &[Setting] = &[
         kind: Kind::Switch,
         default: Some("false"),
         variable: "LEASEHOLD_SHARD_LEASING",
-        help: "Whether workers divide the shards among themselves instead of all looking through all.",
+        help: "Whether workers divide the shards among themselves instead of all looking through all. Excludes \
+               `worker.shards` and `worker.shard_range`.",
     },
     Setting {
         name: "worker.shard_leasing.shards_per_worker",
@@ -173,14 +189,14 @@ pub(crate) const TABLE: &[Setting] = &[
     },
     Setting {
         name: "worker.shard_leasing.lease_ttl_secs",
-        kind: Kind::Whole { from: 1, to: DAY_SECS },
+        kind: Kind::Whole { from: 2, to: LEASE_TTL_MAX.as_secs() },
         default: Some("30"),
         variable: "LEASEHOLD_SHARD_LEASING_TTL_SECS",
-        help: "How long a lease on a shard lasts unless it is renewed.",
+        help: "How long a lease on shards lasts unless it is renewed; after a crash nobody looks at them for so long.",
     },
     Setting {
         name: "worker.shard_leasing.lease_renew_interval_secs",
-        kind: Kind::Whole { from: 1, to: DAY_SECS },
+        kind: Kind::Whole { from: 1, to: LEASE_TTL_MAX.as_secs() / 2 },
         default: Some("10"),
         variable: "LEASEHOLD_SHARD_LEASING_RENEW_SECS",
         help: "How often it is renewed: at most half of how long it lasts, so that one renewal may fail.",

@@ -1,7 +1,8 @@
 use super::*;
 use kind::Kind;
+use leasehold_worker::ShardLeasing;
 use std::time::Duration;
-use typed::{DispatchMode, Polling, QueueType, ShardChoice, ShardLeasing};
+use typed::{DispatchMode, Polling, QueueType, ShardChoice};
 
 /// Every layer above the defaults, from below.
 const LAYERS: [Layer; 6] = [
@@ -151,7 +152,7 @@ fn commands_get_types() {
         ("LEASEHOLD_WORKER_ID", "w-1"),
         ("LEASEHOLD_WORKER_SHARDS", "00, 01"),
         ("LEASEHOLD_WORKER_POLLING_STRATEGY", "fixed"),
-        ("LEASEHOLD_SHARD_LEASING", "1"),
+        ("LEASEHOLD_WORKER_SWEEP_SECS", "90"),
     ];
     let Settings { queue, worker, .. } = place.load(&variables).unwrap();
     assert_eq!((queue.kind, queue.dispatch), (QueueType::Filesystem, DispatchMode::Direct));
@@ -161,8 +162,23 @@ fn commands_get_types() {
     assert_eq!(worker.id.unwrap().as_str(), "w-1");
     assert_eq!(worker.shards, ShardChoice::List(vec!["00".into(), "01".into()]));
     assert_eq!(worker.polling, Polling::Fixed { interval: Duration::from_millis(100) });
-    let (ttl, renew_interval) = (Duration::from_secs(30), Duration::from_secs(10));
-    assert_eq!(worker.leasing, Some(ShardLeasing { shards_per_worker: 16, ttl, renew_interval }));
+    assert_eq!(worker.sweep_every, Duration::from_secs(90));
+    assert_eq!((worker.recover_every, worker.leasing), (Duration::from_secs(5), None));
+}
+
+#[test]
+fn shard_leasing_is_read_from_the_environment() {
+    let leasing = |variables: &[(&str, &str)]| Place::new().load(variables).unwrap().worker.leasing;
+    assert_eq!(leasing(&[("LEASEHOLD_SHARD_LEASING", "1")]), Some(ShardLeasing::default()));
+    let all = [
+        ("LEASEHOLD_SHARD_LEASING", "1"),
+        ("LEASEHOLD_SHARD_LEASING_SHARDS_PER_WORKER", "4"),
+        ("LEASEHOLD_SHARD_LEASING_TTL_SECS", "6"),
+        ("LEASEHOLD_SHARD_LEASING_RENEW_SECS", "2"),
+    ];
+    let (ttl, renew_every) = (Duration::from_secs(6), Duration::from_secs(2));
+    assert_eq!(leasing(&all), Some(ShardLeasing { shards_per_worker: 4, ttl, renew_every }));
+    assert_eq!(leasing(&all[1..]), None, "it has to be switched on");
 }
 
 #[test]
@@ -223,6 +239,9 @@ fn what_does_not_fit_is_explained() {
         "[worker]\nshards = ['00']\nshard_range = '00-01'",
         "worker.polling.min_interval_ms = 6_000",
         "worker.shard_leasing = { enabled = true, lease_renew_interval_secs = 20 }",
+        "worker.shard_leasing.lease_ttl_secs = 601",
+        "[worker]\nshards = ['00']\nshard_leasing.enabled = true",
+        "[worker]\nshard_range = '0-7'\nshard_leasing.enabled = true",
         "queue.access_key_id = 'me'",
     ];
     let complaints = files.map(|file| {

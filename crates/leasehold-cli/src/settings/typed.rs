@@ -2,6 +2,7 @@
 
 use leasehold_core::{Error, Result, ShardLen, WorkerId};
 use leasehold_store::{AccessKey, FolderOptions, OpenOptions};
+use leasehold_worker::ShardLeasing;
 use std::time::Duration;
 
 use super::Effective;
@@ -42,6 +43,8 @@ pub(crate) struct Worker {
     pub(crate) shards: ShardChoice,
     pub(crate) lease: Duration,
     pub(crate) drain: Duration,
+    pub(crate) recover_every: Duration,
+    pub(crate) sweep_every: Duration,
     pub(crate) polling: Polling,
     /// Nothing if the worker does not lease its shards.
     pub(crate) leasing: Option<ShardLeasing>,
@@ -59,13 +62,6 @@ pub(crate) enum ShardChoice {
 pub(crate) enum Polling {
     Adaptive { min: Duration, max: Duration, factor: f64 },
     Fixed { interval: Duration },
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ShardLeasing {
-    pub(crate) shards_per_worker: usize,
-    pub(crate) ttl: Duration,
-    pub(crate) renew_interval: Duration,
 }
 
 impl Queue {
@@ -101,6 +97,8 @@ impl Worker {
             shards: shards(all)?,
             lease: secs(all, "worker.lease_secs"),
             drain: secs(all, "worker.drain_secs"),
+            recover_every: secs(all, "worker.recover_secs"),
+            sweep_every: secs(all, "worker.sweep_secs"),
             polling: polling(all)?,
             leasing: leasing(all)?,
         })
@@ -161,15 +159,27 @@ fn polling(all: &[Effective]) -> Result<Polling> {
 fn leasing(all: &[Effective]) -> Result<Option<ShardLeasing>> {
     let (renew, ttl) =
         ("worker.shard_leasing.lease_renew_interval_secs", "worker.shard_leasing.lease_ttl_secs");
-    if get(all, "worker.shard_leasing.enabled").value != Some(Value::Switch(true)) {
+    let enabled = "worker.shard_leasing.enabled";
+    if get(all, enabled).value != Some(Value::Switch(true)) {
         return Ok(None);
+    }
+    let named =
+        ["worker.shards", "worker.shard_range"].into_iter().find(|name| get(all, name).value.is_some());
+    if let Some(named) = named {
+        return Err(clash(
+            all,
+            named,
+            "excludes",
+            enabled,
+            "leave one of them out: leasing chooses the shards",
+        ));
     }
     let leasing = ShardLeasing {
         shards_per_worker: count(all, "worker.shard_leasing.shards_per_worker"),
         ttl: secs(all, ttl),
-        renew_interval: secs(all, renew),
+        renew_every: secs(all, renew),
     };
-    if leasing.renew_interval * 2 > leasing.ttl {
+    if leasing.renew_every * 2 > leasing.ttl {
         let advice = "one failed renewal would lose the lease";
         return Err(clash(all, renew, "is more than half of", ttl, advice));
     }

@@ -31,11 +31,11 @@ impl Place {
         Queue::connect(Client::open(&self.store, &self.options).unwrap()).await.unwrap()
     }
 
-    fn worker(&self, id: &str, exec: &str) -> Child {
+    pub(crate) fn worker(&self, id: &str, exec: &str, more: &[&str]) -> Child {
         let args =
             ["worker", "--id", id, "--exec", exec, "--lease-secs", "3", "--concurrency", "16", "--json"];
         let mut command = self.command(&args);
-        command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+        command.args(more).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
     }
 }
 
@@ -45,7 +45,7 @@ fn signal(child: &Child, name: &str) {
 }
 
 /// Lets a worker end by itself, and reads what it has done.
-fn summary(child: Child) -> Value {
+pub(crate) fn summary(child: Child) -> Value {
     signal(&child, "-TERM");
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -59,7 +59,7 @@ async fn until_claimed(queue: &Queue, id: &TaskId) {
     }
 }
 
-async fn until_empty(queue: &Queue) {
+pub(crate) async fn until_empty(queue: &Queue) {
     loop {
         let stats = queue.stats().await.unwrap();
         if stats.due + stats.scheduled + stats.running == 0 {
@@ -76,13 +76,13 @@ pub(crate) async fn killed_every_second(place: &Place, tasks: usize, kills: usiz
     let submits = (0..tasks).map(|number| queue.submit("noop", number));
     let submitted: Vec<_> = futures::StreamExt::collect(queue.submit_many(submits)).await;
     assert!(submitted.iter().all(Result::is_ok));
-    let mut workers: Vec<_> = (0..4).map(|n| place.worker(&format!("w{n}"), "noop=true")).collect();
+    let mut workers: Vec<_> = (0..4).map(|n| place.worker(&format!("w{n}"), "noop=true", &[])).collect();
     for kill in 0..kills {
         tokio::time::sleep(Duration::from_secs(1)).await;
         let mut killed = workers.remove(0);
         killed.kill().unwrap();
         killed.wait().unwrap();
-        workers.push(place.worker(&format!("w{}", kill + 4), "noop=true"));
+        workers.push(place.worker(&format!("w{}", kill + 4), "noop=true", &[]));
     }
     until_empty(&queue).await;
     let recovered: u64 =
@@ -94,26 +94,28 @@ pub(crate) async fn killed_every_second(place: &Place, tasks: usize, kills: usiz
         "no kill hit a running task: the test shows nothing ({recovered} recovered)"
     );
     // With nobody left to be waited for, what crashed processes left behind can be swept at once.
-    let check = |args: &[&str]| {
-        let output = place.command(args).output().unwrap();
-        serde_json::from_slice::<Value>(&output.stdout).unwrap()
-    };
     tokio::time::sleep(Duration::from_secs(3)).await;
-    check(&["check", "--repair", "--grace-secs", "1", "--json"]);
-    let clean = check(&["check", "--json"]);
+    place.command(&["check", "--repair", "--grace-secs", "1"]).output().unwrap();
+    assert_clean(place);
+}
+
+/// Every task has its entry, and every entry its task.
+pub(crate) fn assert_clean(place: &Place) {
+    let output = place.command(&["check", "--json"]).output().unwrap();
+    let checked: Value = serde_json::from_slice(&output.stdout).unwrap();
     for fault in ["uncovered", "dangling", "corrupt"] {
-        assert_eq!(clean[fault], Value::Array(vec![]), "{fault}");
+        assert_eq!(checked[fault], Value::Array(vec![]), "{fault}");
     }
 }
 
-struct Audit {
-    tasks: usize,
+pub(crate) struct Audit {
+    pub(crate) tasks: usize,
     taken_over: usize,
 }
 
 /// Reads every task as plain JSON and checks its history: one completion, epochs and attempts without gaps, times in
 /// order, no claim before the lease of the one before it had run out or was ended.
-async fn audit(queue: &Queue) -> Audit {
+pub(crate) async fn audit(queue: &Queue) -> Audit {
     let client = queue.client();
     let mut found = Audit { tasks: 0, taken_over: 0 };
     let mut list = List::all("tasks/");
@@ -160,10 +162,10 @@ pub(crate) async fn stopped_longer_than_its_lease(place: &Place) {
     let _machine = MACHINE.lock().await;
     let queue = place.queue().await;
     let id = queue.submit("slow", ()).await.unwrap().id;
-    let sleeper = place.worker("sleeper", "slow=sleep 600");
+    let sleeper = place.worker("sleeper", "slow=sleep 600", &[]);
     until_claimed(&queue, &id).await;
     signal(&sleeper, "-STOP");
-    let other = place.worker("other", "slow=echo 2");
+    let other = place.worker("other", "slow=echo 2", &[]);
     let task = queue.wait(&id, None).await.unwrap();
     assert_eq!(task.epoch, 2);
     signal(&sleeper, "-CONT");
@@ -180,9 +182,9 @@ pub(crate) async fn recovered_in_time(place: &Place) {
     let _machine = MACHINE.lock().await;
     let queue = place.queue().await;
     let id = queue.submit("slow", ()).await.unwrap().id;
-    let mut lost = place.worker("lost", "slow=sleep 600");
+    let mut lost = place.worker("lost", "slow=sleep 600", &[]);
     until_claimed(&queue, &id).await;
-    let other = place.worker("other", "slow=true");
+    let other = place.worker("other", "slow=true", &[]);
     lost.kill().unwrap();
     lost.wait().unwrap();
     let task = queue.wait(&id, None).await.unwrap();
@@ -209,7 +211,7 @@ pub(crate) async fn interrupted(place: &Place) {
     assert_eq!(told["counts"]["put_back"], 1);
     let task = queue.get(&id).await.unwrap();
     assert_eq!((task.status(), task.attempt), (leasehold_core::Status::Pending, 0));
-    let second = place.worker("second", "slow=true");
+    let second = place.worker("second", "slow=true", &[]);
     let task = queue.wait(&id, None).await.unwrap();
     assert_eq!((task.status(), task.attempt, task.epoch), (leasehold_core::Status::Completed, 1, 2));
     summary(second);

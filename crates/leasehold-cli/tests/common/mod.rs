@@ -1,6 +1,7 @@
 //! Runs the command line and shows everything it says.
 
 pub(crate) mod crashes;
+pub(crate) mod sharing;
 
 use std::fmt::Write;
 use std::path::Path;

@@ -10,7 +10,7 @@ use crate::common::{leasehold, said, settings, shown};
 const BY_CHANCE: [(&str, &str); 10] = [
     (r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", "[id]--------------------------------"),
     (r"\d\d:\d\d:\d\d\.\d{3}(?: {7})?|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "[moment]           "),
-    (r#""(write_id|lease_id)":"[0-9a-f]+""#, r#""$1":"[name]""#),
+    (r#""(write_id|lease_id|instance)":"[0-9a-f]+""#, r#""$1":"[name]""#),
     (r#""shard":"[0-9a-f]""#, r#""shard":"[shard]""#),
     (r"\bw-[0-9a-f]{8}\b", "w-[name]"),
     (r"tasks/[0-9a-f]/", "tasks/[shard]/"),

@@ -8,14 +8,14 @@ use std::time::Duration;
 use crate::shelf::Shelf;
 
 /// A command under way; what it says to both sides, in order.
-struct UnderWay {
+pub(crate) struct UnderWay {
     child: Child,
     lines: Lines<BufReader<PipeReader>>,
     said: String,
 }
 
 impl UnderWay {
-    fn start(mut command: Command) -> Self {
+    pub(crate) fn start(mut command: Command) -> Self {
         let (reader, writer) = std::io::pipe().unwrap();
         command.stdout(writer.try_clone().unwrap()).stderr(writer);
         let child = command.spawn().unwrap();
@@ -30,12 +30,12 @@ impl UnderWay {
     }
 
     /// Waits until it has said this.
-    fn until(&mut self, words: &str) {
+    pub(crate) fn until(&mut self, words: &str) {
         while !self.hear().unwrap_or_else(|| panic!("no `{words}` in {}", self.said)).contains(words) {}
     }
 
     /// Ctrl-C; then everything it has said, and how it ended.
-    fn interrupt(mut self) -> String {
+    pub(crate) fn interrupt(mut self) -> String {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
         while self.hear().is_some() {}
@@ -44,7 +44,7 @@ impl UnderWay {
 }
 
 /// Another process does it: nothing tells us but a look. Half a minute is long even on a busy machine.
-fn until(is_so: impl Fn() -> bool) {
+pub(crate) fn until(is_so: impl Fn() -> bool) {
     for _ in 0..1500 {
         if is_so() {
             return;

@@ -7,3 +7,4 @@ mod common;
 mod crashes;
 mod doctor;
 mod late_submits;
+mod sharing;

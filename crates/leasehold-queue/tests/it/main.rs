@@ -5,6 +5,7 @@
 mod checks;
 mod connecting;
 mod crashes;
+mod holders;
 mod inspecting;
 mod keys;
 mod lease_faults;

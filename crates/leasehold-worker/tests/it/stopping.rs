@@ -5,7 +5,7 @@ use leasehold_core::{Index, Status, TaskId};
 use leasehold_queue::discover::Stretch;
 use leasehold_queue::{Met, Operated};
 use leasehold_store::Purpose;
-use leasehold_worker::{Shutdown, TaskError, Worker, WorkerOptions};
+use leasehold_worker::{ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
@@ -121,4 +121,26 @@ async fn a_worker_that_stops_when_empty_waits_for_a_claim_that_left_only_its_rea
     let counts = worker.options(options()).run(Shutdown::default()).await.unwrap();
     assert_eq!((counts.recovered, counts.completed), (1, 1));
     assert_eq!(status(&queue, &id).await, Status::Completed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_monitor_recovers_from_all_shards_where_workers_divide_them() {
+    let (queue, shutdown) = (queue().await, Shutdown::default());
+    let id = submit(&queue, "patient", json!(null)).await;
+    let look = queue.discover(Purpose::Discover, vec![Stretch::whole(Index::Ready)]).await.unwrap();
+    let (lost, lease) = (Name::checked("worker id", "lost").unwrap(), Duration::from_millis(100));
+    queue.claim(&look.due[0], &lost, lease, &|_| true).await.unwrap();
+
+    let monitor = Worker::new(queue.clone(), "monitor", None).unwrap();
+    let (leasing, recover_every) = (Some(ShardLeasing::default()), Duration::from_millis(50));
+    let monitor = monitor.options(WorkerOptions { leasing, recover_every, ..options() });
+    let running = tokio::spawn(monitor.run_duties(shutdown.clone()));
+    let recovered = async {
+        while status(&queue, &id).await != Status::Pending {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), recovered).await.expect("the task stays where it is");
+    shutdown.drain();
+    assert_eq!(running.await.unwrap().unwrap().recovered, 1);
 }

@@ -1,0 +1,108 @@
+//! `leasehold leases break`: ends a lease, on condition. Nothing is deleted: the next holder's epoch is higher.
+
+use clap::Args;
+use leasehold_core::{Error, Kind, Lease, Result, ShardLen, ShardRange, WorkerId, keys};
+use leasehold_queue::lease::LEASE_TTL_MAX;
+use leasehold_queue::{Queue, break_lease};
+use serde_json::json;
+use std::fmt;
+
+use crate::printer::{Printer, line};
+use crate::table::moment;
+
+#[derive(Debug, Args)]
+pub(crate) struct Break {
+    /// Which lease: on a worker's name, on the group of shards to which a shard belongs, or by its key
+    #[arg(value_name = "worker:NAME|shard:SHARD|KEY")]
+    lease: String,
+}
+
+/// What a lease is on.
+struct Subject {
+    key: String,
+    name: String,
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+impl Subject {
+    fn parse(text: &str, len: ShardLen) -> Result<Self> {
+        if let Some(name) = text.strip_prefix("worker:") {
+            return Ok(Self::worker(&WorkerId::checked("worker id", name)?));
+        }
+        if let Some(shard) = text.strip_prefix("shard:") {
+            let shard = len.parse(shard)?;
+            let group = len.groups().into_iter().find(|group| group.contains(&shard));
+            let group = group.expect("the groups hold every shard");
+            return Ok(Self::group(&group));
+        }
+        let group = len.groups().into_iter().find(|group| keys::shard_lease(group) == text);
+        match (group, keys::parse_worker_lease(text)) {
+            (Some(group), _) => Ok(Self::group(&group)),
+            (None, Some(worker)) => Ok(Self::worker(&worker)),
+            (None, None) => Err(Error::invalid(format!(
+                "`{text}` is not a lease of this queue; name it as worker:NAME, shard:SHARD, or by a key below {} or {}",
+                keys::SHARD_LEASES,
+                keys::WORKERS,
+            ))),
+        }
+    }
+
+    fn group(group: &ShardRange) -> Self {
+        let shards = if group.count() == 1 { "shard" } else { "shards" };
+        Self { key: keys::shard_lease(group), name: format!("{shards} {group}") }
+    }
+
+    fn worker(worker: &WorkerId) -> Self {
+        Self { key: keys::worker_lease(worker), name: format!("the name {worker}") }
+    }
+}
+
+pub(crate) async fn end(queue: &Queue, args: &Break, printer: &Printer) -> anyhow::Result<()> {
+    let subject = Subject::parse(&args.lease, queue.shard_len())?;
+    let was = break_lease(queue.client(), &subject.key).await.map_err(with_way_out)?;
+    let Some(was) = was else {
+        let place = queue.client().describe();
+        return Err(Error::invalid(format!("nobody has ever leased {subject} in this queue: {place}")).into());
+    };
+    if printer.is_json() {
+        let until = Some(was.expires_at).filter(|_| !was.is_released());
+        line(json!({"key": subject.key, "broken": !was.is_released(), "was": {
+            "worker_id": was.worker_id, "instance": was.instance, "epoch": was.epoch, "until": until,
+        }}));
+    } else {
+        line(told(&subject, &was, queue)?);
+    }
+    Ok(())
+}
+
+/// What makes no sense cannot be ended on condition: nobody knows whose it is.
+fn with_way_out(error: Error) -> Error {
+    if error.kind() != Kind::Corrupt {
+        return error;
+    }
+    let minutes = LEASE_TTL_MAX.as_secs() / 60;
+    let message =
+        format!("{error}; whoever wants it replaces it when it was left alone for {minutes} minutes");
+    Error::new(Kind::Corrupt, message).because(error)
+}
+
+fn told(subject: &Subject, was: &Lease, queue: &Queue) -> Result<String> {
+    let now = queue.now()?;
+    let Lease { worker_id, epoch, .. } = was;
+    let until = moment(was.expires_at, now.earliest);
+    Ok(if was.is_released() {
+        format!("the lease on {subject} is free: {worker_id} gave it back, or it was broken (epoch {epoch})")
+    } else if was.is_free(now) {
+        format!("the lease on {subject} is free: that of {worker_id} (epoch {epoch}) had run out at {until}")
+    } else {
+        format!(
+            "the lease on {subject} is free: {worker_id} held it (epoch {epoch}, until {until}) and notices at its \
+             next renewal"
+        )
+    })
+}

@@ -1,0 +1,134 @@
+//! Real worker processes that divide the shards among themselves, on any store; judged by the raw leases.
+
+use futures::{StreamExt, TryStreamExt, stream};
+use leasehold_core::{StoreTime, keys};
+use leasehold_queue::Queue;
+use leasehold_store::{List, Purpose};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use super::crashes::{self, MACHINE, Place};
+
+const TTL: Duration = Duration::from_secs(6);
+const RENEW_EVERY: Duration = Duration::from_secs(2);
+/// Two dozen processes that start at once share two cores with whatever else the machine does.
+const ALLOWANCE: Duration = Duration::from_secs(10);
+/// 256 shards are leased in groups of four.
+const GROUPS: usize = 64;
+
+/// Workers by their names; killed when they are dropped.
+struct Workers<'a> {
+    place: &'a Place,
+    running: BTreeMap<String, Child>,
+    started: usize,
+}
+
+impl<'a> Workers<'a> {
+    fn none(place: &'a Place) -> Self {
+        Self { place, running: BTreeMap::new(), started: 0 }
+    }
+
+    fn start(&mut self, count: usize) {
+        for _ in 0..count {
+            let id = format!("w{:02}", self.started);
+            let mut command =
+                self.place.command(&["worker", "--id", &id, "--exec", "noop=true", "--shard-leasing"]);
+            command.env("LEASEHOLD_SHARD_LEASING_TTL_SECS", TTL.as_secs().to_string());
+            command.env("LEASEHOLD_SHARD_LEASING_RENEW_SECS", RENEW_EVERY.as_secs().to_string());
+            let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+            self.running.insert(id, child);
+            self.started += 1;
+        }
+    }
+
+    fn kill(&mut self, count: usize) {
+        for _ in 0..count {
+            let (_, mut killed) = self.running.pop_first().unwrap();
+            killed.kill().unwrap();
+            killed.wait().unwrap();
+        }
+    }
+
+    /// Waits until every group is held by one of the running workers, all alike: the ttl and two renewals at most.
+    async fn until_even(&self, queue: &Queue) {
+        let began = Instant::now();
+        loop {
+            let held = held(queue).await;
+            if self.is_even(&held) {
+                return;
+            }
+            assert!(began.elapsed() < TTL + 2 * RENEW_EVERY + ALLOWANCE, "not even yet: {held:?}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    fn is_even(&self, held: &BTreeMap<String, (String, u64)>) -> bool {
+        let holders: BTreeSet<_> = held.values().map(|(worker, _)| worker).collect();
+        let shares = holders.iter().map(|worker| held.values().filter(|(held, _)| held == *worker).count());
+        let (most, least) = (shares.clone().max(), shares.min());
+        held.len() == GROUPS
+            && holders.into_iter().eq(self.running.keys())
+            && most.unwrap_or(0) - least.unwrap_or(0) <= 1
+    }
+}
+
+impl Drop for Workers<'_> {
+    fn drop(&mut self) {
+        self.kill(self.running.len());
+    }
+}
+
+/// By key, who holds a lease that has not run out, and its epoch.
+async fn held(queue: &Queue) -> BTreeMap<String, (String, u64)> {
+    let client = queue.client();
+    let page = client.list(Purpose::Admin, &List::all(keys::SHARD_LEASES)).await.unwrap();
+    assert!(page.next.is_none());
+    let reads = page.entries.into_iter().map(|entry| async move {
+        let object = client.get(Purpose::Admin, &entry.key).await?.unwrap();
+        let lease: Value = serde_json::from_slice(&object.body).unwrap();
+        let until: StoreTime = lease["lease_expires_at"].as_str().unwrap().parse()?;
+        let holder = (lease["worker_id"].as_str().unwrap().to_owned(), lease["epoch"].as_u64().unwrap());
+        Ok::<_, leasehold_core::Error>((until > queue.now()?.latest_known()).then_some((entry.key, holder)))
+    });
+    let leases: Vec<_> = stream::iter(reads).buffered(16).try_collect().await.unwrap();
+    leases.into_iter().flatten().collect()
+}
+
+/// Sixteen workers, of which four are killed, and then eight more: each time the shards are divided evenly within the ttl
+/// and two renewals, and then nothing moves.
+pub(crate) async fn divided_evenly(place: &Place) {
+    let _machine = MACHINE.lock().await;
+    assert!(place.command(&["init", "--shard-prefix-len", "2"]).output().unwrap().status.success());
+    let queue = place.queue().await;
+    let mut workers = Workers::none(place);
+    workers.start(16);
+    workers.until_even(&queue).await;
+    workers.kill(4);
+    workers.until_even(&queue).await;
+    workers.start(8);
+    workers.until_even(&queue).await;
+    let before = held(&queue).await;
+    tokio::time::sleep(2 * RENEW_EVERY).await;
+    assert_eq!(held(&queue).await, before, "something has moved although nothing has changed");
+}
+
+/// Workers that divide the shards beside workers that look at all: every task is done, and none twice.
+pub(crate) async fn side_by_side(place: &Place, tasks: usize) {
+    let _machine = MACHINE.lock().await;
+    let queue = place.queue().await;
+    let submits = (0..tasks).map(|number| queue.submit("noop", number));
+    let submitted: Vec<_> = queue.submit_many(submits).collect().await;
+    assert!(submitted.iter().all(Result::is_ok));
+    let leased = ["--shard-leasing"];
+    let workers = [("leased-1", &leased[..]), ("plain-1", &[]), ("leased-2", &leased[..]), ("plain-2", &[])];
+    let workers: Vec<_> = workers.iter().map(|(id, more)| place.worker(id, "noop=true", more)).collect();
+    crashes::until_empty(&queue).await;
+    let done: Vec<_> = workers.into_iter().map(crashes::summary).collect();
+    let completed: Vec<_> = done.iter().map(|told| told["counts"]["completed"].as_u64().unwrap()).collect();
+    assert_eq!(completed.iter().sum::<u64>(), tasks as u64, "{completed:?}");
+    assert!(completed.iter().all(|count| *count > 0), "someone had nothing to do: {completed:?}");
+    assert_eq!(crashes::audit(&queue).await.tasks, tasks, "a task was lost");
+    crashes::assert_clean(place);
+}

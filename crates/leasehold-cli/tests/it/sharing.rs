@@ -1,0 +1,43 @@
+use leasehold_store::{Durability, FolderOptions, OpenOptions};
+
+use crate::common::crashes::{self, Place};
+use crate::common::sharing;
+
+/// Without waiting for the disk: what is shown here does not depend on it.
+fn folder(root: &std::path::Path) -> Place {
+    let folder = FolderOptions { durability: Durability::Os, ..FolderOptions::default() };
+    Place {
+        store: root.to_str().unwrap().into(),
+        variables: vec![("LEASEHOLD_QUEUE_DURABILITY", "os".into())],
+        options: OpenOptions { folder, ..OpenOptions::default() },
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn shards_are_divided_evenly_when_workers_come_and_die() {
+    let root = tempfile::tempdir().unwrap();
+    sharing::divided_evenly(&folder(root.path())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_thousand_tasks_are_done_once_by_workers_with_and_without_leases() {
+    let root = tempfile::tempdir().unwrap();
+    sharing::side_by_side(&folder(root.path()), 10_000).await;
+}
+
+/// Where every worker divides the shards.
+fn divided(root: &std::path::Path) -> Place {
+    let mut place = folder(root);
+    place.variables.extend([
+        ("LEASEHOLD_SHARD_LEASING", "1".to_owned()),
+        ("LEASEHOLD_SHARD_LEASING_TTL_SECS", "3".to_owned()),
+        ("LEASEHOLD_SHARD_LEASING_RENEW_SECS", "1".to_owned()),
+    ]);
+    place
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_task_of_a_lost_holder_runs_again_within_its_lease_and_ten_seconds() {
+    let root = tempfile::tempdir().unwrap();
+    crashes::recovered_in_time(&divided(root.path())).await;
+}
