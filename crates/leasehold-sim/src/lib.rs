@@ -13,7 +13,7 @@
 //! | [`faults`], `trouble` | what goes wrong with requests; with processes and clocks |
 //! | [`trace`], [`alarm`], [`failed`] | what happened, what was wrong, how to see it again |
 //! | [`chance`] | one seed, one sequence, for ever |
-//! | [`scenario`], [`counters`], [`queue`] | what is played in a world |
+//! | [`scenario`], [`counters`], [`queue`], [`shards`] | what is played in a world |
 //!
 //! What runs here must draw no chance of its own: `tokio::select!` only with `biased;`, `futures::select_biased!`
 //! rather than `select!`, no iteration over a `HashMap`.
@@ -32,6 +32,7 @@ pub mod host;
 mod network;
 pub mod queue;
 pub mod scenario;
+pub mod shards;
 pub mod sleep;
 pub mod store;
 pub mod trace;
