@@ -163,6 +163,9 @@ impl Sharing {
             Taken::Ours(name) => self.name = Some(name),
             Taken::Others(lease) => {
                 tracing::warn!("worker id `{id}` is in use until {}", lease.expires_at);
+                // Nobody counts us any more: what we kept would be missing from the shares of the others.
+                self.quota = 0;
+                self.give_back().await;
             }
         }
         Ok(self.name.is_some())

@@ -1,3 +1,8 @@
+use leasehold_core::{HexName, Holder, keys};
+use leasehold_queue::lease::{Leases, break_lease};
+use serde_json::Map;
+
+use super::*;
 use crate::faults::{Faults, Troubles};
 use crate::scenario::{Options, Report, Scenario};
 
@@ -50,4 +55,30 @@ fn shards_are_shared_evenly_on_a_good_day() {
     for seed in 300..302 {
         play(seed, &options);
     }
+}
+
+/// Breaks the lease on a name and takes it, as a second process of that name would.
+async fn take_name(client: Client, name: &'static str) {
+    let worker_id = leasehold_core::ids::Name::checked("worker id", name).unwrap();
+    let key = keys::worker_lease(&worker_id);
+    break_lease(&client, &key).await.unwrap();
+    let holder = Holder { worker_id, instance: HexName::from_random(7), ttl: Duration::from_mins(5) };
+    Leases::new(client, holder).unwrap().take(&key, &Map::new(), None).await.unwrap();
+}
+
+/// It kept its shards for ever: nobody counted it, so that its share was missing from those of the others.
+#[test]
+fn a_worker_that_lost_its_name_gives_its_shards_back() {
+    let mut world = World::new(1, Faults::none()).called("shards");
+    let watch = Watch::new(&world);
+    for name in ["w1", "w2"] {
+        let part = Part { name: name.to_owned(), leaves_at: None, watch: watch.clone() };
+        world.actor(name, move |host, client| Box::pin(part.clone().play(host, client)));
+    }
+    let failed = |failed| panic!("{failed}");
+    run(&mut world, &watch, || watch.is_all_served() && watch.is_even(), EVEN_WITHIN).unwrap_or_else(failed);
+    let (host, client) = world.process("twin");
+    world.spawn(host.process(), take_name(client, "w2"));
+    let serves_none = || watch.served().values().any(|(name, ranges)| name == "w2" && ranges.is_empty());
+    run(&mut world, &watch, serves_none, RENEW_EVERY * 2).unwrap_or_else(failed);
 }
