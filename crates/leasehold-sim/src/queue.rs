@@ -54,6 +54,8 @@ pub(crate) fn play(world: &mut World, mutant: Option<Mutant>) -> Result<String, 
 #[cfg(test)]
 mod bell;
 #[cfg(test)]
+mod lost;
+#[cfg(test)]
 mod punctual;
 #[cfg(test)]
 mod tests;

@@ -266,18 +266,21 @@ impl Poller {
         // The bell first: what it stands for is then surely seen by the look.
         let has_rung = !self.seen.is_partial && self.has_rung().await?;
         if has_rung {
-            self.engine.served.stir();
             self.pause = self.engine.options.polling.min;
         }
-        if has_rung || self.engine.served.has_changed() || self.is_look_due()? {
-            let looked = self.look(has_rung).await;
-            if looked.is_err() {
-                // What the bell stood for is still to be seen.
-                self.seen.at = None;
-            }
-            return looked;
+        let has_news = has_rung || self.engine.served.has_changed() || self.is_more_there()?;
+        if !has_news && !self.is_sweep_due() {
+            return Ok(());
         }
-        Ok(())
+        let looked = self.look(has_rung).await;
+        if looked.is_err() {
+            // What the bell stood for is still to be seen.
+            self.seen.at = None;
+        } else if has_news {
+            // Not before the look: what it did not see any more, someone may have claimed meanwhile.
+            self.engine.served.stir();
+        }
+        looked
     }
 
     async fn has_rung(&mut self) -> Result<bool> {
@@ -287,15 +290,20 @@ impl Poller {
         has_rung
     }
 
-    fn is_look_due(&self) -> Result<bool> {
-        let Some(at) = self.seen.at else { return Ok(true) };
+    /// Whether there may be something that the last look has not seen.
+    fn is_more_there(&self) -> Result<bool> {
         let now = self.engine.queue.now()?;
-        Ok(self.seen.is_partial
+        Ok(self.seen.at.is_none()
+            || self.seen.is_partial
             || self.seen.had_work
             || self.engine.options.until_empty
             || self.seen.next.is_some_and(|at| now.is_due(at))
-            || self.bell.look_again_at().is_some_and(|at| now.has_reached(at))
-            || self.engine.host().instant().since(at) >= self.engine.options.sweep_every)
+            || self.bell.look_again_at().is_some_and(|at| now.has_reached(at)))
+    }
+
+    fn is_sweep_due(&self) -> bool {
+        let since = |at: Instant| self.engine.host().instant().since(at);
+        self.seen.at.is_none_or(|at| since(at) >= self.engine.options.sweep_every)
     }
 
     /// Looks at the index until something is found to be claimed, or all of it was seen.
