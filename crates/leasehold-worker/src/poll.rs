@@ -11,7 +11,7 @@ use futures::StreamExt;
 use futures::future::{BoxFuture, Either, select, select_all};
 use futures::stream::FuturesUnordered;
 use leasehold_core::limits::PAGE_KEYS_MAX;
-use leasehold_core::{Entry, Index, Minute, Result, StoreTime, TaskId};
+use leasehold_core::{Entry, Index, Minute, Now, Result, ShardRange, StoreTime, TaskId};
 use leasehold_queue::discover::{Look, Stretch};
 use leasehold_queue::sweep::Swept;
 use leasehold_queue::{Bell, Found, Met, News};
@@ -67,6 +67,8 @@ struct Seen {
     had_work: bool,
     /// It did not see the whole index.
     is_partial: bool,
+    /// The shards that were served then.
+    ranges: Vec<ShardRange>,
 }
 
 impl Poller {
@@ -144,7 +146,10 @@ impl Poller {
         let Ok(now) = self.engine.queue.now() else { return };
         while self.slots.len() < self.engine.options.concurrency {
             let Some(found) = self.waiting.pop_front() else { return };
-            if self.engine.served.contains(&found.entry.shard, now) && self.busy.insert(found.entry.id) {
+            if !self.engine.served.contains(&found.entry.shard, now) {
+                // Should we serve it again, another look has to find it.
+                self.seen.at = None;
+            } else if self.busy.insert(found.entry.id) {
                 self.slots.push(Box::pin(self.engine.clone().attempt(found)));
             }
         }
@@ -268,7 +273,7 @@ impl Poller {
         if has_rung {
             self.pause = self.engine.options.polling.min;
         }
-        let has_news = has_rung || self.engine.served.has_changed() || self.is_more_there()?;
+        let has_news = has_rung || self.serves_others()? || self.is_more_there()?;
         if !has_news && !self.is_sweep_due() {
             return Ok(());
         }
@@ -290,6 +295,12 @@ impl Poller {
         has_rung
     }
 
+    /// Whether other shards are served than the last look has seen. A lease that could not be trusted for a while may be
+    /// the same as before, but what was rung for meanwhile was not seen.
+    fn serves_others(&self) -> Result<bool> {
+        Ok(self.engine.served.ranges(self.engine.queue.now()?) != self.seen.ranges)
+    }
+
     /// Whether there may be something that the last look has not seen.
     fn is_more_there(&self) -> Result<bool> {
         let now = self.engine.queue.now()?;
@@ -309,13 +320,14 @@ impl Poller {
     /// Looks at the index until something is found to be claimed, or all of it was seen.
     async fn look(&mut self, has_rung: bool) -> Result<()> {
         let engine = self.engine.clone();
-        self.bell.looked(engine.queue.now()?.earliest);
-        let is_partial = self.seen.is_partial;
+        let now = engine.queue.now()?;
+        self.bell.looked(now.earliest);
+        let (is_partial, ranges) = (self.seen.is_partial, engine.served.ranges(now));
         self.ended.clear();
         let mut stretches: VecDeque<_> =
-            self.meanwhile(stretches(&engine, has_rung, is_partial)).await?.into();
+            self.meanwhile(stretches(&engine, now, has_rung, is_partial)).await?.into();
         let (mut stale, mut there) = (Vec::new(), HashSet::new());
-        self.seen = Seen { at: Some(engine.host().instant()), ..Seen::default() };
+        self.seen = Seen { at: Some(engine.host().instant()), ranges, ..Seen::default() };
         while let Some(stretch) = stretches.pop_front() {
             let (look, beyond) = self.meanwhile(engine.queue.look(Purpose::Discover, stretch)).await?;
             self.sort(look, &mut there, &mut stale)?;
@@ -407,9 +419,8 @@ impl Poller {
 }
 
 /// Where to look. With many stretches it is cheaper to ask first where there is anything at all.
-async fn stretches(engine: &Engine, has_rung: bool, is_partial: bool) -> Result<Vec<Stretch>> {
+async fn stretches(engine: &Engine, now: Now, has_rung: bool, is_partial: bool) -> Result<Vec<Stretch>> {
     let anywhere = is_partial.then(|| engine.host().random());
-    let now = engine.queue.now()?;
     let stretches = engine.served.stretches(Index::Ready, now, anywhere);
     if !has_rung || stretches.len() <= 2 || engine.queue.shard_len().count() > PAGE_KEYS_MAX {
         return Ok(stretches);

@@ -14,8 +14,6 @@ pub(crate) struct Served {
     ranges: Mutex<Vec<(ShardRange, Option<StoreTime>)>>,
     /// Something was made pending since this was last asked for.
     stirred: AtomicBool,
-    /// Other shards are served than before.
-    has_changed: AtomicBool,
     /// What is to be leased was leased once.
     is_settled_in: AtomicBool,
     /// The last look at the ready entries saw all of them, and there were none.
@@ -39,7 +37,6 @@ impl Served {
             len,
             ranges: Mutex::new(ranges),
             stirred: AtomicBool::new(true),
-            has_changed: AtomicBool::new(false),
             is_settled_in: AtomicBool::new(is_settled_in),
             is_ready_empty: AtomicBool::new(false),
         }
@@ -53,15 +50,9 @@ impl Served {
         let mut ranges = self.lock();
         if names(&ranges) != names(&held) {
             // What others have left there was not rung for.
-            self.has_changed.store(true, SeqCst);
             self.stir();
         }
         *ranges = held;
-    }
-
-    /// Whether others shards are served since this was last asked.
-    pub(crate) fn has_changed(&self) -> bool {
-        self.has_changed.swap(false, SeqCst)
     }
 
     pub(crate) fn contains(&self, shard: &Shard, now: Now) -> bool {

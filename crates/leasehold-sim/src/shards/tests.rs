@@ -1,5 +1,8 @@
-use leasehold_core::{HexName, Holder, keys};
+use bytes::Bytes;
+use leasehold_core::{HexName, Holder, NewTask, keys};
 use leasehold_queue::lease::{Leases, break_lease};
+use leasehold_store::seam::{Answer, Cause, Failure};
+use leasehold_store::{Clock, Get, List, Page, PutAnswer, Store, Version, When};
 use serde_json::Map;
 
 use super::*;
@@ -81,4 +84,126 @@ fn a_worker_that_lost_its_name_gives_its_shards_back() {
     world.spawn(host.process(), take_name(client, "w2"));
     let serves_none = || watch.served().values().any(|(name, ranges)| name == "w2" && ranges.is_empty());
     run(&mut world, &watch, serves_none, RENEW_EVERY * 2).unwrap_or_else(failed);
+}
+
+/// A store that does not take what is put under a certain prefix.
+#[derive(Debug)]
+struct Gate {
+    store: Arc<dyn Store>,
+    shut: Shut,
+}
+
+/// The prefix, if there is one at this moment.
+type Shut = Arc<Mutex<Option<&'static str>>>;
+
+impl Store for Gate {
+    fn get<'a>(&'a self, key: &'a str, unless: Option<&'a Version>) -> Answer<'a, Get> {
+        self.store.get(key, unless)
+    }
+
+    fn put<'a>(&'a self, key: &'a str, body: Bytes, when: &'a When) -> Answer<'a, PutAnswer> {
+        let is_shut = self.shut.lock().unwrap().is_some_and(|prefix| key.starts_with(prefix));
+        if is_shut {
+            return Box::pin(async { Err(Failure::passing(Cause::Unreached, "shut")) });
+        }
+        self.store.put(key, body, when)
+    }
+
+    fn delete<'a>(&'a self, key: &'a str) -> Answer<'a, ()> {
+        self.store.delete(key)
+    }
+
+    fn list<'a>(&'a self, list: &'a List) -> Answer<'a, Page> {
+        self.store.list(list)
+    }
+
+    fn clock(&self) -> &Clock {
+        self.store.clock()
+    }
+
+    fn describe(&self) -> String {
+        self.store.describe()
+    }
+}
+
+/// One worker that leases everything, and counts what it runs.
+struct Alone {
+    world: World,
+    shut: Shut,
+    monitor: Arc<Mutex<Option<Monitor>>>,
+}
+
+impl Alone {
+    fn new(seed: u64) -> Self {
+        let world = World::new(seed, Faults::none()).called("shards");
+        let (shut, monitor) = (Shut::default(), Arc::<Mutex<Option<Monitor>>>::default());
+        let gate = shut.clone();
+        world.wrap_stores(Arc::new(move |store| Arc::new(Gate { store, shut: gate.clone() })));
+        let (host, client) = world.process("worker");
+        let told = monitor.clone();
+        world.spawn(host.process(), async move {
+            let worker = lone_worker(client).await;
+            *told.lock().unwrap() = Some(worker.monitor());
+            worker.run(Shutdown::default()).await.unwrap();
+        });
+        let mut alone = Self { world, shut, monitor };
+        alone.until(|monitor| serves_all(monitor), EVEN_WITHIN);
+        alone
+    }
+
+    fn until(&mut self, condition: impl Fn(&Monitor) -> bool, limit: Duration) -> Duration {
+        let (monitor, began) = (self.monitor.clone(), self.world.now());
+        let holds = || monitor.lock().unwrap().as_ref().is_some_and(&condition);
+        self.world.run_until(holds, limit).unwrap_or_else(|failed| panic!("{failed}"));
+        self.world.now() - began
+    }
+
+    fn pass(&mut self, duration: Duration) {
+        self.world.run_for(duration).unwrap_or_else(|failed| panic!("{failed}"));
+    }
+}
+
+async fn connected(client: Client) -> Queue {
+    let config = QueueConfig { shard_prefix_len: DIGITS, ..QueueConfig::default() };
+    Queue::with_config(client, config).await.unwrap()
+}
+
+/// Its sweeps are so seldom that whatever is seen by one was missed.
+async fn lone_worker(client: Client) -> Worker {
+    let options = WorkerOptions {
+        leasing: Some(ShardLeasing::default()),
+        polling: Polling::fixed(Duration::from_secs(2)),
+        sweep_every: Duration::from_mins(10),
+        ..WorkerOptions::default()
+    };
+    let worker = Worker::new(connected(client).await, "w1", None).unwrap().options(options);
+    worker.handle("*", |_: Context, _: Value| async { Ok::<_, TaskError>(Value::Null) }).unwrap()
+}
+
+async fn submit(client: Client, count: usize) {
+    let queue = connected(client).await;
+    for _ in 0..count {
+        queue.submit_task(NewTask::new("t", Value::Null).unwrap()).await.unwrap();
+    }
+}
+
+fn serves_all(monitor: &Monitor) -> bool {
+    monitor.shards().iter().map(ShardRange::count).sum::<usize>() == shards()
+}
+
+/// The bell was heard while nothing was served, and nothing said that what was served before is served again.
+#[test]
+fn a_task_that_came_while_a_lease_could_not_be_trusted_is_seen_when_it_can() {
+    for seed in 0..5 {
+        let mut alone = Alone::new(seed);
+        *alone.shut.lock().unwrap() = Some("shard-leases/");
+        alone.until(|monitor| monitor.shards().is_empty(), Duration::from_mins(2));
+        let (host, client) = alone.world.process("producer");
+        alone.world.spawn(host.process(), submit(client, 1));
+        alone.pass(Duration::from_secs(20));
+        *alone.shut.lock().unwrap() = None;
+        alone.until(serves_all, Duration::from_mins(2));
+        let waited = alone.until(|monitor| monitor.counts().completed == 1, Duration::from_mins(20));
+        assert!(waited <= Duration::from_secs(6), "seed {seed}: it was missed for {waited:?}");
+    }
 }
