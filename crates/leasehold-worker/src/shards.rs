@@ -18,9 +18,9 @@
 //! Requests a round: 1 put for the name, 1 put for each group held, 1 list of the names; 1 list of the groups while
 //! below the quota, and 1 get and 1 put for each group that is taken.
 
-use futures::future::select;
+use futures::future::{Either, select};
 use leasehold_core::lease::RELEASED_BYTES;
-use leasehold_core::{Holder, Name, Now, Result, ShardRange, StoreTime, WorkerId, keys};
+use leasehold_core::{Error, Holder, Kind, Name, Now, Result, ShardRange, StoreTime, WorkerId, keys};
 use leasehold_queue::Queue;
 use leasehold_queue::lease::{HeldLease, Leases, Renewed, Taken};
 use leasehold_store::{Entry, HostExt, List, Purpose};
@@ -35,6 +35,8 @@ use crate::shutdown::{Shutdown, Stage};
 
 /// Whoever is below its quota looks again after this part of a round.
 const HUNGRY_PART: u32 = 4;
+/// An answer is waited for during this part of a round: the other leases are to be renewed in time.
+const PATIENCE_PART: u32 = 2;
 /// Names that ran out so long ago are removed.
 const NAME_KEPT: Duration = Duration::from_hours(7 * 24);
 
@@ -124,22 +126,33 @@ impl Sharing {
     fn pause(&self) -> Duration {
         let every = self.options.renew_every;
         let is_hungry = self.held.len() < self.quota;
-        let pause = if is_hungry { every / HUNGRY_PART } else { every };
-        pause.mul_f64(0.9) + self.queue.client().host().random_below(pause / 10)
+        let host = self.queue.client().host();
+        if is_hungry {
+            return (every / HUNGRY_PART).mul_f64(0.9) + host.random_below(every / HUNGRY_PART / 10);
+        }
+        // From when the last renewals were sent: a round may have taken long.
+        let since = self.renewed_at.map_or(Duration::ZERO, |at| host.instant().since(at));
+        (every.mul_f64(0.9) + host.random_below(every / 10)).saturating_sub(since)
     }
 
     /// Renews all that is held, at once. What was lost is not served any more from this moment on; what could not be
-    /// renewed stays until its last confirmed expiry.
+    /// renewed stays until its last confirmed expiry. No lease waits for another that gets no answer: what became of that
+    /// renewal is seen by the next one, which adopts it.
     async fn renew(&mut self) {
-        let leases = &self.leases;
+        let (leases, host) = (&self.leases, self.queue.client().host().clone());
+        let patience = self.options.renew_every / PATIENCE_PART;
         let mut held: Vec<_> = self.held.values_mut().chain(&mut self.name).collect();
-        let renewals = held.iter_mut().map(|held| async move {
-            let renewed = leases.renew(held).await;
+        let renewals = held.iter_mut().map(|held| async {
+            let key = held.key().to_owned();
+            let renewed = match select(Box::pin(leases.renew(held)), host.sleep(patience)).await {
+                Either::Left((renewed, _)) => renewed,
+                Either::Right(_) => Err(Error::new(Kind::Unavailable, "no answer yet")),
+            };
             let is_lost = matches!(renewed, Ok(Renewed::Lost));
             if let Err(error) = renewed {
-                tracing::warn!("`{}` was not renewed: {error}", held.key());
+                tracing::warn!("`{key}` was not renewed: {error}");
             }
-            (held.key().to_owned(), is_lost)
+            (key, is_lost)
         });
         let ended = futures::future::join_all(renewals).await;
         let lost: BTreeSet<_> =
@@ -213,7 +226,7 @@ impl Sharing {
         let until = match leasehold_queue::read_lease(self.queue.client(), &listed.key).await {
             Ok(lease) => lease.map_or(StoreTime::from_millis(0), |lease| lease.expires_at),
             // What makes no sense counts as run out when it is old enough; whoever takes it judges that.
-            Err(error) if error.kind() == leasehold_core::Kind::Corrupt => StoreTime::from_millis(0),
+            Err(error) if error.kind() == Kind::Corrupt => StoreTime::from_millis(0),
             Err(error) => return Err(error),
         };
         self.others.insert(listed.key.clone(), (listed.modified, until));
@@ -242,7 +255,8 @@ impl Sharing {
             self.groups.iter().filter(|group| !self.held.contains_key(group)).cloned().collect();
         self.shuffle(&mut groups);
         for group in groups {
-            if self.held.len() >= self.quota {
+            // What is held goes before what is wanted.
+            if self.held.len() >= self.quota || self.is_renewal_due() {
                 break;
             }
             let key = keys::shard_lease(&group);
@@ -269,7 +283,7 @@ impl Sharing {
                 self.held.insert(group, held);
             }
             Ok(Taken::Others(_)) => {}
-            Err(error) if error.kind() == leasehold_core::Kind::Corrupt => {
+            Err(error) if error.kind() == Kind::Corrupt => {
                 tracing::warn!("{error}; it is replaced when it is old enough");
             }
             Err(error) => return Err(error),

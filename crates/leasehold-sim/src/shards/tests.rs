@@ -207,3 +207,22 @@ fn a_task_that_came_while_a_lease_could_not_be_trusted_is_seen_when_it_can() {
         assert!(waited <= Duration::from_secs(6), "seed {seed}: it was missed for {waited:?}");
     }
 }
+
+/// Whoever renews all leases at once must not wait for the slowest: the others would run out meanwhile.
+#[test]
+fn a_lease_that_cannot_be_renewed_costs_no_other() {
+    for seed in 0..5 {
+        let mut alone = Alone::new(seed);
+        *alone.shut.lock().unwrap() = Some("shard-leases/00.json");
+        for _ in 0..120 {
+            alone.pass(Duration::from_secs(1));
+            let monitor = alone.monitor.lock().unwrap().clone().unwrap();
+            let served = monitor.shards().iter().map(ShardRange::count).sum::<usize>();
+            assert!(
+                served >= shards() - 4,
+                "seed {seed}: only {served} are served at {:?}",
+                alone.world.now()
+            );
+        }
+    }
+}
