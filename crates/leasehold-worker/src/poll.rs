@@ -412,7 +412,8 @@ impl Poller {
         let Ok(now) = self.engine.queue.now() else { return true };
         let due = [self.seen.next, self.remembered.first_run()].into_iter().flatten().min();
         due.is_some_and(|due| due <= now.latest_known().plus(SOON))
-            || !self.engine.served.is_settled_in()
+            || !self.engine.served.is_settled_in(now)
+            || self.serves_others().unwrap_or(true)
             || self.remembered.is_any_held()
             || self.engine.do_others_hold_ours().await.unwrap_or(true)
     }

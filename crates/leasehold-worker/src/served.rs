@@ -14,7 +14,7 @@ pub(crate) struct Served {
     ranges: Mutex<Vec<(ShardRange, Option<StoreTime>)>>,
     /// Something was made pending since this was last asked for.
     stirred: AtomicBool,
-    /// What is to be leased was leased once.
+    /// What is to be leased was leased by the end of the last round.
     is_settled_in: AtomicBool,
     /// The last look at the ready entries saw all of them, and there were none.
     is_ready_empty: AtomicBool,
@@ -59,14 +59,15 @@ impl Served {
         self.ranges(now).iter().any(|range| range.contains(shard))
     }
 
-    /// Whether what is to be leased was leased once: before that, nothing to serve does not mean that nothing is left.
-    pub(crate) fn is_settled_in(&self) -> bool {
-        self.is_settled_in.load(SeqCst)
+    /// Whether all is served that is ours to serve: otherwise, nothing found does not mean that nothing is left.
+    pub(crate) fn is_settled_in(&self, now: Now) -> bool {
+        let is_trusted = |until: &Option<StoreTime>| until.is_none_or(|until| now.is_before(until));
+        self.is_settled_in.load(SeqCst) && self.lock().iter().all(|(_, until)| is_trusted(until))
     }
 
     /// A round of leasing has ended.
     pub(crate) fn settle_in(&self, has_share: bool) {
-        self.is_settled_in.fetch_or(has_share, SeqCst);
+        self.is_settled_in.store(has_share, SeqCst);
     }
 
     /// Whether we hold the lease on a shard, beyond doubt.

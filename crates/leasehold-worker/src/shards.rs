@@ -54,7 +54,7 @@ pub(crate) async fn run(
     };
     while shutdown.stage() == Stage::Go {
         match sharing.round().await {
-            Ok(()) => sharing.served.settle_in(sharing.held.len() >= sharing.quota),
+            Ok(()) => sharing.served.settle_in(sharing.has_share()),
             Err(error) => tracing::warn!("leasing shards failed: {error}"),
         }
         sharing.serve();
@@ -76,6 +76,8 @@ struct Sharing {
     /// Leases of others that were read, and until when they last.
     others: BTreeMap<String, (StoreTime, StoreTime)>,
     quota: usize,
+    /// The quota is our whole share, not only what we were told to take at first.
+    is_whole: bool,
     rounds: u64,
     renewed_at: Option<leasehold_store::host::Instant>,
 }
@@ -94,6 +96,7 @@ impl Sharing {
             held: BTreeMap::new(),
             others: BTreeMap::new(),
             quota: 0,
+            is_whole: false,
             rounds: 0,
             renewed_at: None,
         })
@@ -198,6 +201,7 @@ impl Sharing {
         }
         let share = quota(self.groups.len(), &alive, &self.leases.holder().worker_id);
         if self.rounds > 1 {
+            self.is_whole = true;
             return Ok(share);
         }
         // Before others have seen us: not more than we were told to.
@@ -207,7 +211,13 @@ impl Sharing {
             let (told, needed) = (self.options.shards_per_worker, share * size);
             tracing::warn!("shards_per_worker {told} would leave shards unserved; about {needed} are needed");
         }
+        self.is_whole = share <= most;
         Ok(share.min(most))
+    }
+
+    /// Whether all is held that is ours to serve. Whoever has no name has no share yet.
+    fn has_share(&self) -> bool {
+        self.name.is_some() && self.is_whole && self.held.len() >= self.quota
     }
 
     /// Whether a listed lease is held. Only old ones are read, and only once.

@@ -1,4 +1,5 @@
 use bytes::Bytes;
+use leasehold_core::new_task::Start;
 use leasehold_core::{HexName, Holder, NewTask, keys};
 use leasehold_queue::lease::{Leases, break_lease};
 use leasehold_store::seam::{Answer, Cause, Failure};
@@ -180,11 +181,19 @@ async fn lone_worker(client: Client) -> Worker {
     worker.handle("*", |_: Context, _: Value| async { Ok::<_, TaskError>(Value::Null) }).unwrap()
 }
 
-async fn submit(client: Client, count: usize) {
+async fn submit(client: Client, count: usize, pause: Duration) {
     let queue = connected(client).await;
     for _ in 0..count {
-        queue.submit_task(NewTask::new("t", Value::Null).unwrap()).await.unwrap();
+        let mut order = NewTask::new("t", Value::Null).unwrap();
+        order.start = if pause.is_zero() { Start::Now } else { Start::After(pause) };
+        queue.submit_task(order).await.unwrap();
     }
+}
+
+/// Works until nothing is left; says then how much was done.
+async fn empty(client: Client, done: Arc<Mutex<Option<u64>>>) {
+    let counts = lone_worker(client).await.run_until_empty().await.unwrap();
+    *done.lock().unwrap() = Some(counts.completed);
 }
 
 fn serves_all(monitor: &Monitor) -> bool {
@@ -199,7 +208,7 @@ fn a_task_that_came_while_a_lease_could_not_be_trusted_is_seen_when_it_can() {
         *alone.shut.lock().unwrap() = Some("shard-leases/");
         alone.until(|monitor| monitor.shards().is_empty(), Duration::from_mins(2));
         let (host, client) = alone.world.process("producer");
-        alone.world.spawn(host.process(), submit(client, 1));
+        alone.world.spawn(host.process(), submit(client, 1, Duration::ZERO));
         alone.pass(Duration::from_secs(20));
         *alone.shut.lock().unwrap() = None;
         alone.until(serves_all, Duration::from_mins(2));
@@ -225,4 +234,48 @@ fn a_lease_that_cannot_be_renewed_costs_no_other() {
             );
         }
     }
+}
+
+/// It stopped with most of the shards unseen: at first it takes but a part of them, and none while its name is in use.
+#[test]
+fn a_worker_that_stops_when_nothing_is_left_has_seen_all_shards() {
+    for is_restart in [false, true] {
+        let mut world = World::new(1, Faults::none()).called("shards");
+        let (host, client) = world.process("producer");
+        world.spawn(host.process(), submit(client, 40, Duration::ZERO));
+        world.run_for(Duration::from_secs(20)).unwrap_or_else(|failed| panic!("{failed}"));
+        if is_restart {
+            let (host, client) = world.process("before");
+            world.spawn(host.process(), take_name(client, "w1"));
+            world.run_for(Duration::from_secs(1)).unwrap_or_else(|failed| panic!("{failed}"));
+        }
+        let ended = Arc::<Mutex<Option<u64>>>::default();
+        let (host, client) = world.process("worker");
+        world.spawn(host.process(), empty(client, ended.clone()));
+        let done = || ended.lock().unwrap().is_some();
+        world.run_until(done, Duration::from_mins(30)).unwrap_or_else(|failed| panic!("{failed}"));
+        assert_eq!(*ended.lock().unwrap(), Some(40), "restarted: {is_restart}");
+    }
+}
+
+/// Nothing could be trusted for a while, so that nothing was served, and nothing served was taken for nothing left.
+#[test]
+fn a_worker_that_stops_when_nothing_is_left_does_not_stop_because_it_serves_nothing() {
+    let mut world = World::new(1, Faults::none()).called("shards");
+    let shut = Shut::default();
+    let gate = shut.clone();
+    world.wrap_stores(Arc::new(move |store| Arc::new(Gate { store, shut: gate.clone() })));
+    let (host, client) = world.process("producer");
+    world.spawn(host.process(), submit(client, 1, Duration::from_secs(75)));
+    world.run_for(Duration::from_secs(20)).unwrap_or_else(|failed| panic!("{failed}"));
+    let ended = Arc::<Mutex<Option<u64>>>::default();
+    let (host, client) = world.process("worker");
+    world.spawn(host.process(), empty(client, ended.clone()));
+    world.run_for(Duration::from_secs(20)).unwrap_or_else(|failed| panic!("{failed}"));
+    *shut.lock().unwrap() = Some("shard-leases/");
+    world.run_for(Duration::from_secs(60)).unwrap_or_else(|failed| panic!("{failed}"));
+    *shut.lock().unwrap() = None;
+    let done = || ended.lock().unwrap().is_some();
+    world.run_until(done, Duration::from_mins(30)).unwrap_or_else(|failed| panic!("{failed}"));
+    assert_eq!(*ended.lock().unwrap(), Some(1));
 }
