@@ -22,7 +22,7 @@ use futures::future::{Either, select};
 use leasehold_core::lease::RELEASED_BYTES;
 use leasehold_core::{Error, Holder, Kind, Name, Now, Result, ShardRange, StoreTime, WorkerId, keys};
 use leasehold_queue::Queue;
-use leasehold_queue::lease::{HeldLease, Leases, Renewed, Taken};
+use leasehold_queue::lease::{HeldLease, LEASE_TTL_MAX, Leases, Renewed, Taken};
 use leasehold_store::{Entry, HostExt, List, Purpose};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,6 +39,8 @@ const HUNGRY_PART: u32 = 4;
 const PATIENCE_PART: u32 = 2;
 /// Names that ran out so long ago are removed.
 const NAME_KEPT: Duration = Duration::from_hours(7 * 24);
+/// So many of them at most when a worker starts: it has better things to do.
+const RETIRED_MAX: usize = 16;
 
 /// Leases shards for one worker until it is told to stop, and gives them back then.
 pub(crate) async fn run(
@@ -191,14 +193,20 @@ impl Sharing {
     async fn count_in(&mut self) -> Result<usize> {
         let now = self.queue.now()?;
         let mut alive = BTreeSet::from([self.leases.holder().worker_id.clone()]);
+        let mut old = Vec::new();
+        self.others.retain(|_, (stamp, _)| !now.is_past(stamp.plus(LEASE_TTL_MAX)));
         for listed in self.list(keys::WORKERS).await? {
             let Some(worker) = keys::parse_worker_lease(&listed.key) else { continue };
             if !alive.contains(&worker) && self.is_held(&listed, now).await? {
                 alive.insert(worker);
-            } else if self.rounds == 1 && now.is_past(listed.modified.plus(NAME_KEPT)) {
-                self.leases.retire(&listed.key, NAME_KEPT).await?;
+            } else if self.rounds == 1
+                && now.is_past(listed.modified.plus(NAME_KEPT))
+                && old.len() < RETIRED_MAX
+            {
+                old.push(listed.key);
             }
         }
+        self.retire(old).await;
         let share = quota(self.groups.len(), &alive, &self.leases.holder().worker_id);
         if self.rounds > 1 {
             self.is_whole = true;
@@ -220,9 +228,20 @@ impl Sharing {
         self.name.is_some() && self.is_whole && self.held.len() >= self.quota
     }
 
-    /// Whether a listed lease is held. Only old ones are read, and only once.
+    /// Removes names, at once. Nothing depends on it: what stays is met by the next worker that starts.
+    async fn retire(&self, keys: Vec<String>) {
+        let retired = keys.iter().map(|key| self.leases.retire(key, NAME_KEPT));
+        let retired = futures::future::join_all(retired);
+        let patience = self.queue.client().host().sleep(self.options.renew_every / PATIENCE_PART);
+        let Either::Left((retired, _)) = select(retired, patience).await else { return };
+        for error in retired.into_iter().filter_map(Result::err) {
+            tracing::debug!("an old name was not removed: {error}");
+        }
+    }
+
+    /// Whether a listed lease is held. Only old ones are read, and only once; none lasts for longer than the longest ttl.
     async fn is_held(&mut self, listed: &Entry, now: Now) -> Result<bool> {
-        if listed.size >= RELEASED_BYTES {
+        if listed.size >= RELEASED_BYTES || now.is_past(listed.modified.plus(LEASE_TTL_MAX)) {
             return Ok(false);
         }
         if !now.is_past(listed.modified.plus(self.options.ttl)) {

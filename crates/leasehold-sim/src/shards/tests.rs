@@ -3,7 +3,7 @@ use leasehold_core::new_task::Start;
 use leasehold_core::{HexName, Holder, NewTask, keys};
 use leasehold_queue::lease::{Leases, break_lease};
 use leasehold_store::seam::{Answer, Cause, Failure};
-use leasehold_store::{Clock, Get, List, Page, PutAnswer, Store, Version, When};
+use leasehold_store::{Clock, Get, List, Page, Purpose, PutAnswer, Store, Verb, Version, When};
 use serde_json::Map;
 
 use super::*;
@@ -94,6 +94,9 @@ struct Gate {
     shut: Shut,
 }
 
+/// Stands for no prefix, but for every delete.
+const DELETES: &str = "deletes";
+
 /// The prefix, if there is one at this moment.
 type Shut = Arc<Mutex<Option<&'static str>>>;
 
@@ -111,6 +114,9 @@ impl Store for Gate {
     }
 
     fn delete<'a>(&'a self, key: &'a str) -> Answer<'a, ()> {
+        if *self.shut.lock().unwrap() == Some(DELETES) {
+            return Box::pin(async { Err(Failure::passing(Cause::Unreached, "shut")) });
+        }
         self.store.delete(key)
     }
 
@@ -278,4 +284,59 @@ fn a_worker_that_stops_when_nothing_is_left_does_not_stop_because_it_serves_noth
     let done = || ended.lock().unwrap().is_some();
     world.run_until(done, Duration::from_mins(30)).unwrap_or_else(|failed| panic!("{failed}"));
     assert_eq!(*ended.lock().unwrap(), Some(1));
+}
+
+/// Takes so many names, and is never heard of again.
+async fn take_names(client: Client, count: usize) {
+    for number in 0..count {
+        let worker_id = leasehold_core::ids::Name::checked("worker id", &format!("gone-{number}")).unwrap();
+        let key = keys::worker_lease(&worker_id);
+        let holder = Holder { worker_id, instance: HexName::from_random(7), ttl: TTL };
+        Leases::new(client.clone(), holder).unwrap().take(&key, &Map::new(), None).await.unwrap();
+    }
+}
+
+/// Time passes after some workers are gone; then one comes.
+fn one_comes(
+    names: usize,
+    after: Duration,
+    shut: Option<&'static str>,
+) -> (World, Client, Arc<Mutex<Option<Monitor>>>) {
+    let mut world = World::new(1, Faults::none()).called("shards");
+    let gate: Shut = Arc::new(Mutex::new(shut));
+    world.wrap_stores(Arc::new(move |store| Arc::new(Gate { store, shut: gate.clone() })));
+    let (host, client) = world.process("gone");
+    world.spawn(host.process(), async move {
+        connected(client.clone()).await;
+        take_names(client, names).await;
+    });
+    world.run_for(after).unwrap_or_else(|failed| panic!("{failed}"));
+    let (host, client) = world.process("worker");
+    let (own, monitor) = (client.clone(), Arc::<Mutex<Option<Monitor>>>::default());
+    let told = monitor.clone();
+    world.spawn(host.process(), async move {
+        let worker = lone_worker(client).await;
+        *told.lock().unwrap() = Some(worker.monitor());
+        worker.run(Shutdown::default()).await.unwrap();
+    });
+    (world, own, monitor)
+}
+
+/// The mark on a name that is about to be removed made it count as alive: its share was served by nobody for half an hour.
+#[test]
+fn a_name_that_is_being_removed_has_no_share() {
+    let (mut world, _, monitor) = one_comes(3, Duration::from_hours(8 * 24), Some(DELETES));
+    world.run_for(Duration::from_mins(4)).unwrap_or_else(|failed| panic!("{failed}"));
+    assert!(serves_all(monitor.lock().unwrap().as_ref().unwrap()));
+}
+
+/// Each of them was read, one after the other, before anything was served.
+#[test]
+fn names_of_workers_long_gone_cost_nothing() {
+    let (mut world, client, monitor) = one_comes(500, Duration::from_hours(1), None);
+    world.run_for(Duration::from_secs(30)).unwrap_or_else(|failed| panic!("{failed}"));
+    assert!(serves_all(monitor.lock().unwrap().as_ref().unwrap()));
+    let gets =
+        client.ledger().snapshot().count(|line| line.verb == Verb::Get && line.purpose == Purpose::Lease);
+    assert_eq!(gets, 0);
 }
