@@ -64,9 +64,9 @@ pub(crate) fn play(world: &mut World) -> Result<String, Failed> {
     let has_jumped = world.bucket().jumped_at().is_some();
     let limits = if has_jumped { [EVEN_AFTER_JUMPS; 2] } else { [SERVED_WITHIN, EVEN_WITHIN] };
     run(world, &watch, || watch.is_all_served(), limits[0])?;
-    let served_after = world.now() - calm_at;
+    let served_after = world.now().saturating_sub(calm_at);
     run(world, &watch, || watch.is_even(), limits[1].saturating_sub(served_after))?;
-    let even_after = world.now() - calm_at;
+    let even_after = world.now().saturating_sub(calm_at);
     // What was held up lands, and changes nothing for long.
     pass(world, &watch, LATE_WITHIN)?;
     run(world, &watch, || watch.is_all_served() && watch.is_even(), limits[1])?;
@@ -190,13 +190,16 @@ struct Watch {
     seen: Arc<Mutex<Seen>>,
 }
 
+/// What each process serves, and the epoch of each lease.
+type Still = (BTreeMap<ProcessId, Vec<ShardRange>>, BTreeMap<String, u64>);
+
 #[derive(Default)]
 struct Seen {
     /// Machines that have ever started, and the process that each runs now; none if it has left for good.
     machines: BTreeMap<String, Option<ProcessId>>,
     workers: BTreeMap<ProcessId, (String, Monitor)>,
     /// Who served what, and the epochs, when everything was to stand still.
-    still: Option<(BTreeMap<ProcessId, Vec<ShardRange>>, BTreeMap<String, u64>)>,
+    still: Option<Still>,
 }
 
 impl Watch {

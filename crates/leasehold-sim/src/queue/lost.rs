@@ -78,7 +78,7 @@ fn noticed_after(seed: u64, start: Start) -> Option<Duration> {
     world.executor().kill(quick.process());
     let lost_at = world.now();
     world.run_until(|| starts.lock().unwrap().len() > 1, SWEEP * 2).unwrap_or_else(failed);
-    Some(world.now() - lost_at)
+    Some(world.now().saturating_sub(lost_at))
 }
 
 fn all_are_noticed_soon(start: Start) {

@@ -154,7 +154,7 @@ impl Alone {
             worker.run(Shutdown::default()).await.unwrap();
         });
         let mut alone = Self { world, shut, monitor };
-        alone.until(|monitor| serves_all(monitor), EVEN_WITHIN);
+        alone.until(serves_all, EVEN_WITHIN);
         alone
     }
 
@@ -162,7 +162,7 @@ impl Alone {
         let (monitor, began) = (self.monitor.clone(), self.world.now());
         let holds = || monitor.lock().unwrap().as_ref().is_some_and(&condition);
         self.world.run_until(holds, limit).unwrap_or_else(|failed| panic!("{failed}"));
-        self.world.now() - began
+        self.world.now().saturating_sub(began)
     }
 
     fn pass(&mut self, duration: Duration) {
@@ -279,7 +279,7 @@ fn a_worker_that_stops_when_nothing_is_left_does_not_stop_because_it_serves_noth
     world.spawn(host.process(), empty(client, ended.clone()));
     world.run_for(Duration::from_secs(20)).unwrap_or_else(|failed| panic!("{failed}"));
     *shut.lock().unwrap() = Some("shard-leases/");
-    world.run_for(Duration::from_secs(60)).unwrap_or_else(|failed| panic!("{failed}"));
+    world.run_for(Duration::from_mins(1)).unwrap_or_else(|failed| panic!("{failed}"));
     *shut.lock().unwrap() = None;
     let done = || ended.lock().unwrap().is_some();
     world.run_until(done, Duration::from_mins(30)).unwrap_or_else(|failed| panic!("{failed}"));
@@ -339,4 +339,40 @@ fn names_of_workers_long_gone_cost_nothing() {
     let gets =
         client.ledger().snapshot().count(|line| line.verb == Verb::Get && line.purpose == Purpose::Lease);
     assert_eq!(gets, 0);
+}
+
+/// Claim to settled: one get and two puts, and the removal of the entry that stayed.
+#[test]
+fn a_task_in_a_leased_shard_costs_a_get_and_two_puts() {
+    const TASKS: usize = 300;
+    let mut world = World::new(1, Faults::none()).called("shards");
+    let (host, client) = world.process("worker");
+    let (own, monitor) = (client.clone(), Arc::<Mutex<Option<Monitor>>>::default());
+    let told = monitor.clone();
+    world.spawn(host.process(), async move {
+        let worker = lone_worker(client).await;
+        *told.lock().unwrap() = Some(worker.monitor());
+        worker.run(Shutdown::default()).await.unwrap();
+    });
+    let of = |condition: fn(&Monitor) -> bool| {
+        let monitor = monitor.clone();
+        move || monitor.lock().unwrap().as_ref().is_some_and(condition)
+    };
+    world.run_until(of(serves_all), EVEN_WITHIN).unwrap_or_else(|failed| panic!("{failed}"));
+    let before = own.ledger().snapshot();
+    let (host, client) = world.process("producer");
+    world.spawn(host.process(), submit(client, TASKS, Duration::ZERO));
+    let done = of(|monitor| monitor.counts().completed == TASKS as u64);
+    world.run_until(done, Duration::from_mins(10)).unwrap_or_else(|failed| panic!("{failed}"));
+    world.run_for(Duration::from_mins(2)).unwrap_or_else(|failed| panic!("{failed}"));
+    let spent = own.ledger().snapshot().since(&before);
+    let tasks = |verb: Verb| {
+        spent.count(|line| {
+            line.verb == verb && matches!(line.purpose, Purpose::Claim | Purpose::Settle | Purpose::Sweep)
+        })
+    };
+    assert_eq!((tasks(Verb::Put), tasks(Verb::Delete)), (2 * TASKS as u64, TASKS as u64));
+    // An entry may be seen before its task.
+    let gets = tasks(Verb::Get);
+    assert!(gets <= TASKS as u64 * 102 / 100, "{gets} gets");
 }
