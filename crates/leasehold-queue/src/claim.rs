@@ -146,11 +146,20 @@ impl Queue {
             }
             Moved::Rejected(Rejected::NotBefore(at), _) => return Ok(Met::NotDue(at)),
             Moved::Rejected(Rejected::TooLate(_), _) => return Ok(Met::Expired),
-            Moved::Rejected(..) | Moved::Overtaken(_) | Moved::Missing => return Ok(Met::Stale),
+            Moved::Rejected(_, loaded) | Moved::Overtaken(loaded) => return Ok(lost_to(&loaded.task)),
+            Moved::Missing => return Ok(Met::Stale),
         };
         if claimed.loaded.task.status() != Status::Running {
             return Ok(Met::Stale);
         }
         Ok(Met::Claimed(Box::new(claimed)))
+    }
+}
+
+/// Others were faster.
+fn lost_to(task: &Task) -> Met {
+    match &task.state {
+        State::Running(claim) => Met::Held(claim.expires_at),
+        _ => Met::Stale,
     }
 }

@@ -192,7 +192,8 @@ impl Leases {
             };
             let holder = Holder { ttl: DELETE_LANDS_WITHIN, ..self.holder.clone() };
             Ok(match Lease::take(Some(lease.clone()), &lease.subject, &holder, now, self.client.write_id()) {
-                Take::Write(lease) => Decision::write(lease.write(), true),
+                // In a list it looks released: whoever counts the living must not count it.
+                Take::Write(lease) => Decision::write(lease.write_as_released(), true),
                 Take::Held(_) => Decision::Leave(false),
             })
         });

@@ -14,7 +14,7 @@
 //! | [`trace`], [`alarm`], [`failed`] | what happened, what was wrong, how to see it again |
 //! | [`chance`] | one seed, one sequence, for ever |
 //! | [`cost`] | the bill: the same code for a day, every request counted |
-//! | [`scenario`], [`counters`], [`queue`] | what is played in a world |
+//! | [`scenario`], [`counters`], [`queue`], [`shards`] | what is played in a world |
 //! | `model` | index and lease as models, exhausted by a checker (tests only) |
 //!
 //! What runs here must draw no chance of its own: `tokio::select!` only with `biased;`, `futures::select_biased!`
@@ -37,6 +37,7 @@ mod model;
 mod network;
 pub mod queue;
 pub mod scenario;
+pub mod shards;
 pub mod sleep;
 pub mod store;
 pub mod trace;

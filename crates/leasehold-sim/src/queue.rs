@@ -1,7 +1,7 @@
 //! The real queue and the real workers, while everything goes wrong.
 //!
 //! Two producers submit, with and without keys; three workers run handlers that succeed, fail, snooze, panic and
-//! take longer than a lease, and drain at random; an operator cancels, retries and reschedules. The `Judge` reads
+//! take longer than a lease, and drain at random, and one in three of them leases its shards; an operator cancels, retries and reschedules. The `Judge` reads
 //! the raw objects after each change, with code of its own, and knows what producers were told and what handlers do.
 //! When faults have stopped, everything must come to rest, and nothing may be left in the indexes.
 
@@ -53,6 +53,8 @@ pub(crate) fn play(world: &mut World, mutant: Option<Mutant>) -> Result<String, 
 
 #[cfg(test)]
 mod bell;
+#[cfg(test)]
+mod lost;
 #[cfg(test)]
 mod punctual;
 #[cfg(test)]

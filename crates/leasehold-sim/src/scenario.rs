@@ -6,6 +6,7 @@ use crate::counters;
 use crate::failed::Failed;
 use crate::faults::Faults;
 use crate::queue::{self, Broken};
+use crate::shards;
 use crate::world::World;
 
 /// What is played.
@@ -15,6 +16,8 @@ pub enum Scenario {
     Counters,
     /// Producers, workers and an operator on one queue; see [`queue`].
     Queue,
+    /// Workers that divide the shards among themselves; see [`shards`].
+    Shards,
 }
 
 /// A deliberate mistake, for tests: a check that cannot fail is worth nothing.
@@ -64,7 +67,7 @@ pub struct Report {
 
 impl Scenario {
     /// Every scenario.
-    pub const ALL: [Scenario; 2] = [Scenario::Counters, Scenario::Queue];
+    pub const ALL: [Scenario; 3] = [Scenario::Counters, Scenario::Queue, Scenario::Shards];
 
     /// Its name.
     #[must_use]
@@ -72,6 +75,7 @@ impl Scenario {
         match self {
             Self::Counters => "counters",
             Self::Queue => "queue",
+            Self::Shards => "shards",
         }
     }
 
@@ -90,6 +94,7 @@ impl Scenario {
         let summary = match self {
             Self::Counters => counters::play(&mut world, options.mutant)?,
             Self::Queue => queue::play(&mut world, options.mutant)?,
+            Self::Shards => shards::play(&mut world)?,
         };
         let trace = world.trace();
         Ok(Report {

@@ -11,7 +11,7 @@ use futures::StreamExt;
 use futures::future::{BoxFuture, Either, select, select_all};
 use futures::stream::FuturesUnordered;
 use leasehold_core::limits::PAGE_KEYS_MAX;
-use leasehold_core::{Entry, Index, Kind, Minute, Result, StoreTime, TaskId};
+use leasehold_core::{Entry, Index, Kind, Minute, Now, Result, ShardRange, StoreTime, TaskId};
 use leasehold_queue::discover::{Look, Stretch};
 use leasehold_queue::sweep::Swept;
 use leasehold_queue::{Bell, Found, Met, News};
@@ -52,6 +52,8 @@ pub(crate) struct Poller {
     pause: Duration,
     /// When to poll again; at once if there is no such moment.
     rest: Option<(Instant, Duration)>,
+    /// When the index was last looked at without any other reason.
+    swept: Option<Instant>,
     seen: Seen,
 }
 
@@ -66,6 +68,8 @@ struct Seen {
     waiting: HashSet<Entry>,
     /// It did not see the whole index.
     is_partial: bool,
+    /// The shards that were served then.
+    ranges: Vec<ShardRange>,
 }
 
 impl Poller {
@@ -81,6 +85,7 @@ impl Poller {
             bell: Bell::default(),
             remembered: Remembered::default(),
             rest: None,
+            swept: None,
             seen: Seen::default(),
         }
     }
@@ -166,7 +171,10 @@ impl Poller {
         let Ok(now) = self.engine.queue.now() else { return };
         while self.slots.len() < self.engine.options.concurrency {
             let Some(found) = self.waiting.pop_front() else { return };
-            if self.engine.served.contains(&found.entry.shard, now) && self.busy.insert(found.entry.id) {
+            if !self.is_ours(&found, now) {
+                // Should we serve it again, another look has to find it.
+                self.seen.at = None;
+            } else if self.busy.insert(found.entry.id) {
                 self.slots.push(Box::pin(self.engine.clone().attempt(found)));
             }
         }
@@ -289,23 +297,28 @@ impl Poller {
 
     /// Asks for the bell, and looks at the index if there is a reason to.
     async fn poll(&mut self) -> Result<()> {
-        if self.engine.served.is_nothing(self.engine.queue.now()?) {
+        let serves_nothing = self.engine.served.is_nothing(self.engine.queue.now()?);
+        let is_sweep = self.is_sweep_due();
+        if serves_nothing && !is_sweep {
+            // What is rung for now is not heard: it is looked for when there is something to serve again.
+            self.seen.ranges.clear();
             return Ok(());
         }
         // The bell first: what it stands for is then surely seen by the look.
-        let has_rung = !self.seen.is_partial && self.has_rung().await?;
-        if has_rung {
+        let has_rung = !serves_nothing && !self.seen.is_partial && self.has_rung().await?;
+        let has_news = has_rung || self.serves_others()? || self.is_more_there()?;
+        if !has_news && !is_sweep {
+            return Ok(());
+        }
+        let looked = self.look(has_rung, is_sweep).await;
+        if looked.is_err() {
+            // What the bell stood for is still to be seen.
+            self.seen.at = None;
+        } else if has_news {
+            // Not before the look: what it did not see any more, someone may have claimed meanwhile.
             self.engine.served.stir();
         }
-        if has_rung || self.engine.served.has_changed() || self.is_look_due()? {
-            let looked = self.look(has_rung).await;
-            if looked.is_err() {
-                // What the bell stood for is still to be seen.
-                self.seen.at = None;
-            }
-            return looked;
-        }
-        Ok(())
+        looked
     }
 
     async fn has_rung(&mut self) -> Result<bool> {
@@ -315,26 +328,51 @@ impl Poller {
         has_rung
     }
 
-    fn is_look_due(&self) -> Result<bool> {
-        let Some(at) = self.seen.at else { return Ok(true) };
+    /// Whether other shards are served than the last look has seen. A lease that could not be trusted for a while may be
+    /// the same as before, but what was rung for meanwhile was not seen.
+    fn serves_others(&self) -> Result<bool> {
+        Ok(self.engine.served.ranges(self.engine.queue.now()?) != self.seen.ranges)
+    }
+
+    /// Whether there may be something that the last look has not seen.
+    fn is_more_there(&self) -> Result<bool> {
         let now = self.engine.queue.now()?;
-        Ok(self.seen.is_partial
+        Ok(self.seen.at.is_none()
+            || self.seen.is_partial
             || self.engine.options.until_empty
             || self.seen.next.is_some_and(|at| now.is_due(at))
-            || self.bell.look_again_at().is_some_and(|at| now.has_reached(at))
-            || self.engine.host().instant().since(at) >= self.engine.options.sweep_every)
+            || self.bell.look_again_at().is_some_and(|at| now.has_reached(at)))
+    }
+
+    /// Whether it is time to look without any other reason. A worker that leases shards looks at those of others then.
+    fn is_sweep_due(&self) -> bool {
+        let since = |at: Instant| self.engine.host().instant().since(at);
+        let looked = if self.engine.options.leasing.is_some() { self.swept } else { self.seen.at };
+        looked.is_none_or(|at| since(at) >= self.engine.options.sweep_every)
+    }
+
+    /// Whether an entry is ours to take up: of a shard that is served here, or left alone for so long by whoever holds its
+    /// shard that they may not be able to run it (promise P4).
+    fn is_ours(&self, found: &Found, now: Now) -> bool {
+        let options = &self.engine.options;
+        self.engine.served.contains(&found.entry.shard, now)
+            || options.leasing.is_some() && now.is_past(found.written_at.plus(options.sweep_every))
     }
 
     /// Looks at the index until something is found to be claimed, or all of it was seen.
-    async fn look(&mut self, has_rung: bool) -> Result<()> {
+    async fn look(&mut self, has_rung: bool, is_sweep: bool) -> Result<()> {
         let engine = self.engine.clone();
-        self.bell.looked(engine.queue.now()?.earliest);
-        let is_partial = self.seen.is_partial;
+        let now = engine.queue.now()?;
+        self.bell.looked(now.earliest);
+        let (is_partial, ranges) = (self.seen.is_partial, engine.served.ranges(now));
         self.ended.clear();
-        let mut stretches: VecDeque<_> =
-            self.meanwhile(stretches(&engine, has_rung, is_partial)).await?.into();
+        let mut stretches: VecDeque<_> = if is_sweep && engine.options.leasing.is_some() {
+            [Stretch::whole(Index::Ready)].into()
+        } else {
+            self.meanwhile(stretches(&engine, now, has_rung, is_partial)).await?.into()
+        };
         let (mut stale, mut there) = (Vec::new(), HashSet::new());
-        self.seen = Seen { at: Some(engine.host().instant()), ..Seen::default() };
+        self.seen = Seen { at: Some(engine.host().instant()), ranges, ..Seen::default() };
         while let Some(stretch) = stretches.pop_front() {
             let (look, beyond) = self.meanwhile(engine.queue.look(Purpose::Discover, stretch)).await?;
             self.sort(look, &mut there, &mut stale)?;
@@ -343,6 +381,9 @@ impl Poller {
                 self.seen.is_partial = true;
                 break;
             }
+        }
+        if is_sweep {
+            self.swept = self.seen.at;
         }
         if !self.seen.is_partial {
             self.remembered.keep(|entry| there.contains(entry));
@@ -361,6 +402,9 @@ impl Poller {
         let now = self.engine.queue.now()?;
         self.seen.next = [self.seen.next, look.next.map(Minute::start)].into_iter().flatten().min();
         for found in look.due {
+            if !self.is_ours(&found, now) {
+                continue;
+            }
             let is_new = there.insert(found.entry.clone());
             if !is_new || self.busy.contains(&found.entry.id) || self.ended.contains(&found.entry) {
                 continue;
@@ -419,16 +463,16 @@ impl Poller {
         let Ok(now) = self.engine.queue.now() else { return true };
         let due = [self.seen.next, self.remembered.first_run()].into_iter().flatten().min();
         due.is_some_and(|due| due <= now.latest_known().plus(SOON))
-            || !self.engine.served.is_settled_in()
+            || !self.engine.served.is_settled_in(now)
+            || self.serves_others().unwrap_or(true)
             || self.remembered.is_any_held()
             || self.engine.do_others_hold_ours().await.unwrap_or(true)
     }
 }
 
 /// Where to look. With many stretches it is cheaper to ask first where there is anything at all.
-async fn stretches(engine: &Engine, has_rung: bool, is_partial: bool) -> Result<Vec<Stretch>> {
+async fn stretches(engine: &Engine, now: Now, has_rung: bool, is_partial: bool) -> Result<Vec<Stretch>> {
     let anywhere = is_partial.then(|| engine.host().random());
-    let now = engine.queue.now()?;
     let stretches = engine.served.stretches(Index::Ready, now, anywhere);
     if !has_rung || stretches.len() <= 2 || engine.queue.shard_len().count() > PAGE_KEYS_MAX {
         return Ok(stretches);

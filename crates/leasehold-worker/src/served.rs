@@ -14,9 +14,7 @@ pub(crate) struct Served {
     ranges: Mutex<Vec<(ShardRange, Option<StoreTime>)>>,
     /// Something was made pending since this was last asked for.
     stirred: AtomicBool,
-    /// Other shards are served than before.
-    has_changed: AtomicBool,
-    /// What is to be leased was leased once.
+    /// What is to be leased was leased by the end of the last round.
     is_settled_in: AtomicBool,
     /// The last look at the ready entries saw all of them, and there were none.
     is_ready_empty: AtomicBool,
@@ -39,7 +37,6 @@ impl Served {
             len,
             ranges: Mutex::new(ranges),
             stirred: AtomicBool::new(true),
-            has_changed: AtomicBool::new(false),
             is_settled_in: AtomicBool::new(is_settled_in),
             is_ready_empty: AtomicBool::new(false),
         }
@@ -53,15 +50,9 @@ impl Served {
         let mut ranges = self.lock();
         if names(&ranges) != names(&held) {
             // What others have left there was not rung for.
-            self.has_changed.store(true, SeqCst);
             self.stir();
         }
         *ranges = held;
-    }
-
-    /// Whether others shards are served since this was last asked.
-    pub(crate) fn has_changed(&self) -> bool {
-        self.has_changed.swap(false, SeqCst)
     }
 
     pub(crate) fn contains(&self, shard: &Shard, now: Now) -> bool {
@@ -73,14 +64,15 @@ impl Served {
         self.ranges(now).is_empty()
     }
 
-    /// Whether what is to be leased was leased once: before that, nothing to serve does not mean that nothing is left.
-    pub(crate) fn is_settled_in(&self) -> bool {
-        self.is_settled_in.load(SeqCst)
+    /// Whether all is served that is ours to serve: otherwise, nothing found does not mean that nothing is left.
+    pub(crate) fn is_settled_in(&self, now: Now) -> bool {
+        let is_trusted = |until: &Option<StoreTime>| until.is_none_or(|until| now.is_before(until));
+        self.is_settled_in.load(SeqCst) && self.lock().iter().all(|(_, until)| is_trusted(until))
     }
 
     /// A round of leasing has ended.
     pub(crate) fn settle_in(&self, has_share: bool) {
-        self.is_settled_in.fetch_or(has_share, SeqCst);
+        self.is_settled_in.store(has_share, SeqCst);
     }
 
     /// Whether we hold the lease on a shard, beyond doubt.

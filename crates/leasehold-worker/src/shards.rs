@@ -18,11 +18,11 @@
 //! Requests a round: 1 put for the name, 1 put for each group held, 1 list of the names; 1 list of the groups while
 //! below the quota, and 1 get and 1 put for each group that is taken.
 
-use futures::future::select;
+use futures::future::{Either, select};
 use leasehold_core::lease::RELEASED_BYTES;
-use leasehold_core::{Holder, Name, Now, Result, ShardRange, StoreTime, WorkerId, keys};
+use leasehold_core::{Error, Holder, Kind, Name, Now, Result, ShardRange, StoreTime, WorkerId, keys};
 use leasehold_queue::Queue;
-use leasehold_queue::lease::{HeldLease, Leases, Renewed, Taken};
+use leasehold_queue::lease::{HeldLease, LEASE_TTL_MAX, Leases, Renewed, Taken};
 use leasehold_store::{Entry, HostExt, List, Purpose};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,8 +35,12 @@ use crate::shutdown::{Shutdown, Stage};
 
 /// Whoever is below its quota looks again after this part of a round.
 const HUNGRY_PART: u32 = 4;
+/// An answer is waited for during this part of a round: the other leases are to be renewed in time.
+const PATIENCE_PART: u32 = 2;
 /// Names that ran out so long ago are removed.
 const NAME_KEPT: Duration = Duration::from_hours(7 * 24);
+/// So many of them at most when a worker starts: it has better things to do.
+const RETIRED_MAX: usize = 16;
 
 /// Leases shards for one worker until it is told to stop, and gives them back then.
 pub(crate) async fn run(
@@ -52,7 +56,7 @@ pub(crate) async fn run(
     };
     while shutdown.stage() == Stage::Go {
         match sharing.round().await {
-            Ok(()) => sharing.served.settle_in(sharing.held.len() >= sharing.quota),
+            Ok(()) => sharing.served.settle_in(sharing.has_share()),
             Err(error) => tracing::warn!("leasing shards failed: {error}"),
         }
         sharing.serve();
@@ -74,6 +78,8 @@ struct Sharing {
     /// Leases of others that were read, and until when they last.
     others: BTreeMap<String, (StoreTime, StoreTime)>,
     quota: usize,
+    /// The quota is our whole share, not only what we were told to take at first.
+    is_whole: bool,
     rounds: u64,
     renewed_at: Option<leasehold_store::host::Instant>,
 }
@@ -92,6 +98,7 @@ impl Sharing {
             held: BTreeMap::new(),
             others: BTreeMap::new(),
             quota: 0,
+            is_whole: false,
             rounds: 0,
             renewed_at: None,
         })
@@ -124,22 +131,33 @@ impl Sharing {
     fn pause(&self) -> Duration {
         let every = self.options.renew_every;
         let is_hungry = self.held.len() < self.quota;
-        let pause = if is_hungry { every / HUNGRY_PART } else { every };
-        pause.mul_f64(0.9) + self.queue.client().host().random_below(pause / 10)
+        let host = self.queue.client().host();
+        if is_hungry {
+            return (every / HUNGRY_PART).mul_f64(0.9) + host.random_below(every / HUNGRY_PART / 10);
+        }
+        // From when the last renewals were sent: a round may have taken long.
+        let since = self.renewed_at.map_or(Duration::ZERO, |at| host.instant().since(at));
+        (every.mul_f64(0.9) + host.random_below(every / 10)).saturating_sub(since)
     }
 
     /// Renews all that is held, at once. What was lost is not served any more from this moment on; what could not be
-    /// renewed stays until its last confirmed expiry.
+    /// renewed stays until its last confirmed expiry. No lease waits for another that gets no answer: what became of that
+    /// renewal is seen by the next one, which adopts it.
     async fn renew(&mut self) {
-        let leases = &self.leases;
+        let (leases, host) = (&self.leases, self.queue.client().host().clone());
+        let patience = self.options.renew_every / PATIENCE_PART;
         let mut held: Vec<_> = self.held.values_mut().chain(&mut self.name).collect();
-        let renewals = held.iter_mut().map(|held| async move {
-            let renewed = leases.renew(held).await;
+        let renewals = held.iter_mut().map(|held| async {
+            let key = held.key().to_owned();
+            let renewed = match select(Box::pin(leases.renew(held)), host.sleep(patience)).await {
+                Either::Left((renewed, _)) => renewed,
+                Either::Right(_) => Err(Error::new(Kind::Unavailable, "no answer yet")),
+            };
             let is_lost = matches!(renewed, Ok(Renewed::Lost));
             if let Err(error) = renewed {
-                tracing::warn!("`{}` was not renewed: {error}", held.key());
+                tracing::warn!("`{key}` was not renewed: {error}");
             }
-            (held.key().to_owned(), is_lost)
+            (key, is_lost)
         });
         let ended = futures::future::join_all(renewals).await;
         let lost: BTreeSet<_> =
@@ -163,6 +181,9 @@ impl Sharing {
             Taken::Ours(name) => self.name = Some(name),
             Taken::Others(lease) => {
                 tracing::warn!("worker id `{id}` is in use until {}", lease.expires_at);
+                // Nobody counts us any more: what we kept would be missing from the shares of the others.
+                self.quota = 0;
+                self.give_back().await;
             }
         }
         Ok(self.name.is_some())
@@ -172,16 +193,23 @@ impl Sharing {
     async fn count_in(&mut self) -> Result<usize> {
         let now = self.queue.now()?;
         let mut alive = BTreeSet::from([self.leases.holder().worker_id.clone()]);
+        let mut old = Vec::new();
+        self.others.retain(|_, (stamp, _)| !now.is_past(stamp.plus(LEASE_TTL_MAX)));
         for listed in self.list(keys::WORKERS).await? {
             let Some(worker) = keys::parse_worker_lease(&listed.key) else { continue };
             if !alive.contains(&worker) && self.is_held(&listed, now).await? {
                 alive.insert(worker);
-            } else if self.rounds == 1 && now.is_past(listed.modified.plus(NAME_KEPT)) {
-                self.leases.retire(&listed.key, NAME_KEPT).await?;
+            } else if self.rounds == 1
+                && now.is_past(listed.modified.plus(NAME_KEPT))
+                && old.len() < RETIRED_MAX
+            {
+                old.push(listed.key);
             }
         }
+        self.retire(old).await;
         let share = quota(self.groups.len(), &alive, &self.leases.holder().worker_id);
         if self.rounds > 1 {
+            self.is_whole = true;
             return Ok(share);
         }
         // Before others have seen us: not more than we were told to.
@@ -191,12 +219,29 @@ impl Sharing {
             let (told, needed) = (self.options.shards_per_worker, share * size);
             tracing::warn!("shards_per_worker {told} would leave shards unserved; about {needed} are needed");
         }
+        self.is_whole = share <= most;
         Ok(share.min(most))
     }
 
-    /// Whether a listed lease is held. Only old ones are read, and only once.
+    /// Whether all is held that is ours to serve. Whoever has no name has no share yet.
+    fn has_share(&self) -> bool {
+        self.name.is_some() && self.is_whole && self.held.len() >= self.quota
+    }
+
+    /// Removes names, at once. Nothing depends on it: what stays is met by the next worker that starts.
+    async fn retire(&self, keys: Vec<String>) {
+        let retired = keys.iter().map(|key| self.leases.retire(key, NAME_KEPT));
+        let retired = futures::future::join_all(retired);
+        let patience = self.queue.client().host().sleep(self.options.renew_every / PATIENCE_PART);
+        let Either::Left((retired, _)) = select(retired, patience).await else { return };
+        for error in retired.into_iter().filter_map(Result::err) {
+            tracing::debug!("an old name was not removed: {error}");
+        }
+    }
+
+    /// Whether a listed lease is held. Only old ones are read, and only once; none lasts for longer than the longest ttl.
     async fn is_held(&mut self, listed: &Entry, now: Now) -> Result<bool> {
-        if listed.size >= RELEASED_BYTES {
+        if listed.size >= RELEASED_BYTES || now.is_past(listed.modified.plus(LEASE_TTL_MAX)) {
             return Ok(false);
         }
         if !now.is_past(listed.modified.plus(self.options.ttl)) {
@@ -210,7 +255,7 @@ impl Sharing {
         let until = match leasehold_queue::read_lease(self.queue.client(), &listed.key).await {
             Ok(lease) => lease.map_or(StoreTime::from_millis(0), |lease| lease.expires_at),
             // What makes no sense counts as run out when it is old enough; whoever takes it judges that.
-            Err(error) if error.kind() == leasehold_core::Kind::Corrupt => StoreTime::from_millis(0),
+            Err(error) if error.kind() == Kind::Corrupt => StoreTime::from_millis(0),
             Err(error) => return Err(error),
         };
         self.others.insert(listed.key.clone(), (listed.modified, until));
@@ -239,7 +284,8 @@ impl Sharing {
             self.groups.iter().filter(|group| !self.held.contains_key(group)).cloned().collect();
         self.shuffle(&mut groups);
         for group in groups {
-            if self.held.len() >= self.quota {
+            // What is held goes before what is wanted.
+            if self.held.len() >= self.quota || self.is_renewal_due() {
                 break;
             }
             let key = keys::shard_lease(&group);
@@ -266,7 +312,7 @@ impl Sharing {
                 self.held.insert(group, held);
             }
             Ok(Taken::Others(_)) => {}
-            Err(error) if error.kind() == leasehold_core::Kind::Corrupt => {
+            Err(error) if error.kind() == Kind::Corrupt => {
                 tracing::warn!("{error}; it is replaced when it is old enough");
             }
             Err(error) => return Err(error),

@@ -4,7 +4,7 @@ use leasehold_core::new_task::Start;
 use leasehold_core::{NewTask, StoreTime};
 use leasehold_queue::{Queue, QueueConfig};
 use leasehold_store::{Client, Host, HostExt};
-use leasehold_worker::{Context, Polling, Shutdown, TaskError, Worker, WorkerOptions};
+use leasehold_worker::{Context, Polling, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions};
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -31,6 +31,8 @@ pub(super) struct Cast {
     alarm: Alarm,
     trace: Trace,
     lease: Duration,
+    /// Workers that lease their shards; the others serve all.
+    leased: Vec<String>,
     /// What each producer has still to submit, newest last.
     orders: Arc<[Mutex<Orders>; PRODUCERS]>,
 }
@@ -64,7 +66,10 @@ impl Cast {
         }
         let lease = chance.between(Duration::from_secs(10), Duration::from_secs(20));
         let (alarm, trace) = (world.alarm().clone(), world.trace().clone());
-        Self { judge, alarm, trace, lease, orders: Arc::new(orders) }
+        let mut leasing = world.chance("leasing");
+        let leased =
+            (1..=WORKERS).filter(|_| leasing.happens(3_333)).map(|number| format!("w{number}")).collect();
+        Self { judge, alarm, trace, lease, leased, orders: Arc::new(orders) }
     }
 
     /// Everyone starts.
@@ -159,6 +164,7 @@ impl Cast {
             polling,
             drain: Duration::from_secs(8),
             recover_every: Duration::from_secs(recover_every),
+            leasing: self.leased.iter().any(|leased| leased == name).then(ShardLeasing::default),
             ..WorkerOptions::default()
         };
         let worker = Worker::new(queue.clone(), name, None)?.options(options);

@@ -4,7 +4,7 @@ use leasehold_core::NewTask;
 use leasehold_core::new_task::Start;
 use leasehold_queue::{Queue, QueueConfig};
 use leasehold_store::{Client, Host, HostExt, Purpose, Verb};
-use leasehold_worker::{Context, Polling, Shutdown, TaskError, Worker, WorkerOptions};
+use leasehold_worker::{Context, Polling, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions};
 use serde_json::Value;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -36,9 +36,9 @@ async fn connect(client: Client) -> Queue {
 }
 
 /// An idle worker for all 256 shards. Its handler fails a task of type `twice` at its first attempt.
-async fn work(world: Clock, name: &'static str, client: Client, log: Log) {
-    let options =
-        WorkerOptions { polling: Polling::fixed(POLL), sweep_every: SWEEP, ..WorkerOptions::default() };
+async fn work(world: Clock, name: &'static str, client: Client, log: Log, leasing: Option<ShardLeasing>) {
+    let polling = Polling::fixed(POLL);
+    let options = WorkerOptions { polling, sweep_every: SWEEP, leasing, ..WorkerOptions::default() };
     let worker = Worker::new(connect(client).await, name, None).unwrap().options(options);
     let worker = worker.handle("*", move |context: Context, number: u64| {
         log.started.lock().unwrap().push((number, world.now()));
@@ -85,14 +85,21 @@ async fn produce(clock: Clock, host: Arc<SimHost>, client: Client, log: Log, fir
 }
 
 /// Plays it, and says how long each start was waited for, at most.
-fn longest_wait(seed: u64, broken: Option<Broken>, limit: Duration) -> Duration {
+fn longest_wait(
+    seed: u64,
+    broken: Option<Broken>,
+    limit: Duration,
+    leasing: Option<&ShardLeasing>,
+) -> Duration {
     let mut world = World::new(seed, Faults::none()).called("bell");
     if let Some(broken) = broken {
         world.wrap_stores(Arc::new(move |store| broken.wrap(store)));
     }
     let (log, clock) = (Log::default(), Clock(world.executor().clone()));
-    let (host, client) = world.process("worker");
-    world.spawn(host.process(), work(clock.clone(), "w1", client, log.clone()));
+    for name in if leasing.is_some() { &["w1", "w2", "w3"][..] } else { &["w1"] } {
+        let (host, client) = world.process(name);
+        world.spawn(host.process(), work(clock.clone(), name, client, log.clone(), leasing.cloned()));
+    }
     for (name, first) in [("p1", 1_000), ("p2", 2_000)] {
         let (host, client) = world.process(name);
         world.spawn(host.process(), produce(clock.clone(), host.clone(), client, log.clone(), first));
@@ -109,7 +116,16 @@ fn longest_wait(seed: u64, broken: Option<Broken>, limit: Duration) -> Duration 
 #[test]
 fn nothing_waits_for_longer_than_a_poll() {
     for seed in 0..30 {
-        let waited = longest_wait(seed, None, Duration::ZERO);
+        let waited = longest_wait(seed, None, Duration::ZERO, None);
+        assert!(waited <= SEEN_WITHIN, "seed {seed}: {waited:?}");
+    }
+}
+
+/// The same when three workers have divided the shards among themselves.
+#[test]
+fn nothing_waits_for_longer_than_a_poll_in_leased_shards() {
+    for seed in 0..15 {
+        let waited = longest_wait(seed, None, Duration::ZERO, Some(&ShardLeasing::default()));
         assert!(waited <= SEEN_WITHIN, "seed {seed}: {waited:?}");
     }
 }
@@ -118,7 +134,7 @@ fn nothing_waits_for_longer_than_a_poll() {
 fn with_every_ring_lost_everything_is_seen_by_the_sweep() {
     let mut longest = Duration::ZERO;
     for seed in 0..10 {
-        let waited = longest_wait(seed, Some(Broken::NoRing), SWEEP);
+        let waited = longest_wait(seed, Some(Broken::NoRing), SWEEP, None);
         assert!(waited <= SWEEP + SEEN_WITHIN, "seed {seed}: {waited:?}");
         longest = longest.max(waited);
     }
@@ -135,7 +151,7 @@ fn an_idle_cluster_makes_few_requests() {
     for number in 0..WORKERS {
         let (host, client) = world.process(&format!("worker {number}"));
         clients.push(client.clone());
-        world.spawn(host.process(), work(clock.clone(), "w", client, log.clone()));
+        world.spawn(host.process(), work(clock.clone(), "w", client, log.clone(), None));
     }
     world.run_for(Duration::from_mins(5)).unwrap_or_else(|failed| panic!("{failed}"));
     let before: Vec<_> = clients.iter().map(|client| client.ledger().snapshot()).collect();

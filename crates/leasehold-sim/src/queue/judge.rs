@@ -1,6 +1,6 @@
 //! Knows what stands in the bucket, what producers were told and what handlers do, and compares.
 
-use leasehold_core::{Error, TaskId};
+use leasehold_core::{Error, StoreTime, TaskId};
 use leasehold_queue::Submitted;
 use leasehold_worker::Context;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::checks;
-use super::raw::{Pointer, Raw, task_id};
+use super::raw::{Pointer, Raw, minute, task_id};
 use crate::bucket::{Change, SimBucket};
 use crate::executor::{Executor, ProcessId};
 
@@ -102,7 +102,7 @@ impl Judge {
         } else {
             return Ok(());
         };
-        case.covered(&id, now.is_some())
+        case.covered(&id, now)
     }
 
     /// What a producer was told of an order.
@@ -242,14 +242,19 @@ impl Case {
         Ok(())
     }
 
-    /// A task that is not final has an entry that is not ahead of it, and not due later (promise P5). Once the store's
-    /// time was set back, an entry may be due later: the task is found later, but found.
-    fn covered(&self, id: &str, is_steady: bool) -> Judged {
+    /// A task that is not final has an entry that is not ahead of it, and not due later (promise P5), or due already: a
+    /// claim that runs out may leave a task that should have expired before. Once the store's time was set back, an entry
+    /// may be due later: the task is found later, but found.
+    fn covered(&self, id: &str, now: Option<i64>) -> Judged {
         let Some(task) = self.tasks.get(id) else { return Ok(()) };
         let Some(due) = task.due() else { return Ok(()) };
         let rev = task.number("rev");
         let pointers = self.pointers.get(id);
-        let covers = |pointer: &Pointer| pointer.rev <= rev && (pointer.minute <= due || !is_steady);
+        let by = now
+            .and_then(|now| minute(&StoreTime::from_millis(now).to_string()))
+            .map(|now| now.max(due.clone()));
+        let is_found = |pointer: &Pointer| by.as_ref().is_none_or(|by| pointer.minute <= *by);
+        let covers = |pointer: &Pointer| pointer.rev <= rev && is_found(pointer);
         if pointers.is_some_and(|pointers| pointers.iter().any(covers)) {
             return Ok(());
         }

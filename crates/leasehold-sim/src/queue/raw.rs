@@ -49,17 +49,20 @@ impl Raw {
 
     /// The minute by which it must be found, as entries spell it; none if it is final.
     pub(super) fn due(&self) -> Option<String> {
-        let minute = |field: &str| {
-            let time = self.0[field].as_str()?;
-            let part = |from: usize, to: usize| time.get(from..to).unwrap_or_default().to_owned();
-            Some(format!("{}{}{}-{}{}", part(0, 4), part(5, 7), part(8, 10), part(11, 13), part(14, 16)))
-        };
+        let minute = |field: &str| minute(self.0[field].as_str()?);
         match self.status() {
             "pending" => [minute("available_at"), minute("expires_at")].into_iter().flatten().min(),
             "running" => minute("lease_expires_at"),
             _ => None,
         }
     }
+}
+
+/// The minute of a time, as entries spell it.
+pub(super) fn minute(time: &str) -> Option<String> {
+    let part = |from: usize, to: usize| time.get(from..to);
+    let (date, clock) = ((part(0, 4)?, part(5, 7)?, part(8, 10)?), (part(11, 13)?, part(14, 16)?));
+    Some(format!("{}{}{}-{}{}", date.0, date.1, date.2, clock.0, clock.1))
 }
 
 /// An index entry: the task, its revision and its minute.

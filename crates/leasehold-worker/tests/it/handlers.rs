@@ -2,7 +2,7 @@
 
 use leasehold_core::{NewTask, RetryPolicy, State, Status};
 use leasehold_store::{Purpose, Verb};
-use leasehold_worker::{Context, Counts, Shutdown, TaskError, Worker, WorkerOptions};
+use leasehold_worker::{Context, Counts, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -153,4 +153,32 @@ async fn two_thousand_tasks_cost_what_the_protocol_says() {
     // One for each thousand, one that finds the end, one for recovery, and a few that meet what is just under way.
     let lists = spent.verb(Verb::List);
     assert!(lists <= 2 + 8, "{lists} lists");
+}
+
+/// Promise P4: whoever holds the shard of a task may not be able to run it.
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_reach_whoever_can_run_them_even_if_another_holds_their_shard() {
+    const TASKS: usize = 40;
+    let (queue, shutdown) = (queue().await, Shutdown::default());
+    let mut ids = Vec::new();
+    for number in 0..TASKS {
+        ids.push(submit(&queue, ["left", "right"][number % 2], json!(null)).await);
+    }
+    let running = ["left", "right"].map(|task_type| {
+        let worker = Worker::new(queue.clone(), &format!("only-{task_type}"), None).unwrap();
+        let worker = worker.handle(task_type, |_, (): ()| async { Ok::<_, TaskError>(()) }).unwrap();
+        let leasing = Some(ShardLeasing::default());
+        let sweep_every = Duration::from_secs(1);
+        let options = WorkerOptions { leasing, sweep_every, until_empty: false, ..options() };
+        tokio::spawn(worker.options(options).run(shutdown.clone()))
+    });
+    for id in &ids {
+        assert_eq!(queue.wait(id, Some(Duration::from_secs(60))).await.unwrap().status(), Status::Completed);
+    }
+    shutdown.drain();
+    let mut completed = 0;
+    for running in running {
+        completed += running.await.unwrap().unwrap().completed;
+    }
+    assert_eq!(completed, TASKS as u64);
 }

@@ -1,0 +1,103 @@
+//! A worker is lost with a task in its hands: whoever is idle beside it notices soon after the claim has run out, although
+//! it leaves the index alone while nothing seems to happen.
+
+use leasehold_core::NewTask;
+use leasehold_core::new_task::Start;
+use leasehold_queue::Queue;
+use leasehold_store::{Client, Host};
+use leasehold_worker::{Context, Polling, Shutdown, TaskError, Worker, WorkerOptions};
+use serde_json::Value;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::executor::ProcessId;
+use crate::faults::Faults;
+use crate::host::SimHost;
+use crate::world::World;
+
+const LEASE: Duration = Duration::from_secs(30);
+/// Far longer than everything else: what is noticed by the sweep was not noticed soon.
+const SWEEP: Duration = Duration::from_mins(10);
+/// From the loss: the lease, 10 s to notice, the backoff of a retry, a poll, the width of *now*; and a minute for answers
+/// that take seconds, by which the second worker may lose its own claim.
+const NOTICED_WITHIN: Duration = Duration::from_secs(30 + 10 + 2 + 2 + 3 + 60);
+
+/// Who has started the task, in order.
+type Starts = Arc<Mutex<Vec<ProcessId>>>;
+
+/// A worker whose handler never ends.
+async fn work(host: Arc<SimHost>, client: Client, name: &'static str, poll: Duration, starts: Starts) {
+    let queue = Queue::connect(client).await.unwrap();
+    let options = WorkerOptions {
+        polling: Polling::fixed(poll),
+        lease: LEASE,
+        sweep_every: SWEEP,
+        ..WorkerOptions::default()
+    };
+    let worker = Worker::new(queue, name, None).unwrap().options(options);
+    let worker = worker.handle("*", move |_: Context, _: Value| {
+        starts.lock().unwrap().push(host.process());
+        let asleep = host.sleep(Duration::from_hours(1));
+        async move {
+            asleep.await;
+            Ok::<_, TaskError>(Value::Null)
+        }
+    });
+    worker.unwrap().run(Shutdown::default()).await.unwrap();
+}
+
+async fn produce(host: Arc<SimHost>, client: Client, at: Duration, start: Start) {
+    let queue = Queue::connect(client).await.unwrap();
+    host.sleep(at).await;
+    let mut order = NewTask::new("t", Value::Null).unwrap();
+    order.start = start;
+    // Answers are so slow that claims run out.
+    order.max_attempts = 100;
+    // An answer may be so slow that nothing was sent at all.
+    while let Err(error) = queue.submit_task(order.clone()).await {
+        assert!(!error.outcome_is_unknown(), "{error}");
+    }
+}
+
+/// How long it takes from the loss of the first worker until the second has the task; nothing if the second was first.
+fn noticed_after(seed: u64, start: Start) -> Option<Duration> {
+    let mut world = World::new(seed, Faults { slow: 1_500, ..Faults::none() }).called("lost");
+    let starts = Starts::default();
+    let (quick, client) = world.process("quick");
+    world.spawn(
+        quick.process(),
+        work(quick.clone(), client, "w1", Duration::from_millis(100), starts.clone()),
+    );
+    let (slow, client) = world.process("slow");
+    world.spawn(slow.process(), work(slow.clone(), client, "w2", Duration::from_secs(2), starts.clone()));
+    let (host, client) = world.process("producer");
+    let at = Duration::from_millis(90_000 + seed % 40 * 777);
+    world.spawn(host.process(), produce(host.clone(), client, at, start));
+    let failed = |failed| panic!("{failed}");
+    world.run_until(|| !starts.lock().unwrap().is_empty(), Duration::from_mins(10)).unwrap_or_else(failed);
+    if starts.lock().unwrap()[0] == slow.process() {
+        return None;
+    }
+    world.executor().kill(quick.process());
+    let lost_at = world.now();
+    world.run_until(|| starts.lock().unwrap().len() > 1, SWEEP * 2).unwrap_or_else(failed);
+    Some(world.now().saturating_sub(lost_at))
+}
+
+fn all_are_noticed_soon(start: Start) {
+    let noticed: Vec<_> = (0..300).filter_map(|seed| Some((seed, noticed_after(seed, start)?))).collect();
+    assert!(noticed.len() >= 10, "it was hardly ever the quick one: {}", noticed.len());
+    let late: Vec<_> = noticed.iter().filter(|(_, after)| *after > NOTICED_WITHIN).collect();
+    assert!(late.is_empty(), "{} of {} were late: {late:?}", late.len(), noticed.len());
+}
+
+#[test]
+fn a_lost_worker_is_noticed_soon() {
+    all_are_noticed_soon(Start::Now);
+}
+
+/// Nobody rings when a planned task becomes due.
+#[test]
+fn a_worker_lost_with_a_planned_task_is_noticed_soon() {
+    all_are_noticed_soon(Start::After(Duration::from_secs(100)));
+}

@@ -1,0 +1,350 @@
+//! Workers that divide the shards among themselves, while everything goes wrong.
+//!
+//! Up to eight workers lease 256 shards; they are killed, paused and stalled, they leave and come back, two of them may
+//! want one name, requests get lost and answers too. After every step no two processes may trust one shard. When faults
+//! have stopped, everything must be served, evenly, and soon; then nothing may move any more.
+
+use leasehold_core::{ShardLen, ShardRange};
+use leasehold_queue::{Queue, QueueConfig};
+use leasehold_store::{Client, Host, HostExt};
+use leasehold_worker::{Context, Monitor, Polling, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::alarm::Alarm;
+use crate::bucket::{Objects, SimBucket};
+use crate::executor::{Executor, ProcessId};
+use crate::failed::Failed;
+use crate::host::SimHost;
+use crate::trace::Trace;
+use crate::world::World;
+
+const DIGITS: u8 = 2;
+const WORKERS_MAX: u64 = 8;
+const TTL: Duration = Duration::from_secs(30);
+const RENEW_EVERY: Duration = Duration::from_secs(10);
+/// Faults stop after this.
+const FAULTS_FOR: Duration = Duration::from_mins(4);
+/// Whoever was killed or paused is back after this.
+const BACK_WITHIN: Duration = Duration::from_mins(8);
+/// From then on every shard is served after this.
+const SERVED_WITHIN: Duration = Duration::from_secs(50);
+/// A name is free again after its ttl, and is asked for once a round; the others see it a round later and give back; a
+/// worker that has just come takes a part at first and the rest a round later.
+const EVEN_WITHIN: Duration = Duration::from_secs(70);
+/// The store's time may have been set back by hours: nothing runs out for so long.
+const EVEN_AFTER_JUMPS: Duration = Duration::from_hours(8);
+/// The last request that was held up has landed after this.
+const LATE_WITHIN: Duration = Duration::from_mins(22);
+/// So long nothing moves.
+const IDLE_FOR: Duration = Duration::from_mins(10);
+
+/// Plays it; the summary says what was done.
+pub(crate) fn play(world: &mut World) -> Result<String, Failed> {
+    let mut chance = world.chance("shards");
+    let watch = Watch::new(world);
+    world.stop_faults_at(FAULTS_FOR);
+    let count = 1 + chance.below(WORKERS_MAX);
+    for number in 1..=count {
+        // Whoever has the name of another serves nothing while that one lives.
+        let is_twin = number > 1 && chance.happens(1_000);
+        let name = format!("w{}", if is_twin { number - 1 } else { number });
+        // Some leave for good, in the middle of it all.
+        let leaves_at = (number > 1 && chance.happens(2_000))
+            .then(|| chance.between(Duration::from_secs(20), FAULTS_FOR));
+        let part = Part { name, leaves_at, watch: watch.clone() };
+        world.actor(&format!("m{number}"), move |host, client| Box::pin(part.clone().play(host, client)));
+    }
+    let executor = world.executor().clone();
+    let everyone_is_back = || executor.now() > FAULTS_FOR && watch.is_everyone_back();
+    run(world, &watch, everyone_is_back, FAULTS_FOR + BACK_WITHIN)?;
+    let calm_at = world.now();
+    let has_jumped = world.bucket().jumped_at().is_some();
+    let limits = if has_jumped { [EVEN_AFTER_JUMPS; 2] } else { [SERVED_WITHIN, EVEN_WITHIN] };
+    run(world, &watch, || watch.is_all_served(), limits[0])?;
+    let served_after = world.now().saturating_sub(calm_at);
+    run(world, &watch, || watch.is_even(), limits[1].saturating_sub(served_after))?;
+    let even_after = world.now().saturating_sub(calm_at);
+    // What was held up lands, and changes nothing for long.
+    pass(world, &watch, LATE_WITHIN)?;
+    run(world, &watch, || watch.is_all_served() && watch.is_even(), limits[1])?;
+    watch.stand_still();
+    pass(world, &watch, IDLE_FOR)?;
+    watch.has_stood_still().map_err(|message| world.failed(message))?;
+    let epochs = watch.epochs().values().sum::<u64>();
+    let (served, even) = (served_after.as_secs(), even_after.as_secs());
+    Ok(format!(
+        "{count} workers took leases {epochs} times; all served after {served} s, even after {even} s"
+    ))
+}
+
+/// Runs until the condition holds, with a look at everyone after each step.
+fn run(
+    world: &mut World,
+    watch: &Watch,
+    mut condition: impl FnMut() -> bool,
+    limit: Duration,
+) -> Result<(), Failed> {
+    let looked = || {
+        watch.alarm.check(watch.look());
+        condition()
+    };
+    world.run_until(looked, limit).map_err(|mut failed| {
+        failed.message = format!("{}; {}", failed.message, watch.describe());
+        failed
+    })
+}
+
+/// Lets time pass, with a look at everyone every second: whatever is wrong by then lasts for longer.
+fn pass(world: &mut World, watch: &Watch, duration: Duration) -> Result<(), Failed> {
+    let end = world.now() + duration;
+    while world.now() < end {
+        world.run_for(Duration::from_secs(1))?;
+        watch.look().map_err(|message| world.failed(message))?;
+    }
+    Ok(())
+}
+
+/// What one process does.
+#[derive(Clone)]
+struct Part {
+    name: String,
+    leaves_at: Option<Duration>,
+    watch: Watch,
+}
+
+impl Part {
+    async fn play(self, host: Arc<SimHost>, client: Client) {
+        let queue = self.connect(&host, client).await;
+        while !self.has_left() {
+            let shutdown = Shutdown::default();
+            let stay = self.stay(&host);
+            let stopping = stay.map(|stay| {
+                let (stop, asleep) = (shutdown.clone(), host.sleep(stay));
+                host.spawn(Box::pin(async move {
+                    asleep.await;
+                    stop.drain();
+                }))
+            });
+            if let Err(error) = self.work(&queue, &host, shutdown).await {
+                self.watch.alarm.raise(format!("{} ended: {error}", host.name()));
+            }
+            drop(stopping);
+            host.sleep(host.random_below(RENEW_EVERY * 2)).await;
+        }
+        self.watch.leave(&host);
+    }
+
+    /// How long it works until it drains: for ever, once faults have stopped.
+    fn stay(&self, host: &SimHost) -> Option<Duration> {
+        let now = self.watch.executor.now();
+        let by_chance = (now < FAULTS_FOR && host.random().is_multiple_of(3))
+            .then(|| host.random_below(FAULTS_FOR.saturating_sub(now)));
+        let for_good = self.leaves_at.map(|at| at.saturating_sub(now));
+        by_chance.into_iter().chain(for_good).min()
+    }
+
+    fn has_left(&self) -> bool {
+        self.leaves_at.is_some_and(|at| self.watch.executor.now() >= at)
+    }
+
+    async fn connect(&self, host: &SimHost, client: Client) -> Queue {
+        loop {
+            let config = QueueConfig { shard_prefix_len: DIGITS, ..QueueConfig::default() };
+            match Queue::with_config(client.clone(), config).await {
+                Ok(queue) => return queue,
+                Err(error) => self.watch.note(host, &format!("cannot connect: {error}")),
+            }
+            host.sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    async fn work(&self, queue: &Queue, host: &SimHost, shutdown: Shutdown) -> leasehold_core::Result<()> {
+        let leasing = ShardLeasing { ttl: TTL, renew_every: RENEW_EVERY, ..ShardLeasing::default() };
+        let options = WorkerOptions {
+            leasing: Some(leasing),
+            // There are no tasks: whoever looks for some only makes the run longer.
+            polling: Polling::fixed(Duration::from_mins(2)),
+            recover_every: Duration::from_mins(2),
+            sweep_every: Duration::from_mins(10),
+            ..WorkerOptions::default()
+        };
+        let worker = Worker::new(queue.clone(), &self.name, None)?.options(options);
+        let worker = worker.handle("*", |_: Context, _: Value| async { Ok::<_, TaskError>(Value::Null) })?;
+        self.watch.enter(host, &self.name, worker.monitor());
+        worker.run(shutdown).await?;
+        self.watch.rest(host);
+        Ok(())
+    }
+}
+
+/// Knows everyone, and looks at what they trust.
+#[derive(Clone)]
+struct Watch {
+    executor: Executor,
+    bucket: Arc<SimBucket>,
+    alarm: Alarm,
+    trace: Trace,
+    seen: Arc<Mutex<Seen>>,
+}
+
+/// What each process serves, and the epoch of each lease.
+type Still = (BTreeMap<ProcessId, Vec<ShardRange>>, BTreeMap<String, u64>);
+
+#[derive(Default)]
+struct Seen {
+    /// Machines that have ever started, and the process that each runs now; none if it has left for good.
+    machines: BTreeMap<String, Option<ProcessId>>,
+    workers: BTreeMap<ProcessId, (String, Monitor)>,
+    /// Who served what, and the epochs, when everything was to stand still.
+    still: Option<Still>,
+}
+
+impl Watch {
+    fn new(world: &World) -> Self {
+        Self {
+            executor: world.executor().clone(),
+            bucket: world.bucket_handle(),
+            alarm: world.alarm().clone(),
+            trace: world.trace().clone(),
+            seen: Arc::default(),
+        }
+    }
+
+    fn note(&self, host: &SimHost, what: &str) {
+        self.trace.line(self.executor.now(), host.name(), what);
+    }
+
+    fn enter(&self, host: &SimHost, name: &str, monitor: Monitor) {
+        let mut seen = self.seen();
+        seen.machines.insert(machine(host), Some(host.process()));
+        seen.workers.insert(host.process(), (name.to_owned(), monitor));
+    }
+
+    /// It does not work at this moment.
+    fn rest(&self, host: &SimHost) {
+        self.seen().workers.remove(&host.process());
+    }
+
+    fn leave(&self, host: &SimHost) {
+        self.rest(host);
+        self.seen().machines.insert(machine(host), None);
+    }
+
+    /// Those who run at this moment, by process, with what they trust.
+    fn served(&self) -> BTreeMap<ProcessId, (String, Vec<ShardRange>)> {
+        let seen = self.seen();
+        let runs =
+            |process: &&ProcessId| self.executor.is_alive(**process) && !self.executor.is_paused(**process);
+        let running = seen.workers.iter().filter(|(process, _)| runs(process));
+        running.map(|(process, (name, monitor))| (*process, (name.clone(), monitor.shards()))).collect()
+    }
+
+    /// No two processes trust one shard. After a jump of the store's time everyone may be mistaken.
+    fn look(&self) -> Result<(), String> {
+        if self.bucket.jumped_at().is_some() {
+            return Ok(());
+        }
+        let mut all: Vec<_> = Vec::new();
+        for (process, (name, ranges)) in self.served() {
+            all.extend(ranges.into_iter().map(|range| (range, process, name.clone())));
+        }
+        all.sort();
+        for pair in all.windows(2) {
+            let [(one, _, first), (other, _, second)] = pair else { continue };
+            if other.first <= one.last {
+                return Err(format!("{first} trusts {one} while {second} trusts {other}"));
+            }
+        }
+        let is_still = self.seen().still.is_some();
+        if is_still && !self.is_all_served() {
+            return Err(format!("not all is served any more: {}", self.describe()));
+        }
+        Ok(())
+    }
+
+    fn is_everyone_back(&self) -> bool {
+        let seen = self.seen();
+        let is_back = |process: &ProcessId| {
+            self.executor.is_alive(*process)
+                && !self.executor.is_paused(*process)
+                && seen.workers.contains_key(process)
+        };
+        !seen.machines.is_empty() && seen.machines.values().flatten().all(is_back)
+    }
+
+    fn is_all_served(&self) -> bool {
+        let served: usize =
+            self.served().values().flat_map(|(_, ranges)| ranges).map(ShardRange::count).sum();
+        served == shards()
+    }
+
+    /// Shares differ by at most one group; of two with one name, only one has a share.
+    fn is_even(&self) -> bool {
+        let mut counts = BTreeMap::<String, usize>::new();
+        for (name, ranges) in self.served().into_values() {
+            *counts.entry(name).or_default() += ranges.iter().map(ShardRange::count).sum::<usize>();
+        }
+        let group = ShardLen::new(DIGITS).map_or(1, |len| len.groups()[0].count());
+        match (counts.values().min(), counts.values().max()) {
+            (Some(least), Some(most)) => most - least <= group,
+            _ => false,
+        }
+    }
+
+    fn stand_still(&self) {
+        let served = self.served().into_iter().map(|(process, (_, ranges))| (process, ranges)).collect();
+        let epochs = self.epochs();
+        self.seen().still = Some((served, epochs));
+    }
+
+    fn has_stood_still(&self) -> Result<(), String> {
+        let served: BTreeMap<_, _> =
+            self.served().into_iter().map(|(process, (_, ranges))| (process, ranges)).collect();
+        match self.seen().still.clone() {
+            Some(still) if still != (served, self.epochs()) => {
+                Err(format!("something has moved; before: {still:?}; now: {}", self.describe()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// How often each lease was taken.
+    fn epochs(&self) -> BTreeMap<String, u64> {
+        let epoch = |objects: &Objects| {
+            let leases = objects.iter().filter(|(key, _)| key.starts_with("shard-leases/"));
+            let read = leases.filter_map(|(key, stored)| {
+                let lease: Value = serde_json::from_slice(&stored.object.body).ok()?;
+                Some((key.clone(), lease["epoch"].as_u64()?))
+            });
+            read.collect()
+        };
+        self.bucket.look(epoch)
+    }
+
+    fn describe(&self) -> String {
+        let served = self.served().into_iter().map(|(process, (name, ranges))| {
+            let count = ranges.iter().map(ShardRange::count).sum::<usize>();
+            format!("{process:?} {name} serves {count} shards")
+        });
+        served.collect::<Vec<_>>().join(", ")
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn shards() -> usize {
+    ShardLen::new(DIGITS).map_or(0, ShardLen::count)
+}
+
+/// The machine of a process: its name without the number of the start.
+fn machine(host: &SimHost) -> String {
+    host.name().split('.').next().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests;

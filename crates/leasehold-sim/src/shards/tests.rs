@@ -1,0 +1,378 @@
+use bytes::Bytes;
+use leasehold_core::new_task::Start;
+use leasehold_core::{HexName, Holder, NewTask, keys};
+use leasehold_queue::lease::{Leases, break_lease};
+use leasehold_store::seam::{Answer, Cause, Failure};
+use leasehold_store::{Clock, Get, List, Page, Purpose, PutAnswer, Store, Verb, Version, When};
+use serde_json::Map;
+
+use super::*;
+use crate::faults::{Faults, Troubles};
+use crate::scenario::{Options, Report, Scenario};
+
+fn play(seed: u64, options: &Options) -> Report {
+    Scenario::Shards.play(seed, options).unwrap_or_else(|failed| panic!("{failed}"))
+}
+
+/// Wild, but for the store's own time: after a jump nobody promises anything for hours.
+fn wild() -> Faults {
+    let wild = Faults::wild();
+    Faults { troubles: Troubles { date_jump: 0, ..wild.troubles }, ..wild }
+}
+
+#[test]
+fn one_seed_gives_one_trace() {
+    let options = Options { full: true, ..Options::default() };
+    for seed in 0..1 {
+        let (first, second) = (play(seed, &options), play(seed, &options));
+        assert!(first.trace == second.trace, "seed {seed} gave two traces");
+        assert_eq!(first, second);
+    }
+}
+
+#[test]
+fn shards_have_one_holder_and_are_shared_evenly_whatever_goes_wrong() {
+    let options = Options { faults: wild(), ..Options::default() };
+    for seed in 0..10 {
+        play(seed, &options);
+    }
+}
+
+#[test]
+fn shards_are_served_again_after_the_time_of_the_store_has_jumped() {
+    for seed in 100..104 {
+        play(seed, &Options::default());
+    }
+}
+
+#[test]
+fn shards_have_one_holder_and_are_shared_evenly_on_a_bad_day() {
+    let options = Options { faults: Faults::mild(), ..Options::default() };
+    for seed in 200..206 {
+        play(seed, &options);
+    }
+}
+
+#[test]
+fn shards_are_shared_evenly_on_a_good_day() {
+    let options = Options { faults: Faults::none(), ..Options::default() };
+    for seed in 300..302 {
+        play(seed, &options);
+    }
+}
+
+/// Breaks the lease on a name and takes it, as a second process of that name would.
+async fn take_name(client: Client, name: &'static str) {
+    let worker_id = leasehold_core::ids::Name::checked("worker id", name).unwrap();
+    let key = keys::worker_lease(&worker_id);
+    break_lease(&client, &key).await.unwrap();
+    let holder = Holder { worker_id, instance: HexName::from_random(7), ttl: Duration::from_mins(5) };
+    Leases::new(client, holder).unwrap().take(&key, &Map::new(), None).await.unwrap();
+}
+
+/// It kept its shards for ever: nobody counted it, so that its share was missing from those of the others.
+#[test]
+fn a_worker_that_lost_its_name_gives_its_shards_back() {
+    let mut world = World::new(1, Faults::none()).called("shards");
+    let watch = Watch::new(&world);
+    for name in ["w1", "w2"] {
+        let part = Part { name: name.to_owned(), leaves_at: None, watch: watch.clone() };
+        world.actor(name, move |host, client| Box::pin(part.clone().play(host, client)));
+    }
+    let failed = |failed| panic!("{failed}");
+    run(&mut world, &watch, || watch.is_all_served() && watch.is_even(), EVEN_WITHIN).unwrap_or_else(failed);
+    let (host, client) = world.process("twin");
+    world.spawn(host.process(), take_name(client, "w2"));
+    let serves_none = || watch.served().values().any(|(name, ranges)| name == "w2" && ranges.is_empty());
+    run(&mut world, &watch, serves_none, RENEW_EVERY * 2).unwrap_or_else(failed);
+}
+
+/// A store that does not take what is put under a certain prefix.
+#[derive(Debug)]
+struct Gate {
+    store: Arc<dyn Store>,
+    shut: Shut,
+}
+
+/// Stands for no prefix, but for every delete.
+const DELETES: &str = "deletes";
+
+/// The prefix, if there is one at this moment.
+type Shut = Arc<Mutex<Option<&'static str>>>;
+
+impl Store for Gate {
+    fn get<'a>(&'a self, key: &'a str, unless: Option<&'a Version>) -> Answer<'a, Get> {
+        self.store.get(key, unless)
+    }
+
+    fn put<'a>(&'a self, key: &'a str, body: Bytes, when: &'a When) -> Answer<'a, PutAnswer> {
+        let is_shut = self.shut.lock().unwrap().is_some_and(|prefix| key.starts_with(prefix));
+        if is_shut {
+            return Box::pin(async { Err(Failure::passing(Cause::Unreached, "shut")) });
+        }
+        self.store.put(key, body, when)
+    }
+
+    fn delete<'a>(&'a self, key: &'a str) -> Answer<'a, ()> {
+        if *self.shut.lock().unwrap() == Some(DELETES) {
+            return Box::pin(async { Err(Failure::passing(Cause::Unreached, "shut")) });
+        }
+        self.store.delete(key)
+    }
+
+    fn list<'a>(&'a self, list: &'a List) -> Answer<'a, Page> {
+        self.store.list(list)
+    }
+
+    fn clock(&self) -> &Clock {
+        self.store.clock()
+    }
+
+    fn describe(&self) -> String {
+        self.store.describe()
+    }
+}
+
+/// One worker that leases everything, and counts what it runs.
+struct Alone {
+    world: World,
+    shut: Shut,
+    monitor: Arc<Mutex<Option<Monitor>>>,
+}
+
+impl Alone {
+    fn new(seed: u64) -> Self {
+        let world = World::new(seed, Faults::none()).called("shards");
+        let (shut, monitor) = (Shut::default(), Arc::<Mutex<Option<Monitor>>>::default());
+        let gate = shut.clone();
+        world.wrap_stores(Arc::new(move |store| Arc::new(Gate { store, shut: gate.clone() })));
+        let (host, client) = world.process("worker");
+        let told = monitor.clone();
+        world.spawn(host.process(), async move {
+            let worker = lone_worker(client).await;
+            *told.lock().unwrap() = Some(worker.monitor());
+            worker.run(Shutdown::default()).await.unwrap();
+        });
+        let mut alone = Self { world, shut, monitor };
+        alone.until(serves_all, EVEN_WITHIN);
+        alone
+    }
+
+    fn until(&mut self, condition: impl Fn(&Monitor) -> bool, limit: Duration) -> Duration {
+        let (monitor, began) = (self.monitor.clone(), self.world.now());
+        let holds = || monitor.lock().unwrap().as_ref().is_some_and(&condition);
+        self.world.run_until(holds, limit).unwrap_or_else(|failed| panic!("{failed}"));
+        self.world.now().saturating_sub(began)
+    }
+
+    fn pass(&mut self, duration: Duration) {
+        self.world.run_for(duration).unwrap_or_else(|failed| panic!("{failed}"));
+    }
+}
+
+async fn connected(client: Client) -> Queue {
+    let config = QueueConfig { shard_prefix_len: DIGITS, ..QueueConfig::default() };
+    Queue::with_config(client, config).await.unwrap()
+}
+
+/// Its sweeps are so seldom that whatever is seen by one was missed.
+async fn lone_worker(client: Client) -> Worker {
+    let options = WorkerOptions {
+        leasing: Some(ShardLeasing::default()),
+        polling: Polling::fixed(Duration::from_secs(2)),
+        sweep_every: Duration::from_mins(10),
+        ..WorkerOptions::default()
+    };
+    let worker = Worker::new(connected(client).await, "w1", None).unwrap().options(options);
+    worker.handle("*", |_: Context, _: Value| async { Ok::<_, TaskError>(Value::Null) }).unwrap()
+}
+
+async fn submit(client: Client, count: usize, pause: Duration) {
+    let queue = connected(client).await;
+    for _ in 0..count {
+        let mut order = NewTask::new("t", Value::Null).unwrap();
+        order.start = if pause.is_zero() { Start::Now } else { Start::After(pause) };
+        queue.submit_task(order).await.unwrap();
+    }
+}
+
+/// Works until nothing is left; says then how much was done.
+async fn empty(client: Client, done: Arc<Mutex<Option<u64>>>) {
+    let counts = lone_worker(client).await.run_until_empty().await.unwrap();
+    *done.lock().unwrap() = Some(counts.completed);
+}
+
+fn serves_all(monitor: &Monitor) -> bool {
+    monitor.shards().iter().map(ShardRange::count).sum::<usize>() == shards()
+}
+
+/// The bell was heard while nothing was served, and nothing said that what was served before is served again.
+#[test]
+fn a_task_that_came_while_a_lease_could_not_be_trusted_is_seen_when_it_can() {
+    for seed in 0..5 {
+        let mut alone = Alone::new(seed);
+        *alone.shut.lock().unwrap() = Some("shard-leases/");
+        alone.until(|monitor| monitor.shards().is_empty(), Duration::from_mins(2));
+        let (host, client) = alone.world.process("producer");
+        alone.world.spawn(host.process(), submit(client, 1, Duration::ZERO));
+        alone.pass(Duration::from_secs(20));
+        *alone.shut.lock().unwrap() = None;
+        alone.until(serves_all, Duration::from_mins(2));
+        let waited = alone.until(|monitor| monitor.counts().completed == 1, Duration::from_mins(20));
+        assert!(waited <= Duration::from_secs(6), "seed {seed}: it was missed for {waited:?}");
+    }
+}
+
+/// Whoever renews all leases at once must not wait for the slowest: the others would run out meanwhile.
+#[test]
+fn a_lease_that_cannot_be_renewed_costs_no_other() {
+    for seed in 0..5 {
+        let mut alone = Alone::new(seed);
+        *alone.shut.lock().unwrap() = Some("shard-leases/00.json");
+        for _ in 0..120 {
+            alone.pass(Duration::from_secs(1));
+            let monitor = alone.monitor.lock().unwrap().clone().unwrap();
+            let served = monitor.shards().iter().map(ShardRange::count).sum::<usize>();
+            assert!(
+                served >= shards() - 4,
+                "seed {seed}: only {served} are served at {:?}",
+                alone.world.now()
+            );
+        }
+    }
+}
+
+/// It stopped with most of the shards unseen: at first it takes but a part of them, and none while its name is in use.
+#[test]
+fn a_worker_that_stops_when_nothing_is_left_has_seen_all_shards() {
+    for is_restart in [false, true] {
+        let mut world = World::new(1, Faults::none()).called("shards");
+        let (host, client) = world.process("producer");
+        world.spawn(host.process(), submit(client, 40, Duration::ZERO));
+        world.run_for(Duration::from_secs(20)).unwrap_or_else(|failed| panic!("{failed}"));
+        if is_restart {
+            let (host, client) = world.process("before");
+            world.spawn(host.process(), take_name(client, "w1"));
+            world.run_for(Duration::from_secs(1)).unwrap_or_else(|failed| panic!("{failed}"));
+        }
+        let ended = Arc::<Mutex<Option<u64>>>::default();
+        let (host, client) = world.process("worker");
+        world.spawn(host.process(), empty(client, ended.clone()));
+        let done = || ended.lock().unwrap().is_some();
+        world.run_until(done, Duration::from_mins(30)).unwrap_or_else(|failed| panic!("{failed}"));
+        assert_eq!(*ended.lock().unwrap(), Some(40), "restarted: {is_restart}");
+    }
+}
+
+/// Nothing could be trusted for a while, so that nothing was served, and nothing served was taken for nothing left.
+#[test]
+fn a_worker_that_stops_when_nothing_is_left_does_not_stop_because_it_serves_nothing() {
+    let mut world = World::new(1, Faults::none()).called("shards");
+    let shut = Shut::default();
+    let gate = shut.clone();
+    world.wrap_stores(Arc::new(move |store| Arc::new(Gate { store, shut: gate.clone() })));
+    let (host, client) = world.process("producer");
+    world.spawn(host.process(), submit(client, 1, Duration::from_secs(75)));
+    world.run_for(Duration::from_secs(20)).unwrap_or_else(|failed| panic!("{failed}"));
+    let ended = Arc::<Mutex<Option<u64>>>::default();
+    let (host, client) = world.process("worker");
+    world.spawn(host.process(), empty(client, ended.clone()));
+    world.run_for(Duration::from_secs(20)).unwrap_or_else(|failed| panic!("{failed}"));
+    *shut.lock().unwrap() = Some("shard-leases/");
+    world.run_for(Duration::from_mins(1)).unwrap_or_else(|failed| panic!("{failed}"));
+    *shut.lock().unwrap() = None;
+    let done = || ended.lock().unwrap().is_some();
+    world.run_until(done, Duration::from_mins(30)).unwrap_or_else(|failed| panic!("{failed}"));
+    assert_eq!(*ended.lock().unwrap(), Some(1));
+}
+
+/// Takes so many names, and is never heard of again.
+async fn take_names(client: Client, count: usize) {
+    for number in 0..count {
+        let worker_id = leasehold_core::ids::Name::checked("worker id", &format!("gone-{number}")).unwrap();
+        let key = keys::worker_lease(&worker_id);
+        let holder = Holder { worker_id, instance: HexName::from_random(7), ttl: TTL };
+        Leases::new(client.clone(), holder).unwrap().take(&key, &Map::new(), None).await.unwrap();
+    }
+}
+
+/// Time passes after some workers are gone; then one comes.
+fn one_comes(
+    names: usize,
+    after: Duration,
+    shut: Option<&'static str>,
+) -> (World, Client, Arc<Mutex<Option<Monitor>>>) {
+    let mut world = World::new(1, Faults::none()).called("shards");
+    let gate: Shut = Arc::new(Mutex::new(shut));
+    world.wrap_stores(Arc::new(move |store| Arc::new(Gate { store, shut: gate.clone() })));
+    let (host, client) = world.process("gone");
+    world.spawn(host.process(), async move {
+        connected(client.clone()).await;
+        take_names(client, names).await;
+    });
+    world.run_for(after).unwrap_or_else(|failed| panic!("{failed}"));
+    let (host, client) = world.process("worker");
+    let (own, monitor) = (client.clone(), Arc::<Mutex<Option<Monitor>>>::default());
+    let told = monitor.clone();
+    world.spawn(host.process(), async move {
+        let worker = lone_worker(client).await;
+        *told.lock().unwrap() = Some(worker.monitor());
+        worker.run(Shutdown::default()).await.unwrap();
+    });
+    (world, own, monitor)
+}
+
+/// The mark on a name that is about to be removed made it count as alive: its share was served by nobody for half an hour.
+#[test]
+fn a_name_that_is_being_removed_has_no_share() {
+    let (mut world, _, monitor) = one_comes(3, Duration::from_hours(8 * 24), Some(DELETES));
+    world.run_for(Duration::from_mins(4)).unwrap_or_else(|failed| panic!("{failed}"));
+    assert!(serves_all(monitor.lock().unwrap().as_ref().unwrap()));
+}
+
+/// Each of them was read, one after the other, before anything was served.
+#[test]
+fn names_of_workers_long_gone_cost_nothing() {
+    let (mut world, client, monitor) = one_comes(500, Duration::from_hours(1), None);
+    world.run_for(Duration::from_secs(30)).unwrap_or_else(|failed| panic!("{failed}"));
+    assert!(serves_all(monitor.lock().unwrap().as_ref().unwrap()));
+    let gets =
+        client.ledger().snapshot().count(|line| line.verb == Verb::Get && line.purpose == Purpose::Lease);
+    assert_eq!(gets, 0);
+}
+
+/// Claim to settled: one get and two puts, and the removal of the entry that stayed.
+#[test]
+fn a_task_in_a_leased_shard_costs_a_get_and_two_puts() {
+    const TASKS: usize = 300;
+    let mut world = World::new(1, Faults::none()).called("shards");
+    let (host, client) = world.process("worker");
+    let (own, monitor) = (client.clone(), Arc::<Mutex<Option<Monitor>>>::default());
+    let told = monitor.clone();
+    world.spawn(host.process(), async move {
+        let worker = lone_worker(client).await;
+        *told.lock().unwrap() = Some(worker.monitor());
+        worker.run(Shutdown::default()).await.unwrap();
+    });
+    let of = |condition: fn(&Monitor) -> bool| {
+        let monitor = monitor.clone();
+        move || monitor.lock().unwrap().as_ref().is_some_and(condition)
+    };
+    world.run_until(of(serves_all), EVEN_WITHIN).unwrap_or_else(|failed| panic!("{failed}"));
+    let before = own.ledger().snapshot();
+    let (host, client) = world.process("producer");
+    world.spawn(host.process(), submit(client, TASKS, Duration::ZERO));
+    let done = of(|monitor| monitor.counts().completed == TASKS as u64);
+    world.run_until(done, Duration::from_mins(10)).unwrap_or_else(|failed| panic!("{failed}"));
+    world.run_for(Duration::from_mins(2)).unwrap_or_else(|failed| panic!("{failed}"));
+    let spent = own.ledger().snapshot().since(&before);
+    let tasks = |verb: Verb| {
+        spent.count(|line| {
+            line.verb == verb && matches!(line.purpose, Purpose::Claim | Purpose::Settle | Purpose::Sweep)
+        })
+    };
+    assert_eq!((tasks(Verb::Put), tasks(Verb::Delete)), (2 * TASKS as u64, TASKS as u64));
+    // An entry may be seen before its task.
+    let gets = tasks(Verb::Get);
+    assert!(gets <= TASKS as u64 * 102 / 100, "{gets} gets");
+}
