@@ -2,7 +2,7 @@
 //! it makes is counted.
 
 use clap::Args;
-use leasehold_core::{Error, ShardLen};
+use leasehold_core::{Error, Kind, ShardLen};
 use leasehold_sim::cost::{Bill, Mode, Workload};
 use leasehold_store::{Prices, Purpose, Verb};
 use serde_json::json;
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &Cost, printer: &Printer) -> anyhow::Result<()> {
     };
     workload.check()?;
     let bar = printer.bar(100, "% of the time played");
-    let bill = workload.play(1, |_| bar.inc(1))?;
+    let bill = apart(|| workload.play(1, |_| bar.inc(1)))?;
     bar.finish_and_clear();
     if bill.tasks == 0 && args.tasks_per_day > 0 {
         return Err(Error::invalid("in so short a time no task is done; take more days").into());
@@ -61,6 +61,14 @@ pub(crate) fn run(args: &Cost, printer: &Printer) -> anyhow::Result<()> {
         print(args, mode, &bill, &prices, printer);
     }
     Ok(())
+}
+
+/// On a thread of its own: here, inside a task, the runtime would make the played tasks give way to others that never come.
+fn apart<T: Send>(play: impl FnOnce() -> leasehold_core::Result<T> + Send) -> leasehold_core::Result<T> {
+    std::thread::scope(|scope| {
+        let played = scope.spawn(play).join();
+        played.unwrap_or_else(|_| Err(Error::new(Kind::Internal, "the simulation broke off")))
+    })
 }
 
 fn purposes(bill: &Bill) -> BTreeSet<Purpose> {

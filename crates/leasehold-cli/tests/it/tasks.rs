@@ -135,3 +135,38 @@ fn the_demo_ends_by_itself_with_everything_done() {
         assert!(said.contains(part), "no `{part}` in {said}");
     }
 }
+
+#[test]
+fn a_bill_counts_every_request_of_the_real_code() {
+    let bill = |mode| {
+        let args = [
+            "cost",
+            "--workers",
+            "3",
+            "--tasks-per-day",
+            "48000",
+            "--days",
+            "0.02",
+            "--mode",
+            mode,
+            "--json",
+        ];
+        let output = leasehold(&args).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    let count = |bill: &Value, purpose: &str, verb: &str| {
+        let rows = bill["requests"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["purpose"] == purpose).unwrap();
+        row[verb].as_u64().unwrap()
+    };
+    for (mode, claim_puts) in [("shared", 2), ("leased", 1)] {
+        let bill = bill(mode);
+        assert_eq!(bill["tasks"], 960);
+        assert_eq!(count(&bill, "settle", "put"), 960);
+        assert!(count(&bill, "claim", "put") >= 960 * claim_puts);
+        assert!(bill["usd_per_month"].as_f64().unwrap() > 0.0);
+    }
+    let output = leasehold(&["cost", "--mode", "direct"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(64));
+}
