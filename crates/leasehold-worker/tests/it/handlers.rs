@@ -173,7 +173,7 @@ async fn tasks_reach_whoever_can_run_them_even_if_another_holds_their_shard() {
         tokio::spawn(worker.options(options).run(shutdown.clone()))
     });
     for id in &ids {
-        assert_eq!(queue.wait(id, Some(Duration::from_secs(60))).await.unwrap().status(), Status::Completed);
+        assert_eq!(queue.wait(id, Some(Duration::from_mins(1))).await.unwrap().status(), Status::Completed);
     }
     shutdown.drain();
     let mut completed = 0;
