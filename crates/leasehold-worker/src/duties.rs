@@ -17,6 +17,10 @@ use crate::turn::{self, Turn};
 
 /// How often expired idempotency records are looked for, on average per worker.
 const KEYS_EVERY: Duration = Duration::from_mins(30);
+/// So many entries of one round may fail before the rest is left to the next.
+const FAILED_MAX: u32 = 2;
+/// An entry that failed is looked at again after this.
+const FAILED_PAUSE: Duration = Duration::from_secs(30);
 
 /// Does the duties until told to stop. Fails when they can never be done again by this worker.
 pub(crate) async fn run(engine: Arc<Engine>, shutdown: Shutdown) -> Result<()> {
@@ -131,12 +135,24 @@ impl Recover {
         }
         let there: HashSet<_> = look.due.iter().map(|found| found.entry.clone()).collect();
         self.remembered.keep(|entry| there.contains(entry));
+        let mut failed = 0;
         for found in look.due {
             let now = engine.queue.now()?;
             if engine.holds(&found.entry.id) || self.remembered.next(&found.entry, now).is_none() {
                 continue;
             }
-            match engine.queue.sweep(&found).await? {
+            let swept = match engine.queue.sweep(&found).await {
+                Ok(swept) => swept,
+                // One that gets no answer must not keep us from those behind it; if none does, the store is away.
+                Err(error) if failed < FAILED_MAX => {
+                    tracing::warn!("{} was not looked after: {error}", found.entry);
+                    failed += 1;
+                    self.remembered.until(found, now.latest_known().plus(FAILED_PAUSE), Next::Sweep);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            match swept {
                 Swept::Moved(task) => engine.recovered(&task),
                 Swept::Later(at) | Swept::Held(at) => self.remembered.until(found, at, Next::Sweep),
                 Swept::Corrupt(error) => {

@@ -1,10 +1,12 @@
 //! A worker is lost with a task in its hands: whoever is idle beside it notices soon after the claim has run out, although
 //! it leaves the index alone while nothing seems to happen.
 
+use bytes::Bytes;
 use leasehold_core::NewTask;
 use leasehold_core::new_task::Start;
 use leasehold_queue::Queue;
-use leasehold_store::{Client, Host};
+use leasehold_store::seam::{Answer, Cause, Failure};
+use leasehold_store::{Client, Clock, Get, Host, List, Page, PutAnswer, Store, Version, When};
 use leasehold_worker::{Context, Polling, Shutdown, TaskError, Worker, WorkerOptions};
 use serde_json::Value;
 use std::sync::{Arc, Mutex};
@@ -100,4 +102,66 @@ fn a_lost_worker_is_noticed_soon() {
 #[test]
 fn a_worker_lost_with_a_planned_task_is_noticed_soon() {
     all_are_noticed_soon(Start::After(Duration::from_secs(100)));
+}
+
+/// A store that does not give away one object.
+#[derive(Debug)]
+struct Stuck {
+    store: Arc<dyn Store>,
+    /// How its key ends, once that is known.
+    key: Arc<Mutex<Option<String>>>,
+}
+
+impl Store for Stuck {
+    fn get<'a>(&'a self, key: &'a str, unless: Option<&'a Version>) -> Answer<'a, Get> {
+        if self.key.lock().unwrap().as_ref().is_some_and(|stuck| key.ends_with(stuck)) {
+            return Box::pin(async { Err(Failure::passing(Cause::Unreached, "stuck")) });
+        }
+        self.store.get(key, unless)
+    }
+
+    fn put<'a>(&'a self, key: &'a str, body: Bytes, when: &'a When) -> Answer<'a, PutAnswer> {
+        self.store.put(key, body, when)
+    }
+
+    fn delete<'a>(&'a self, key: &'a str) -> Answer<'a, ()> {
+        self.store.delete(key)
+    }
+
+    fn list<'a>(&'a self, list: &'a List) -> Answer<'a, Page> {
+        self.store.list(list)
+    }
+
+    fn clock(&self) -> &Clock {
+        self.store.clock()
+    }
+
+    fn describe(&self) -> String {
+        self.store.describe()
+    }
+}
+
+/// Whatever came behind it in the index was not looked at: the first failure ended the round.
+#[test]
+fn a_task_that_cannot_be_read_does_not_keep_others_from_being_noticed() {
+    let mut world = World::new(1, Faults::none()).called("lost");
+    let (starts, stuck) = (Starts::default(), Arc::<Mutex<Option<String>>>::default());
+    let key = stuck.clone();
+    world.wrap_stores(Arc::new(move |store| Arc::new(Stuck { store, key: key.clone() })));
+    let (quick, client) = world.process("quick");
+    let poll = Duration::from_millis(100);
+    world.spawn(quick.process(), work(quick.clone(), client, "w1", poll, starts.clone()));
+    for name in ["p1", "p2"] {
+        let (host, client) = world.process(name);
+        world.spawn(host.process(), produce(host.clone(), client, Duration::from_secs(20), Start::Now));
+    }
+    let failed = |failed| panic!("{failed}");
+    world.run_until(|| starts.lock().unwrap().len() == 2, Duration::from_mins(1)).unwrap_or_else(failed);
+    world.run_for(Duration::from_secs(1)).unwrap_or_else(failed);
+    world.executor().kill(quick.process());
+    let first = world.objects().into_keys().find(|key| key.starts_with("tasks/")).unwrap();
+    *stuck.lock().unwrap() = Some(first);
+    let (slow, client) = world.process("slow");
+    world.spawn(slow.process(), work(slow.clone(), client, "w2", Duration::from_secs(2), starts.clone()));
+    world.run_until(|| starts.lock().unwrap().len() == 3, NOTICED_WITHIN).unwrap_or_else(failed);
 }
