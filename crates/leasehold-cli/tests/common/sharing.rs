@@ -128,7 +128,9 @@ pub(crate) async fn side_by_side(place: &Place, tasks: usize) {
     let done: Vec<_> = workers.into_iter().map(crashes::summary).collect();
     let completed: Vec<_> = done.iter().map(|told| told["counts"]["completed"].as_u64().unwrap()).collect();
     assert_eq!(completed.iter().sum::<u64>(), tasks as u64, "{completed:?}");
-    assert!(completed.iter().all(|count| *count > 0), "someone had nothing to do: {completed:?}");
+    // The second of a kind may come too late: shares change with the next renewal.
+    let of_kind = |first: usize| completed[first] + completed[first + 2];
+    assert!(of_kind(0) > 0 && of_kind(1) > 0, "one kind had nothing to do: {completed:?}");
     assert_eq!(crashes::audit(&queue).await.tasks, tasks, "a task was lost");
     crashes::assert_clean(place);
 }
