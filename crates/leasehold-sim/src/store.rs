@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use leasehold_store::clock::Clock;
-use leasehold_store::host::Host;
+use leasehold_store::host::{Host, Instant};
 use leasehold_store::seam::{Answer, Cause, Failure, Get, List, Page, PutAnswer, Store, Version, When};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -51,8 +51,12 @@ impl SimStore {
             return Err(Failure::passing(Cause::Unanswered, "the connection was broken"));
         };
         if let Some((date_secs, dated_at)) = date {
-            self.clock.observe(date_secs, sent, self.host.instant());
-            self.consider(sent_at, dated_at);
+            let received = self.host.instant();
+            self.clock.observe(date_secs, sent, received);
+            // Under a wall clock that was set meanwhile nobody knows how long the answer took.
+            let ahead = |instant: Instant| instant.wall_ns - instant.boot_ns;
+            let is_timed = u128::from((ahead(received) - ahead(sent)).unsigned_abs()) < PROMPT.as_nanos();
+            self.consider(sent_at, dated_at, is_timed);
             self.test_clock("after an answer");
         }
         reply
@@ -60,12 +64,12 @@ impl SimStore {
 
     /// After a jump of the store's time its clock may be wrong until it has heard a prompt answer from after the
     /// jump, and again when an answer from before the jump comes in late.
-    fn consider(&self, sent_at: Duration, dated_at: Duration) {
+    fn consider(&self, sent_at: Duration, dated_at: Duration, is_timed: bool) {
         let Some(jumped_at) = self.bucket.jumped_at() else { return };
         let mut recovered_from = self.recovered_from.lock().unwrap_or_else(PoisonError::into_inner);
         if dated_at <= jumped_at {
             *recovered_from = None;
-        } else if sent_at > jumped_at && self.executor.now().saturating_sub(sent_at) <= PROMPT {
+        } else if is_timed && sent_at > jumped_at && self.executor.now().saturating_sub(sent_at) <= PROMPT {
             *recovered_from = Some(jumped_at);
         }
     }

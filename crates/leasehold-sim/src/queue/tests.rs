@@ -90,3 +90,9 @@ fn an_entry_whose_task_never_came_is_swept() {
         play(seed, &Options::default());
     }
 }
+
+/// A wall clock was set while the first answer after a jump of the store's time was on its way: it tells of no jump.
+#[test]
+fn an_answer_of_unknown_length_tells_of_no_jump() {
+    play(5_681, &Options::default());
+}
