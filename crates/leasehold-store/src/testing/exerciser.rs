@@ -27,8 +27,9 @@ async fn main() -> Result<()> {
     let client = Client::new(open(address, &OpenOptions::default(), &host)?, host);
     match action {
         "increment" => {
+            let process = std::process::id().to_string();
             for _ in 0..number {
-                increment(&client, key).await?;
+                increment(&client, key, &process).await?;
             }
             println!("{number}");
         }

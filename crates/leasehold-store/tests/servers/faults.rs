@@ -5,7 +5,10 @@ use leasehold_store::Purpose::Admin;
 use leasehold_store::testing::conformance::races::{increment, number};
 use leasehold_store::testing::{Fault, Plan, Proxy, RequestKind, Seen};
 use leasehold_store::{Client, Verb};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use crate::{client, weed};
@@ -18,7 +21,7 @@ async fn count_up(client: &Client, writers: usize, times: usize, key: impl Fn(us
         let (client, key) = (client.clone(), key(writer));
         tasks.spawn(async move {
             for _ in 0..times {
-                increment(&client, &key).await.unwrap();
+                increment(&client, &key, &writer.to_string()).await.unwrap();
             }
         });
     }
@@ -73,4 +76,34 @@ async fn no_mixture_of_faults_makes_an_answer_wrong() {
     let client = client(&proxy.endpoint(), "mixed");
     assert_eq!(count_up(&client, 8, 40, |_| "shared".into()).await, 320);
     assert_eq!(count_up(&client, 8, 40, |writer| format!("own/{writer}")).await, 320);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_writer_recognises_its_own_write_however_many_came_after_it() {
+    let server = weed().await.endpoint();
+    let others = client(&server, "waited");
+    increment(&others, "shared", "others").await.unwrap();
+    let others_are_done = Arc::new(AtomicBool::new(false));
+    let reads_pass = Arc::clone(&others_are_done);
+    let (written, was_written) = (AtomicBool::new(false), Arc::new(Notify::new()));
+    let tell = Arc::clone(&was_written);
+    let plan: Plan = Box::new(move |seen| {
+        if is_conditional_put(seen) && !written.swap(true, Ordering::SeqCst) {
+            tell.notify_one();
+            return Fault::DropAnswer;
+        }
+        let blind = written.load(Ordering::SeqCst) && !reads_pass.load(Ordering::SeqCst);
+        if blind { Fault::error(503, "SlowDown") } else { Fault::Pass }
+    });
+    let proxy = Proxy::start(&server, plan).await.unwrap();
+    let patient = client(&proxy.endpoint(), "waited");
+    let waiting = tokio::spawn(async move { increment(&patient, "shared", "patient").await });
+    was_written.notified().await;
+    proxy.settled().await;
+    for _ in 0..100 {
+        increment(&others, "shared", "others").await.unwrap();
+    }
+    others_are_done.store(true, Ordering::SeqCst);
+    waiting.await.unwrap().unwrap();
+    assert_eq!(number(&others.get(Admin, "shared").await.unwrap().unwrap().body), 102);
 }

@@ -15,21 +15,18 @@ pub(super) const CHECKS: &[Check] = &[
     ("one creator wins", |suite| creators(suite).boxed()),
 ];
 
-/// So many of the newest write ids are kept beside the number: more than others can add while one answer is
-/// waited for.
-const HISTORY_MAX: usize = 64;
-
-/// Counts up the number in an object, which is followed by the ids of its newest writes. Without that history a
-/// writer whose answer was lost could not tell its own write, overwritten since, from a lost race.
-pub async fn increment(client: &Client, key: &str) -> leasehold_core::Result<u64> {
+/// Counts up the number in an object, which is followed by the newest write id of every writer. Without them a
+/// writer whose answer was lost could not tell its own write, overwritten since, from a lost race, however many
+/// others have written while it waited. One writer makes one increment after another.
+pub async fn increment(client: &Client, key: &str, writer: &str) -> leasehold_core::Result<u64> {
     let updated = update(client, Admin, key, |found| {
         let text = found.map(|object| String::from_utf8_lossy(&object.body).into_owned()).unwrap_or_default();
         let count = number(text.as_bytes()) + 1;
-        let id = client.write_id().to_string();
-        let earlier = text.split(' ').skip(1).take(HISTORY_MAX - 1);
-        let ids: Vec<_> = std::iter::once(id.as_str()).chain(earlier).collect();
-        let body = format!("{count} {}", ids.join(" ")).into();
-        let ours = Box::new(move |found: &[u8]| String::from_utf8_lossy(found).contains(&id));
+        let mine = format!("{writer}={}", client.write_id());
+        let others = text.split(' ').skip(1).filter(|entry| entry.split('=').next() != Some(writer));
+        let entries: Vec<_> = std::iter::once(mine.as_str()).chain(others).collect();
+        let body = format!("{count} {}", entries.join(" ")).into();
+        let ours = Box::new(move |found: &[u8]| String::from_utf8_lossy(found).contains(&mine));
         Ok(Decision::Write { body, ours, first: None, result: count })
     });
     Ok(updated.await?.result)
@@ -56,11 +53,11 @@ pub async fn create_all(client: &Client, root: &str, count: usize) -> leasehold_
 async fn increments(suite: &Suite) -> Checked {
     let key = suite.key("counter");
     let mut updaters = JoinSet::new();
-    for _ in 0..suite.extent.updaters {
+    for updater in 0..suite.extent.updaters {
         let (client, key, times) = (suite.client.clone(), key.clone(), suite.extent.increments);
         updaters.spawn(async move {
             for _ in 0..times {
-                increment(&client, &key).await?;
+                increment(&client, &key, &updater.to_string()).await?;
             }
             Ok::<_, leasehold_core::Error>(())
         });
