@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!   read ──▶ decide ──▶ (entry) ──▶ put on condition ──▶ written: done
-//!              ▲                │
-//!              └── what stands ─┘ lost: decide again, from what was read
-//!                  there now
+//!    ▲         ▲                │
+//!    │         └── what stands ─┤ lost once: decide again, from what was read
+//!    └───── pause ──────────────┘ lost again: let others finish, and read
 //! ```
 
 use bytes::Bytes;
@@ -97,9 +97,14 @@ pub async fn update_from<R>(
             Put::Overtaken(object) => return Ok(Updated { result, now: Standing::Overtaken(object) }),
             Put::Lost(current) => found = current,
         }
-        // Compare-and-set is not fair: a loser that comes straight back tends to lose again.
-        let bound = CONTENTION_PAUSE_MAX.min(Duration::from_millis(1 << round.min(8)));
+        if round == 0 {
+            continue; // What was read is fresh, and often there is nothing left to write.
+        }
+        // Compare-and-set is not fair: a loser that comes straight back tends to lose again, and one that pauses upon
+        // what it has read has lost already.
+        let bound = CONTENTION_PAUSE_MAX.min(Duration::from_millis(8 << round.min(5)));
         client.host().sleep(client.host().random_below(bound)).await;
+        found = client.get(purpose, key).await?;
     }
     let message = format!("`{key}` was changed by others {UPDATE_ROUNDS_MAX} times in a row");
     Err(Error::new(Kind::Unavailable, message))

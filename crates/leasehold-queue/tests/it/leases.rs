@@ -155,7 +155,7 @@ impl Store for Broken {
 async fn every_broken_store_is_caught() {
     for (fault, caught_by) in [
         (Fault::IgnoresAbsent, "one taker wins"),
-        (Fault::IgnoresUnchanged, "one taker wins what was released"),
+        (Fault::IgnoresUnchanged, "one taker wins what has run out"),
         (Fault::NotAtomic, "one taker wins"),
         (Fault::TellsTimeDifferently, "one taker wins"),
         (Fault::ForgetsEpochs, "one taker wins what was released"),

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use leasehold_store::seam::Answer;
 use leasehold_store::testing::FakeHost;
+use leasehold_store::update::{Decision, Standing, update};
 use leasehold_store::{
     Cause, Client, Clock, Failure, Get, List, MemoryStore, Object, Page, Purpose, Put, PutAnswer, Store,
     Version, When,
@@ -212,4 +213,22 @@ async fn a_put_without_condition_remembers_that_an_earlier_try_may_have_landed()
     let (_, client) = fateful(&[Fate::Unreached; 1_000]);
     let error = client.put_always(Purpose::Submit, "k", "body".into()).await.unwrap_err();
     assert!(!error.outcome_is_unknown());
+}
+
+#[tokio::test]
+async fn a_loser_gets_its_turn_beside_one_who_never_stops() {
+    let (store, client) = fateful(&[Fate::Overtaken; 3]);
+    let busy = async {
+        loop {
+            store.intrude("k").await;
+            tokio::task::yield_now().await;
+        }
+    };
+    let updated = update(&client, Purpose::Admin, "k", |_| Ok(Decision::write("mine", ())));
+    // Whenever the loser pauses, the other writes.
+    tokio::select! {
+        biased;
+        updated = updated => assert!(matches!(updated.unwrap().now, Standing::Written(_))),
+        () = busy => unreachable!("it never stops"),
+    }
 }
