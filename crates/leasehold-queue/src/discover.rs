@@ -53,7 +53,8 @@ impl Stretch {
         if range.first == range.last {
             return Self { list: List::all(index.prefix(&range.first)), last: None };
         }
-        let before = format!("{}{}", index.root(), range.first);
+        // With the slash: a server that keeps folders passes over one whose bare name is the key to start after.
+        let before = index.prefix(&range.first);
         Self { list: List::all(index.root()).after(before), last: Some(range.last.clone()) }
     }
 

@@ -1,11 +1,12 @@
 //! The bill: the real producers and workers for a day of virtual time, with nothing going wrong, and every request counted.
+//! The same can be played in real time on a real store, to see that it makes the same requests there.
 //!
 //! Tasks come at random moments, evenly over the time, from a few producers; workers are started at the beginning and
 //! stay. What is counted is everything from the first connection to the last settlement, as the provider would.
 
 use leasehold_core::{Error, NewTask, Result, ShardLen};
 use leasehold_queue::{Queue, QueueConfig};
-use leasehold_store::{Client, Host, HostExt, Prices, Purpose, Verb};
+use leasehold_store::{Client, Host, Prices, Purpose, SystemHost, Verb};
 use leasehold_worker::{Context, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -13,8 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use crate::chance::Chance;
 use crate::faults::Faults;
-use crate::host::SimHost;
 use crate::world::World;
 
 /// Tasks come from so many processes.
@@ -138,10 +139,10 @@ impl Workload {
             clients.push(client.clone());
             world.spawn(host.process(), work(self.clone(), number, host, client, done.clone()));
         }
-        for number in 0..PRODUCERS {
-            let (host, client) = world.process(&format!("producer {number}"));
+        for moments in self.moments(seed) {
+            let (host, client) = world.process("producer");
             clients.push(client.clone());
-            world.spawn(host.process(), produce(self.clone(), number, host, client));
+            world.spawn(host.process(), produce(self.clone(), moments, host, client));
         }
         let failed = |failed: crate::Failed| Error::new(leasehold_core::Kind::Internal, failed.to_string());
         let part = self.duration() / 100;
@@ -155,15 +156,67 @@ impl Workload {
         }
         // What the last handlers have done is still to be written down.
         world.run_for(SETTLE).map_err(failed)?;
-        let mut requests = BTreeMap::new();
-        for client in &clients {
-            for (line, count) in client.ledger().snapshot().lines() {
-                *requests.entry((line.purpose, line.verb)).or_default() += count.requests;
-            }
-        }
         let days = world.now().as_secs_f64() / 86_400.0;
-        Ok(Bill { requests, tasks: done.load(Relaxed), days, steps: world.steps() })
+        Ok(Bill { requests: counted(&clients), tasks: done.load(Relaxed), days, steps: world.steps() })
     }
+
+    /// Plays it in real time on a real store; each process gets a client of its own. Tasks come at the same moments as
+    /// in [`Workload::play`] with this seed.
+    pub async fn play_really(&self, seed: u64, open: impl Fn() -> Result<Client>) -> Result<Bill> {
+        self.check()?;
+        let host: Arc<dyn Host> = Arc::new(SystemHost);
+        let began = host.instant();
+        let (done, mut clients, mut running) = (Arc::new(AtomicU64::new(0)), Vec::new(), Vec::new());
+        for number in 0..self.workers {
+            clients.push(open()?);
+            let client = clients[clients.len() - 1].clone();
+            running.push(host.spawn(Box::pin(work(
+                self.clone(),
+                number,
+                host.clone(),
+                client,
+                done.clone(),
+            ))));
+        }
+        for moments in self.moments(seed) {
+            clients.push(open()?);
+            let client = clients[clients.len() - 1].clone();
+            running.push(host.spawn(Box::pin(produce(self.clone(), moments, host.clone(), client))));
+        }
+        while done.load(Relaxed) < self.tasks() {
+            if host.instant().since(began) > self.duration() + REST {
+                return Err(Error::new(leasehold_core::Kind::Unavailable, "the tasks were not done in time"));
+            }
+            host.sleep(Duration::from_millis(100)).await;
+        }
+        host.sleep(SETTLE).await;
+        let days = host.instant().since(began).as_secs_f64() / 86_400.0;
+        drop(running);
+        Ok(Bill { requests: counted(&clients), tasks: done.load(Relaxed), days, steps: 0 })
+    }
+
+    /// When each producer submits.
+    fn moments(&self, seed: u64) -> Vec<Vec<Duration>> {
+        let mut chance = Chance::derived(seed, "moments");
+        let of_one = |number| {
+            let tasks = self.tasks() / PRODUCERS + u64::from(number < self.tasks() % PRODUCERS);
+            let mut moments: Vec<_> =
+                (0..tasks).map(|_| chance.between(Duration::ZERO, self.duration())).collect();
+            moments.sort_unstable();
+            moments
+        };
+        (0..PRODUCERS).map(of_one).collect()
+    }
+}
+
+fn counted(clients: &[Client]) -> BTreeMap<(Purpose, Verb), u64> {
+    let mut requests = BTreeMap::new();
+    for client in clients {
+        for (line, count) in client.ledger().snapshot().lines() {
+            *requests.entry((line.purpose, line.verb)).or_default() += count.requests;
+        }
+    }
+    requests
 }
 
 async fn connect(workload: &Workload, client: Client) -> Queue {
@@ -171,12 +224,8 @@ async fn connect(workload: &Workload, client: Client) -> Queue {
     Queue::with_config(client, config).await.expect("nothing goes wrong here")
 }
 
-async fn produce(workload: Workload, number: u64, host: Arc<SimHost>, client: Client) {
+async fn produce(workload: Workload, moments: Vec<Duration>, host: Arc<dyn Host>, client: Client) {
     let queue = connect(&workload, client).await;
-    let tasks = workload.tasks() / PRODUCERS + u64::from(number < workload.tasks() % PRODUCERS);
-    let length = workload.duration();
-    let mut moments: Vec<_> = (0..tasks).map(|_| host.random_below(length)).collect();
-    moments.sort_unstable();
     let began = host.instant();
     for moment in moments {
         let passed = host.instant().since(began);
@@ -186,7 +235,7 @@ async fn produce(workload: Workload, number: u64, host: Arc<SimHost>, client: Cl
     }
 }
 
-async fn work(workload: Workload, number: u64, host: Arc<SimHost>, client: Client, done: Arc<AtomicU64>) {
+async fn work(workload: Workload, number: u64, host: Arc<dyn Host>, client: Client, done: Arc<AtomicU64>) {
     let queue = connect(&workload, client).await;
     let leasing = (workload.mode == Mode::Leased).then(ShardLeasing::default);
     let options = WorkerOptions { leasing, ..WorkerOptions::default() };

@@ -1,26 +1,49 @@
-//! Leases on a real S3 server, in real time. `./test` installs what it needs.
+//! Leases and looks at the index on a real S3 server, in real time. `./test` installs what they need.
 
+use leasehold_core::{Index, ShardRange};
+use leasehold_queue::discover::Stretch;
 use leasehold_queue::testing::leases::{Extent, Suite, Time};
+use leasehold_queue::{Queue, QueueConfig};
 use leasehold_store::testing::Weed;
-use leasehold_store::{AccessKey, Host, OpenOptions, open};
+use leasehold_store::{Client, Host, Purpose, SystemHost, open};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The time of a bucket is known to about two seconds; a lease must last longer than that to be trusted at all.
 const TTL: Duration = Duration::from_secs(8);
 
-#[tokio::test(flavor = "multi_thread")]
-async fn leases_conform_in_a_real_bucket() {
+async fn weed() -> Weed {
     let weed = std::env::var_os("LEASEHOLD_WEED").expect("LEASEHOLD_WEED is not set: run ./test");
     let weed = Weed::start(weed.as_ref()).await.unwrap();
     weed.create_bucket("tasks").await.unwrap();
-    let options = OpenOptions {
-        endpoint: Some(weed.endpoint()),
-        region: Some("us-east-1".into()),
-        access_key: Some(AccessKey { id: "test".into(), secret: "testsecret".into() }),
-        ..OpenOptions::default()
-    };
+    weed
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leases_conform_in_a_real_bucket() {
+    let weed = weed().await;
+    let options = weed.options();
     let open = move |host: &Arc<dyn Host>| open("s3://tasks/leases", &options, host).unwrap();
     let extent = Extent { ttl: TTL, contested: 20, ..Extent::default() };
     Suite::new(open, Time::Real, extent).run().await.unwrap();
+}
+
+/// A server that keeps folders may pass over one whose name is the key to start after.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_shard_of_a_range_is_seen_in_a_real_bucket() {
+    let weed = weed().await;
+    let host: Arc<dyn Host> = Arc::new(SystemHost);
+    let client = Client::new(open("s3://tasks/ranges", &weed.options(), &host).unwrap(), host);
+    let queue = Queue::with_config(client, QueueConfig::default()).await.unwrap();
+    for number in 0..100 {
+        queue.submit("work", number).await.unwrap();
+    }
+    let shards = queue.shard_len().all();
+    for first in 0..shards.len() {
+        let range = ShardRange { first: shards[first].clone(), last: shards[shards.len() - 1].clone() };
+        let all = queue.discover(Purpose::Admin, vec![Stretch::whole(Index::Ready)]).await.unwrap().due;
+        let expected: Vec<_> = all.into_iter().filter(|found| range.contains(&found.entry.shard)).collect();
+        let seen = queue.discover(Purpose::Admin, vec![Stretch::of(Index::Ready, &range)]).await.unwrap().due;
+        assert_eq!(seen, expected, "{range}");
+    }
 }

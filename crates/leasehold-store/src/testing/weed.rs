@@ -23,6 +23,7 @@ use hyper_util::rt::TokioExecutor;
 use tempfile::TempDir;
 
 use super::ports::Ports;
+use crate::{AccessKey, OpenOptions};
 
 /// A start takes about one second; a minute allows for a machine that is busy compiling.
 const START_MAX: Duration = Duration::from_mins(1);
@@ -93,6 +94,17 @@ impl Weed {
     #[must_use]
     pub fn endpoint(&self) -> String {
         format!("http://127.0.0.1:{}", self.ports.s3())
+    }
+
+    /// How to open a bucket of it: `open("s3://BUCKET/PREFIX", &weed.options(), …)`.
+    #[must_use]
+    pub fn options(&self) -> OpenOptions {
+        OpenOptions {
+            endpoint: Some(self.endpoint()),
+            region: Some("us-east-1".into()),
+            access_key: Some(AccessKey { id: "test".into(), secret: "testsecret".into() }),
+            ..OpenOptions::default()
+        }
     }
 
     /// The process id of weed itself while it runs.

@@ -1,0 +1,92 @@
+//! The bill is true: the same workload in virtual time on the simulated bucket, and in real time on a real server,
+//! makes the same requests. Whatever belongs to a task is equal, one by one; what belongs to time is close.
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+use leasehold_core::ShardLen;
+use leasehold_sim::cost::{Bill, Mode, Workload};
+use leasehold_store::Purpose::{Claim, Settle, Submit};
+use leasehold_store::Verb::{Delete, Get, List, Put};
+use leasehold_store::testing::Weed;
+use leasehold_store::{Client, Host, Purpose, SystemHost, Verb, open};
+use std::sync::Arc;
+use std::time::Duration;
+
+const TASKS: u64 = 1_000;
+const SECONDS: f64 = 60.0;
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small number of tasks")]
+fn workload(mode: Mode) -> Workload {
+    Workload {
+        // Two that look at the same entries meet now and then, sooner on a slow store than on a fast one; two in shards of
+        // their own never do.
+        workers: if mode == Mode::Leased { 2 } else { 1 },
+        tasks_per_day: (1_000.0 * 86_400.0 / SECONDS) as u64,
+        days: SECONDS / 86_400.0,
+        mode,
+        shard_len: ShardLen::DEFAULT,
+        handler: Duration::from_millis(10),
+    }
+}
+
+fn count(bill: &Bill, purpose: Purpose, verb: Verb) -> u64 {
+    bill.requests.get(&(purpose, verb)).copied().unwrap_or(0)
+}
+
+#[expect(clippy::print_stdout, reason = "the table is what this is for")]
+fn show(mode: Mode, simulated: &Bill, real: &Bill) {
+    println!("{mode:?}, {TASKS} tasks in {SECONDS} s: simulated / real");
+    let lines: std::collections::BTreeSet<_> =
+        simulated.requests.keys().chain(real.requests.keys()).collect();
+    for (purpose, verb) in lines {
+        let [one, other] = [simulated, real].map(|bill| count(bill, *purpose, *verb));
+        println!("{:>10} {verb:<8?} {one:>6} {other:>6}", purpose.name());
+    }
+}
+
+/// What is done once for each task is done exactly so often, in both worlds; what is done by the clock, about as often.
+fn check(mode: Mode, simulated: &Bill, real: &Bill) {
+    let claim_puts = if mode == Mode::Leased { TASKS } else { 2 * TASKS };
+    let claim_deletes = if mode == Mode::Leased { 0 } else { TASKS };
+    for bill in [simulated, real] {
+        assert_eq!(bill.tasks, TASKS);
+        for (purpose, verb, expected) in [
+            (Claim, Put, claim_puts),
+            (Claim, Delete, claim_deletes),
+            (Settle, Put, TASKS),
+            (Settle, Delete, TASKS),
+        ] {
+            assert_eq!(count(bill, purpose, verb), expected, "{mode:?} {purpose:?} {verb:?}");
+        }
+        // An entry may be seen before its task is there: then it is read once more.
+        let reads = count(bill, Claim, Get);
+        assert!((TASKS..TASKS * 11 / 10).contains(&reads), "{mode:?}: {reads} reads");
+        // At most one ring a second by each of the four producers.
+        let rings = count(bill, Submit, Put) - 2 * TASKS;
+        assert!((10..=4 * 60).contains(&rings), "{mode:?}: {rings} rings");
+    }
+    for verb in [Put, Get, List, Delete] {
+        let [one, other] = [simulated, real].map(|bill| bill.verb(verb));
+        let (least, most) = (one.min(other), one.max(other));
+        assert!(most * 2 <= least * 3, "{mode:?}: {one} {verb:?} simulated, {other} real");
+    }
+}
+
+async fn compare(mode: Mode, weed: &Weed) {
+    // On a thread of its own: inside a task the runtime would make the played tasks give way to others.
+    let simulated = std::thread::spawn(move || workload(mode).play(1, |_| {}).unwrap()).join().unwrap();
+    let open = || {
+        let host: Arc<dyn Host> = Arc::new(SystemHost);
+        Ok(Client::new(open(&format!("s3://tasks/{mode:?}"), &weed.options(), &host)?, host))
+    };
+    let real = workload(mode).play_really(1, open).await.unwrap();
+    show(mode, &simulated, &real);
+    check(mode, &simulated, &real);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_tasks_make_the_same_requests_on_a_real_server() {
+    let binary = std::env::var_os("LEASEHOLD_WEED").expect("LEASEHOLD_WEED is not set: run ./test");
+    let weed = Weed::start(binary.as_ref()).await.unwrap();
+    weed.create_bucket("tasks").await.unwrap();
+    tokio::join!(compare(Mode::Shared, &weed), compare(Mode::Leased, &weed));
+}
