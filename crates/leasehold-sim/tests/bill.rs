@@ -73,7 +73,8 @@ fn check(mode: Mode, simulated: &Bill, real: &Bill) {
 
 async fn compare(mode: Mode, weed: &Weed) {
     // On a thread of its own: inside a task the runtime would make the played tasks give way to others.
-    let simulated = std::thread::spawn(move || workload(mode).play(1, |_| {}).unwrap()).join().unwrap();
+    let simulated = std::thread::scope(|scope| scope.spawn(|| workload(mode).play(1, |_| {})).join());
+    let simulated = simulated.unwrap().unwrap();
     let open = || {
         let host: Arc<dyn Host> = Arc::new(SystemHost);
         Ok(Client::new(open(&format!("s3://tasks/{mode:?}"), &weed.options(), &host)?, host))

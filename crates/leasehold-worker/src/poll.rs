@@ -54,6 +54,8 @@ pub(crate) struct Poller {
     rest: Option<(Instant, Duration)>,
     /// When the index was last looked at without any other reason.
     swept: Option<Instant>,
+    /// One page does not show all that waits in the queue.
+    is_crowded: bool,
     seen: Seen,
 }
 
@@ -86,6 +88,7 @@ impl Poller {
             remembered: Remembered::default(),
             rest: None,
             swept: None,
+            is_crowded: false,
             seen: Seen::default(),
         }
     }
@@ -366,7 +369,10 @@ impl Poller {
         self.bell.looked(now.earliest);
         let (is_partial, ranges) = (self.seen.is_partial, engine.served.ranges(now));
         self.ended.clear();
-        let mut stretches: VecDeque<_> = if is_sweep && engine.options.leasing.is_some() {
+        let is_of_all = is_sweep && engine.options.leasing.is_some();
+        // What all have fits in one page most of the time: one list, in however many places our own shards lie.
+        let is_at_a_glance = !is_of_all && !self.is_crowded && ranges.len() > 1;
+        let mut stretches: VecDeque<_> = if is_of_all || is_at_a_glance {
             [Stretch::whole(Index::Ready)].into()
         } else {
             self.meanwhile(stretches(&engine, now, has_rung, is_partial)).await?.into()
@@ -376,7 +382,12 @@ impl Poller {
         while let Some(stretch) = stretches.pop_front() {
             let (look, beyond) = self.meanwhile(engine.queue.look(Purpose::Discover, stretch)).await?;
             self.sort(look, &mut there, &mut stale)?;
-            stretches.extend(beyond);
+            if beyond.is_some() && is_at_a_glance && !self.is_crowded {
+                self.is_crowded = true;
+                stretches.extend(engine.served.stretches(Index::Ready, now, None));
+            } else {
+                stretches.extend(beyond);
+            }
             if !self.waiting.is_empty() && !stretches.is_empty() {
                 self.seen.is_partial = true;
                 break;
@@ -387,6 +398,7 @@ impl Poller {
         }
         if !self.seen.is_partial {
             self.remembered.keep(|entry| there.contains(entry));
+            self.is_crowded &= engine.served.would_be_among_all(there.len(), now) > PAGE_KEYS_MAX / 2;
         }
         self.seen.waiting = there;
         engine.served.saw_ready(self.is_ready_empty());

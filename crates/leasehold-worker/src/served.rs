@@ -97,6 +97,12 @@ impl Served {
         stretches
     }
 
+    /// How many entries all shards have if those that are served have so many: ids are random, and spread evenly.
+    pub(crate) fn would_be_among_all(&self, entries: usize, now: Now) -> usize {
+        let served: usize = self.ranges(now).iter().map(ShardRange::count).sum();
+        entries * self.len.count() / served.max(1)
+    }
+
     /// Where to look when only these shards have entries.
     pub(crate) fn stretches_among(&self, index: Index, now: Now, shards: BTreeSet<Shard>) -> Vec<Stretch> {
         let served = shards.into_iter().filter(|shard| self.contains(shard, now));

@@ -1,4 +1,5 @@
 //! Leases and looks at the index on a real S3 server, in real time. `./test` installs what they need.
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the report, in its helpers too")]
 
 use leasehold_core::{Index, ShardRange};
 use leasehold_queue::discover::Stretch;

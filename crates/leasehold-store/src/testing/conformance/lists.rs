@@ -76,7 +76,7 @@ async fn many(suite: &Suite) -> Checked {
     let expected: Vec<_> = keys.range(between..).cloned().collect();
     same("what comes after a place between keys", &rest, &expected)?;
     if suite.extent.whole_key_order {
-        let (rest, _) = pages(suite, List::all(&root).after(&format!("{root}03"))).await?;
+        let (rest, _) = pages(suite, List::all(&root).after(format!("{root}03"))).await?;
         same("what comes after the name of a branch", &rest, &expected)?;
     }
     Ok(())
