@@ -38,7 +38,7 @@ async fn what_migrations_say() {
     say("migrate_finish", &migrate(&["--to", "2"]));
     say("migrate_again", &migrate(&["--to", "2"]));
     // Else it would wait for the grace of the last one, or not, as the machine pleases.
-    tokio::time::sleep(Duration::from_millis(600)).await;
+    tokio::time::sleep(Duration::from_millis(1_200)).await;
     say("migrate_json", &migrate(&["--to", "1", "--json"]));
     say("migrate_wrong", &migrate(&["--to", "5"]));
     say("migrate_nowhere", &["migrate-shards"]);

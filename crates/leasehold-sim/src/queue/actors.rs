@@ -1,7 +1,7 @@
 //! Producers, workers and an operator, with all that they do.
 
 use leasehold_core::new_task::Start;
-use leasehold_core::{NewTask, StoreTime};
+use leasehold_core::{Error, Kind, NewTask, StoreTime};
 use leasehold_queue::{Queue, QueueConfig};
 use leasehold_store::{Client, Host, HostExt};
 use leasehold_worker::{Context, Polling, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions};
@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::judge::Judge;
+use super::migration::Migration;
 use crate::alarm::Alarm;
 use crate::chance::Chance;
 use crate::host::SimHost;
@@ -20,6 +21,10 @@ const PRODUCERS: usize = 2;
 const WORKERS: usize = 3;
 /// Longest rest between two submits.
 const REST_MAX: Duration = Duration::from_secs(12);
+/// The same while the number of shards is changed: there is to be something left to submit afterwards.
+const LONG_REST_MAX: Duration = Duration::from_secs(40);
+/// A submit that has to be made again gets a number of its own.
+const AGAIN: u64 = 1_000;
 /// A handler looks around so often.
 const SLICE: Duration = Duration::from_secs(1);
 const KINDS: [&str; 6] = ["quick", "long", "retries", "fatal", "snoozes", "panics"];
@@ -31,6 +36,7 @@ pub(super) struct Cast {
     alarm: Alarm,
     trace: Trace,
     lease: Duration,
+    migration: Option<Migration>,
     /// Workers that lease their shards; the others serve all.
     leased: Vec<String>,
     /// What each producer has still to submit, newest last.
@@ -56,7 +62,12 @@ struct Order {
 }
 
 impl Cast {
-    pub(super) fn new(world: &World, judge: Judge, chance: &mut Chance) -> Self {
+    pub(super) fn new(
+        world: &World,
+        judge: Judge,
+        migration: Option<Migration>,
+        chance: &mut Chance,
+    ) -> Self {
         let count = 20 + chance.below(20);
         judge.expect(usize::try_from(count).unwrap_or(0));
         let orders: [Mutex<Orders>; PRODUCERS] = Default::default();
@@ -69,7 +80,7 @@ impl Cast {
         let mut leasing = world.chance("leasing");
         let leased =
             (1..=WORKERS).filter(|_| leasing.happens(3_333)).map(|number| format!("w{number}")).collect();
-        Self { judge, alarm, trace, lease, leased, orders: Arc::new(orders) }
+        Self { judge, alarm, trace, lease, migration, leased, orders: Arc::new(orders) }
     }
 
     /// Everyone starts.
@@ -87,14 +98,24 @@ impl Cast {
         }
         let cast = self.clone();
         world.actor("operator", move |host, client| Box::pin(cast.clone().operate(host, client)));
+        if let Some(migration) = &self.migration {
+            migration.enter(self, world);
+        }
     }
 
-    async fn connect(&self, host: &SimHost, client: Client, by: &str) -> Queue {
+    pub(super) async fn connect(&self, host: &SimHost, client: Client, by: &str) -> Queue {
+        let usual = QueueConfig { shard_prefix_len: 1, ..QueueConfig::default() };
+        let mut config = self.migration.as_ref().map_or(usual, Migration::config);
+        by.clone_into(&mut config.by);
         loop {
-            let config = QueueConfig { by: by.to_owned(), shard_prefix_len: 1, ..QueueConfig::default() };
-            match Queue::with_config(client.clone(), config).await {
+            match Queue::with_config(client.clone(), config.clone()).await {
                 Ok(queue) => return queue,
-                Err(error) => self.note(host, format!("cannot connect: {error}")),
+                Err(error) => {
+                    self.note(host, format!("cannot connect: {error}"));
+                    if self.is_of_old(&error) {
+                        config.shard_prefix_len = QueueConfig::AS_FOUND;
+                    }
+                }
             }
             host.sleep(SLICE).await;
         }
@@ -104,9 +125,10 @@ impl Cast {
         if std::mem::take(&mut lock(&self.orders[producer]).is_open) {
             self.judge.cut();
         }
-        let queue = self.connect(&host, client, "producer").await;
+        let mut queue = self.connect(&host, client.clone(), "producer").await;
+        let rest_max = if self.migration.is_some() { LONG_REST_MAX } else { REST_MAX };
         loop {
-            host.sleep(host.random_below(REST_MAX)).await;
+            host.sleep(host.random_below(rest_max)).await;
             let order = {
                 let mut orders = lock(&self.orders[producer]);
                 let Some(order) = orders.left.pop() else { return };
@@ -121,11 +143,26 @@ impl Cast {
             self.note(&host, format!("was told of submit {}: {told:?}", order.number));
             lock(&self.orders[producer]).is_open = false;
             self.alarm.check(self.judge.told(order.number, order.key, &told));
+            let Err(error) = told else { continue };
+            if self.migration.is_some() && !error.outcome_is_unknown() {
+                self.judge.again();
+                lock(&self.orders[producer]).left.push(Order { number: order.number + AGAIN, ..order });
+            }
+            if self.is_of_old(&error) {
+                queue = self.connect(&host, client.clone(), "producer").await;
+            }
         }
     }
 
+    /// Whether a client was told that it is of the old layout.
+    fn is_of_old(&self, error: &Error) -> bool {
+        self.migration.is_some()
+            && error.kind() == Kind::Invalid
+            && error.to_string().contains("shard_prefix_len")
+    }
+
     async fn work(self, name: String, host: Arc<SimHost>, client: Client) {
-        let queue = self.connect(&host, client, &name).await;
+        let mut queue = self.connect(&host, client.clone(), &name).await;
         loop {
             let shutdown = Shutdown::default();
             let is_last = self.judge.is_calm() && name == "w1";
@@ -140,10 +177,15 @@ impl Cast {
                     if aborts { stop.abort() } else { stop.drain() }
                 }))
             });
-            if let Err(error) = self.run_worker(&queue, &name, &host, shutdown).await {
-                self.alarm.raise(format!("{name} ended: {error}"));
-            }
+            let ran = self.run_worker(&queue, &name, &host, shutdown).await;
             drop(stopping);
+            match ran {
+                Ok(()) => {}
+                Err(error) if self.is_of_old(&error) => {
+                    queue = self.connect(&host, client.clone(), &name).await;
+                }
+                Err(error) => self.alarm.raise(format!("{name} ended: {error}")),
+            }
         }
     }
 
@@ -209,7 +251,7 @@ impl Cast {
     }
 
     async fn operate(self, host: Arc<SimHost>, client: Client) {
-        let queue = self.connect(&host, client, "operator").await;
+        let mut queue = self.connect(&host, client.clone(), "operator").await;
         while !self.judge.is_calm() {
             host.sleep(host.random_below(REST_MAX)).await;
             let known = self.judge.acknowledged();
@@ -228,10 +270,13 @@ impl Cast {
             };
             let done = done.map(|done| format!("{done:?}").chars().take(60).collect::<String>());
             self.note(&host, format!("did {what} to {id}: {done:?}"));
+            if done.is_err_and(|error| self.is_of_old(&error)) {
+                queue = self.connect(&host, client.clone(), "operator").await;
+            }
         }
     }
 
-    fn note(&self, host: &SimHost, what: String) {
+    pub(super) fn note(&self, host: &SimHost, what: String) {
         self.trace.line(self.judge.now(), host.name(), what);
     }
 }
@@ -275,6 +320,6 @@ impl Order {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-use super::Broken;
+use super::{Broken, Careless};
 use crate::faults::Faults;
 use crate::scenario::{Mutant, Options, Report, Scenario};
 
@@ -72,6 +72,20 @@ fn broken_rules_are_noticed() {
         let caught = caught.unwrap_or_else(|| panic!("{broken:?} lives"));
         assert!(caught.message.contains(promise), "{broken:?}: {caught}");
         assert!(caught.replay().ends_with(&format!("--seed {} --scenario queue", caught.seed)));
+    }
+}
+
+/// Each carelessness in a migration, and the promise by which it is noticed.
+const NOTICED_IN_MIGRATIONS: [(Careless, &str); 3] =
+    [(Careless::NeverAsks, "P8: "), (Careless::MovesAtOnce, "P8: "), (Careless::SweepsAtOnce, "P")];
+
+#[test]
+fn careless_migrations_are_noticed() {
+    for (careless, promise) in NOTICED_IN_MIGRATIONS {
+        let options = Options { mutant: Some(Mutant::Careless(careless)), ..Options::default() };
+        let failures = (3..1_503).step_by(5).filter_map(|seed| Scenario::Queue.play(seed, &options).err());
+        let caught = failures.into_iter().find(|failed| failed.message.contains(promise));
+        assert!(caught.is_some(), "{careless:?} lives");
     }
 }
 
