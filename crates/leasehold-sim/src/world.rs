@@ -135,6 +135,12 @@ impl World {
         self.checks.push(Box::new(check));
     }
 
+    /// What goes wrong at present.
+    #[must_use]
+    pub fn faults(&self) -> Faults {
+        self.inner.network.faults()
+    }
+
     /// Other faults from now on.
     pub fn change_faults(&self, change: impl FnOnce(&mut Faults)) {
         let mut faults = self.inner.network.faults();

@@ -2,7 +2,7 @@
 
 use leasehold_core::new_task::Start;
 use leasehold_core::{Error, Kind, NewTask, StoreTime};
-use leasehold_queue::{Queue, QueueConfig};
+use leasehold_queue::{Queue, QueueConfig, UniqueKey};
 use leasehold_store::{Client, Host, HostExt};
 use leasehold_worker::{Context, Polling, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions};
 use serde_json::{Value, json};
@@ -23,6 +23,9 @@ const WORKERS: usize = 3;
 const REST_MAX: Duration = Duration::from_secs(12);
 /// The same while the number of shards is changed: there is to be something left to submit afterwards.
 const LONG_REST_MAX: Duration = Duration::from_secs(40);
+/// Keys that are shared, and how long they last.
+const KEYS: u64 = 4;
+pub(super) const KEY_LIFETIME: Duration = Duration::from_hours(1);
 /// A submit that has to be made again gets a number of its own.
 const AGAIN: u64 = 1_000;
 /// A handler looks around so often.
@@ -32,11 +35,13 @@ const KINDS: [&str; 6] = ["quick", "long", "retries", "fatal", "snoozes", "panic
 /// Everyone, and what they share.
 #[derive(Clone)]
 pub(super) struct Cast {
-    judge: Judge,
-    alarm: Alarm,
+    pub(super) judge: Judge,
+    pub(super) alarm: Alarm,
     trace: Trace,
     lease: Duration,
     migration: Option<Migration>,
+    /// Someone keeps the queue in order, for days.
+    upkeep: bool,
     /// Workers that lease their shards; the others serve all.
     leased: Vec<String>,
     /// What each producer has still to submit, newest last.
@@ -66,6 +71,7 @@ impl Cast {
         world: &World,
         judge: Judge,
         migration: Option<Migration>,
+        upkeep: bool,
         chance: &mut Chance,
     ) -> Self {
         let count = 20 + chance.below(20);
@@ -80,17 +86,12 @@ impl Cast {
         let mut leasing = world.chance("leasing");
         let leased =
             (1..=WORKERS).filter(|_| leasing.happens(3_333)).map(|number| format!("w{number}")).collect();
-        Self { judge, alarm, trace, lease, migration, leased, orders: Arc::new(orders) }
+        Self { judge, alarm, trace, lease, migration, upkeep, leased, orders: Arc::new(orders) }
     }
 
     /// Everyone starts.
     pub(super) fn enter(&self, world: &World) {
-        for number in 0..PRODUCERS {
-            let cast = self.clone();
-            world.actor(&format!("p{}", number + 1), move |host, client| {
-                Box::pin(cast.clone().produce(number, host, client))
-            });
-        }
+        self.enter_producers(world);
         for number in 1..=WORKERS {
             let (cast, name) = (self.clone(), format!("w{number}"));
             let own = name.clone();
@@ -100,6 +101,15 @@ impl Cast {
         world.actor("operator", move |host, client| Box::pin(cast.clone().operate(host, client)));
         if let Some(migration) = &self.migration {
             migration.enter(self, world);
+        }
+    }
+
+    fn enter_producers(&self, world: &World) {
+        for number in 0..PRODUCERS {
+            let cast = self.clone();
+            world.actor(&format!("p{}", number + 1), move |host, client| {
+                Box::pin(cast.clone().produce(number, host, client))
+            });
         }
     }
 
@@ -138,7 +148,7 @@ impl Cast {
             let submit = queue.submit_task(order.task());
             let told = match order.key {
                 None => submit.await,
-                Some(key) => submit.key(format!("key {key}")).await,
+                Some(key) => submit.key(Self::key(key)).await,
             };
             self.note(&host, format!("was told of submit {}: {told:?}", order.number));
             lock(&self.orders[producer]).is_open = false;
@@ -154,8 +164,23 @@ impl Cast {
         }
     }
 
+    fn key(key: u64) -> UniqueKey {
+        UniqueKey { lifetime: KEY_LIFETIME, ..UniqueKey::new(format!("key {key}")) }
+    }
+
+    /// All keys are used once more, by the producers that there were.
+    pub(super) fn submit_again(&self, world: &World) {
+        let mut chance = world.chance("again");
+        for key in 0..KEYS {
+            let order = Order { number: AGAIN * AGAIN + key, ..Order::new(0, &mut chance).with_key(key) };
+            lock(&self.orders[chance.index(PRODUCERS)]).left.push(order);
+            self.judge.again();
+        }
+        self.enter_producers(world);
+    }
+
     /// Whether a client was told that it is of the old layout.
-    fn is_of_old(&self, error: &Error) -> bool {
+    pub(super) fn is_of_old(&self, error: &Error) -> bool {
         self.migration.is_some()
             && error.kind() == Kind::Invalid
             && error.to_string().contains("shard_prefix_len")
@@ -199,6 +224,9 @@ impl Cast {
         let (cast, own) = (self.clone(), host.clone());
         // When nothing goes wrong any more, there is little to see.
         let (look_every, recover_every) = if self.judge.is_calm() { (60, 45) } else { (15, 10) };
+        // Days of renewals would show nothing.
+        let is_for_days = self.judge.is_calm() && self.upkeep;
+        let is_leased = !is_for_days && self.leased.iter().any(|leased| leased == name);
         let polling = Polling { max: Duration::from_secs(look_every), ..Polling::default() };
         let options = WorkerOptions {
             concurrency: 3,
@@ -206,7 +234,7 @@ impl Cast {
             polling,
             drain: Duration::from_secs(8),
             recover_every: Duration::from_secs(recover_every),
-            leasing: self.leased.iter().any(|leased| leased == name).then(ShardLeasing::default),
+            leasing: is_leased.then(ShardLeasing::default),
             ..WorkerOptions::default()
         };
         let worker = Worker::new(queue.clone(), name, None)?.options(options);
@@ -299,7 +327,7 @@ impl Drop for Ends {
 
 impl Order {
     fn new(number: u64, chance: &mut Chance) -> Self {
-        let key = chance.happens(3_000).then(|| chance.below(4));
+        let key = chance.happens(3_000).then(|| chance.below(KEYS));
         // Whoever shares a key wants the same.
         let kind = key.map_or_else(|| chance.index(KINDS.len()), |key| usize::try_from(key).unwrap_or(0));
         let start = match chance.below(3) {
@@ -310,6 +338,11 @@ impl Order {
             chance.happens(2_000).then(|| chance.between(Duration::from_secs(100), Duration::from_mins(4)));
         let timeout_secs = chance.happens(1_500).then(|| 1 + chance.below(20));
         Self { number, key, kind: KINDS[kind], start, expires_in, timeout_secs }
+    }
+
+    /// Whoever shares a key wants the same.
+    fn with_key(self, key: u64) -> Self {
+        Self { key: Some(key), kind: KINDS[usize::try_from(key).unwrap_or(0)], ..self }
     }
 
     fn task(&self) -> NewTask {

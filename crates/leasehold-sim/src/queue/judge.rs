@@ -2,11 +2,13 @@
 
 use leasehold_core::{Error, StoreTime, TaskId};
 use leasehold_queue::Submitted;
+use leasehold_queue::check::Checked;
 use leasehold_worker::Context;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::actors::KEY_LIFETIME;
 use super::checks;
 use super::places::{Became, Layout, Places, Scene, Stand};
 use super::raw::{Pointer, Raw, minute, shard_digits, task_id};
@@ -15,6 +17,9 @@ use crate::executor::{Executor, ProcessId};
 
 /// What two clocks that run at different rates may differ by in one lease.
 const SLACK_MS: i64 = 50;
+
+/// A record of a key was there for at most so long before its producer was told of it.
+const KEY_SLACK: Duration = Duration::from_mins(45);
 
 /// The judge. Clones are the same one.
 #[derive(Clone)]
@@ -36,7 +41,12 @@ struct Case {
     open: BTreeSet<String>,
     pointers: BTreeMap<String, BTreeSet<Pointer>>,
     acknowledged: Vec<TaskId>,
-    by_key: BTreeMap<u64, TaskId>,
+    /// The task of each key, and when it was first told.
+    by_key: BTreeMap<u64, (TaskId, Duration)>,
+    /// When the record of a task's key expires, by the raw record.
+    key_expiries: BTreeMap<String, i64>,
+    /// Tasks that were purged.
+    gone: BTreeSet<String>,
     /// Submits that surely failed.
     failed: BTreeSet<u64>,
     unknown: u64,
@@ -99,6 +109,10 @@ impl Judge {
             let at = (self.now(), now);
             case.place_changed(id, shard_digits(&change.key), stand, at).map_err(wrong)?;
             id.to_owned()
+        } else if change.key.starts_with("unique/") {
+            let record = change.after.as_ref().map(Raw::read).transpose()?;
+            case.key_changed(change.before.as_ref().map(Raw::read).transpose()?, record);
+            return Ok(());
         } else if change.key == "queue.json" {
             let after = change.after.as_ref().ok_or("P1: queue.json is gone")?;
             return case.layout_changed(after, self.now());
@@ -123,13 +137,17 @@ impl Judge {
                     return Err(format!("P8: task {name} was acknowledged where nobody looks"));
                 }
                 case.acknowledged.push(submitted.id);
-                let known = key.map(|key| *case.by_key.entry(key).or_insert(submitted.id));
-                match known {
-                    Some(known) if known != submitted.id => {
-                        Err(format!("one key has two tasks: {known} and {name}"))
-                    }
-                    _ => Ok(()),
+                let Some(key) = key else { return Ok(()) };
+                let (known, at) = *case.by_key.entry(key).or_insert((submitted.id, self.now()));
+                if known == submitted.id {
+                    return Ok(());
                 }
+                case.by_key.insert(key, (submitted.id, self.now()));
+                let is_over = self.now().saturating_sub(at) + KEY_SLACK >= KEY_LIFETIME;
+                if is_over || self.bucket.jumped_at().is_some() {
+                    return Ok(());
+                }
+                Err(format!("one key has two tasks: {known} and {name}"))
             }
             Err(error) if error.outcome_is_unknown() => {
                 case.unknown += 1;
@@ -212,6 +230,25 @@ impl Judge {
         }
     }
 
+    /// What a check may tell: every task is covered at every moment, and nothing makes no sense.
+    pub(super) fn checked(&self, checked: &Checked) -> Judged {
+        if self.sure_ms().is_some() && !(checked.uncovered.is_empty() && checked.corrupt.is_empty()) {
+            return Err(format!("a check has found what is not so: {checked:?}"));
+        }
+        Ok(())
+    }
+
+    /// After two purges a day apart nothing is left of what was there before the first.
+    pub(super) fn is_cleaned_up(&self) -> Judged {
+        let (case, Some(now)) = (self.case(), self.sure_ms()) else { return Ok(()) };
+        let is_old =
+            |task: &&Raw| task.time("created_at").is_some_and(|at| at + 2 * checks::PURGE_GRACE_MS < now);
+        match case.tasks.values().find(is_old) {
+            Some(old) => Err(format!("it should have been purged: {}", old.0)),
+            None => Ok(()),
+        }
+    }
+
     /// What was done; an error if anything is left over.
     pub(super) fn sum_up(&self) -> Result<String, String> {
         let case = self.case();
@@ -235,7 +272,10 @@ impl Judge {
         }
         let (acknowledged, unknown) = (case.acknowledged.len(), case.unknown);
         let (runs, moves) = (case.runs_begun, case.moves);
-        Ok(format!("{acknowledged} acknowledged, {unknown} unknown, {runs} runs, {moves} moves, {counts:?}"))
+        Ok(format!(
+            "{acknowledged} acknowledged, {unknown} unknown, {runs} runs, {moves} moves, {} purged, {counts:?}",
+            case.gone.len()
+        ))
     }
 
     fn case(&self) -> MutexGuard<'_, Case> {
@@ -256,8 +296,9 @@ impl Case {
         let new = match self.places.entry(id.to_owned()).or_default().change(len, stand, &scene)? {
             Became::Same => return Ok(()),
             Became::Gone => {
-                self.tasks.remove(id);
-                return Ok(());
+                self.gone.insert(id.to_owned());
+                let task = self.tasks.remove(id);
+                return task.map_or(Ok(()), |task| checks::deleted(&task, now));
             }
             Became::Changed(new) => {
                 self.moves += u64::from(new.text("shard").len() != len);
@@ -276,6 +317,17 @@ impl Case {
         };
         self.tasks.insert(id.to_owned(), new);
         Ok(())
+    }
+
+    fn key_changed(&mut self, before: Option<Raw>, after: Option<Raw>) {
+        if let Some(before) = before {
+            self.key_expiries.remove(before.text("task_id"));
+        }
+        if let Some(after) = after
+            && let Some(expiry) = after.time("expires_at")
+        {
+            self.key_expiries.insert(after.text("task_id").to_owned(), expiry);
+        }
     }
 
     /// At the switch everything that anyone was told of is where it is to be, and covered there.
@@ -304,11 +356,21 @@ impl Case {
 
     fn task_changed(&mut self, id: &str, new: &Raw, now: Option<i64>) -> Judged {
         match self.tasks.get(id) {
+            None if self.gone.contains(id) && !new.is_tombstone() => {
+                return Err("P3: it was purged, and has come back".into());
+            }
             None => checks::created(new)?,
             Some(old) => checks::changed(old, new, now)?,
         }
         if new.submit().is_some_and(|submit| self.failed.contains(&submit)) && !new.is_tombstone() {
             return Err("its submit surely failed, and yet it is there".into());
+        }
+        if new.status() == "purged"
+            && let (Some(now), Some(expiry)) = (now, self.key_expiries.get(id))
+            && now < expiry + checks::PURGE_GRACE_MS
+            && self.tasks.get(id).is_some_and(|old| old.status() != "purged")
+        {
+            return Err("its key could still be asked for it when it was purged".into());
         }
         let claim = (id.to_owned(), new.number("epoch"));
         if let Some(expiry) = new.time("lease_expires_at") {

@@ -110,3 +110,20 @@ fn an_entry_whose_task_never_came_is_swept() {
 fn an_answer_of_unknown_length_tells_of_no_jump() {
     play(5_681, &Options::default());
 }
+
+/// Whoever took a task in its own shard, or was about to move it, while a check was looking made it tell of a task that no
+/// entry led to.
+#[test]
+fn a_check_does_not_tell_of_what_it_has_missed() {
+    for seed in [28, 38] {
+        play(seed, &Options::default());
+    }
+}
+
+/// Tombstones of submits that were abandoned were kept for ever: they are in no list, and so in no purge.
+#[test]
+fn tombstones_are_purged() {
+    for seed in [5, 25] {
+        play(seed, &Options::default());
+    }
+}
