@@ -4,7 +4,7 @@
 //! such as a backup that was restored in part.
 
 use futures::TryStreamExt;
-use leasehold_core::{Entry, Index, Kind, Result, keys};
+use leasehold_core::{Entry, Index, Kind, Result, TaskId, keys};
 use leasehold_store::Purpose;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,26 +43,18 @@ impl Queue {
         }
         // Entries first: a task that moves in between has then left an entry that was seen.
         let entries = self.all_entries(&mut checked).await?;
-        let mut by_task: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for found in &entries {
-            by_task.entry(found.entry.id).or_default().push(&found.entry);
-        }
-        let mut called_for = BTreeSet::new();
+        let by_task = by_task(&entries);
+        let (mut called_for, mut suspects) = (BTreeSet::new(), Vec::new());
         let mut keys = std::pin::pin!(self.task_keys());
         while let Some(key) = keys.try_next().await? {
             let Some(loaded) = self.checked_task(&key, &mut checked).await? else { continue };
             let Some(entry) = loaded.task.entry() else { continue };
-            let is_covered =
-                by_task.get(&entry.id).is_some_and(|met| met.iter().any(|met| covers(met, &entry)));
-            if !is_covered && self.is_uncovered(&loaded, &entry).await? {
-                checked.uncovered.push(key);
-                if repair {
-                    self.put_entry(Purpose::Admin, &entry).await?;
-                    checked.repaired += 1;
-                }
+            called_for.insert(entry.clone());
+            if !is_led_to(&loaded, &entry, &by_task) {
+                suspects.push((key, loaded, entry));
             }
-            called_for.insert(entry);
         }
+        self.check_suspects(suspects, repair, &mut checked).await?;
         for found in entries.iter().filter(|found| !called_for.contains(&found.entry)) {
             checked.dangling.push(found.entry.key());
             if repair && matches!(self.sweep(found).await?, Swept::Removed | Swept::Moved(_)) {
@@ -72,7 +64,33 @@ impl Queue {
         Ok(checked)
     }
 
-    /// Looks again: a task may have moved, and its entries with it, since the entries were listed.
+    /// Looks again: a task may be found by an entry that was written after the entries were listed.
+    async fn check_suspects(
+        &self,
+        suspects: Vec<(String, Loaded, Entry)>,
+        repair: bool,
+        checked: &mut Checked,
+    ) -> Result<()> {
+        if suspects.is_empty() {
+            return Ok(());
+        }
+        let entries = self.all_entries(&mut Checked::default()).await?;
+        let by_task = by_task(&entries);
+        for (key, loaded, entry) in suspects {
+            if is_led_to(&loaded, &entry, &by_task) || !self.is_uncovered(&loaded, &entry).await? {
+                continue;
+            }
+            checked.uncovered.push(key);
+            if repair {
+                self.put_entry(Purpose::Admin, &entry).await?;
+                checked.repaired += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at one task again: it may have moved, and its entries with it, since the entries were listed. Whoever removes
+    /// an entry has written the called-for one before.
     pub(crate) async fn is_uncovered(&self, loaded: &Loaded, entry: &Entry) -> Result<bool> {
         if self.client.get(Purpose::Admin, &entry.key()).await?.is_some() {
             return Ok(false);
@@ -116,4 +134,24 @@ impl Queue {
 /// before its minute, and some of them look at its shard only.
 pub(crate) fn covers(met: &Entry, called_for: &Entry) -> bool {
     met.shard == called_for.shard && met.rev <= called_for.rev && met.bucket <= called_for.bucket
+}
+
+type ByTask<'a> = BTreeMap<TaskId, Vec<&'a Entry>>;
+
+fn by_task(entries: &[Found]) -> ByTask<'_> {
+    let mut by_task = ByTask::new();
+    for found in entries {
+        by_task.entry(found.entry.id).or_default().push(&found.entry);
+    }
+    by_task
+}
+
+/// Whether one of these entries leads to a task. To one that is on its way between two shards, the entry that it had does,
+/// by its mark.
+fn is_led_to(loaded: &Loaded, called_for: &Entry, by_task: &ByTask) -> bool {
+    let leads = |met: &Entry| {
+        let in_place = Entry { shard: called_for.shard.clone(), ..met.clone() };
+        covers(if loaded.is_in_mark() { &in_place } else { met }, called_for)
+    };
+    by_task.get(&called_for.id).is_some_and(|met| met.iter().any(|met| leads(met)))
 }

@@ -69,12 +69,12 @@ impl Queue {
             let key = mark.key();
             let Some(object) = self.client.get(purpose, &key).await? else {
                 // No version fits it, so nothing can be written on its condition; whoever tries reads again.
-                return Ok(Some(in_mark(mark)));
+                return Ok(Some(Loaded::in_mark(mark)));
             };
             match Place::read(&key, object)? {
                 Place::Here(loaded) => return Ok(Some(loaded)),
                 Place::Elsewhere(next) if next.task.rev > mark.task.rev => mark = next,
-                Place::Elsewhere(_) => return Ok(Some(in_mark(mark))),
+                Place::Elsewhere(_) => return Ok(Some(Loaded::in_mark(mark))),
             }
         }
         Err(restless(&mark.task.id))
@@ -143,11 +143,6 @@ impl Queue {
 fn landing(mark: &Mark, body: &Bytes) -> Decision<Option<Place>> {
     let first = mark.task.entry().map(|entry| entry.key());
     Decision::Write { body: body.clone(), ours: Box::new(|_| false), first, result: None }
-}
-
-fn in_mark(mark: Mark) -> Loaded {
-    let body = Bytes::from(record::write(&mark.task));
-    Loaded { task: mark.task, version: leasehold_store::Version::new("in a mark"), body }
 }
 
 pub(crate) fn restless(id: &TaskId) -> Error {

@@ -68,16 +68,17 @@ impl Queue {
     /// Lists tasks, shard by shard, as they are read. What cannot be read as a task comes as an error of kind corrupt,
     /// and the list goes on.
     pub fn list(&self, filter: Filter) -> impl Stream<Item = Result<Task>> + Send + '_ {
+        self.records().try_filter(move |task| {
+            let is_wanted = filter.fits(task);
+            async move { is_wanted }
+        })
+    }
+
+    /// The same with the tombstones of submits that were abandoned: everything that stands there as a task.
+    pub(crate) fn records(&self) -> impl Stream<Item = Result<Task>> + Send + '_ {
         let reads = self.task_keys().map_ok(move |key| async move { self.load_listed(&key).await });
         let loaded = reads.try_buffered(READS_AT_ONCE);
-        loaded.filter_map(move |loaded| {
-            let kept = match loaded {
-                Ok(Some(loaded)) if filter.fits(&loaded.task) => Some(Ok(loaded.task)),
-                Ok(_) => None,
-                Err(error) => Some(Err(error)),
-            };
-            async move { kept }
-        })
+        loaded.filter_map(|loaded| async { loaded.map(|found| found.map(|found| found.task)).transpose() })
     }
 
     /// Reads the task at a key that was listed. One that has moved comes with the key where it is now.

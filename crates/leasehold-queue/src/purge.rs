@@ -11,7 +11,6 @@ use serde::Serialize;
 use std::time::Duration;
 
 use crate::connect::Queue;
-use crate::inspect::Filter;
 use crate::layout::Intent;
 use crate::tasks::{Loaded, Moved};
 
@@ -53,7 +52,8 @@ impl Queue {
     /// Applies the retention to every task.
     pub async fn purge_all(&self, retention: &Retention) -> Result<PurgedAll> {
         let mut purged = PurgedAll::default();
-        let mut tasks = std::pin::pin!(self.list(Filter::default()));
+        // Tombstones, too: what they fence off was sent long ago.
+        let mut tasks = std::pin::pin!(self.records());
         while let Some(task) = tasks.next().await {
             let became = match task {
                 Ok(task) => self.purge(&task, retention).await?,

@@ -10,6 +10,9 @@ use crate::connect::Queue;
 use crate::follow::{MARKS_MAX, restless};
 use crate::layout::Intent;
 
+/// In the place of a version, for what has none of its own: no store gives such a one.
+const IN_MARK: &str = "in a mark";
+
 /// A task as it was read or written, with the version for the next condition.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Loaded {
@@ -46,6 +49,16 @@ pub(crate) enum Place {
 impl Loaded {
     pub(crate) fn object(&self) -> Object {
         Object { body: self.body.clone(), version: self.version.clone() }
+    }
+
+    /// The task of a mark, which stands nowhere else yet.
+    pub(crate) fn in_mark(mark: Mark) -> Self {
+        let body = Bytes::from(record::write(&mark.task));
+        Self { task: mark.task, version: Version::new(IN_MARK), body }
+    }
+
+    pub(crate) fn is_in_mark(&self) -> bool {
+        self.version.as_str() == IN_MARK
     }
 }
 

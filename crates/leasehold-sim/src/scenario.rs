@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::counters;
 use crate::failed::Failed;
 use crate::faults::Faults;
-use crate::queue::{self, Broken};
+use crate::queue::{self, Broken, Careless};
 use crate::shards;
 use crate::world::World;
 
@@ -29,6 +29,8 @@ pub enum Mutant {
     ForgetsHistory,
     /// A store that breaks a rule of the queue behind its back.
     Broken(Broken),
+    /// Someone does not wait, or does not ask again, where the number of shards is changed.
+    Careless(Careless),
 }
 
 /// How to play it.

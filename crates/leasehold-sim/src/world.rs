@@ -135,6 +135,19 @@ impl World {
         self.checks.push(Box::new(check));
     }
 
+    /// What goes wrong at present.
+    #[must_use]
+    pub fn faults(&self) -> Faults {
+        self.inner.network.faults()
+    }
+
+    /// Other faults from now on.
+    pub fn change_faults(&self, change: impl FnOnce(&mut Faults)) {
+        let mut faults = self.inner.network.faults();
+        change(&mut faults);
+        self.inner.network.set_faults(faults);
+    }
+
     /// No new fault from this moment on; what is on its way still comes.
     pub fn stop_faults_at(&self, at: Duration) {
         let (executor, network) = (self.inner.executor.clone(), self.inner.network.clone());
@@ -225,6 +238,12 @@ impl World {
     #[must_use]
     pub fn executor(&self) -> &Executor {
         &self.inner.executor
+    }
+
+    /// What this world follows from.
+    #[must_use]
+    pub fn seed(&self) -> u64 {
+        self.inner.seed
     }
 
     /// Chance for a scenario's own choices.

@@ -135,7 +135,7 @@ pub(crate) async fn audit(queue: &Queue) -> Audit {
     }
 }
 
-fn audit_task(task: &Value) {
+pub(crate) fn audit_task(task: &Value) {
     let history = task["history"].as_array().unwrap();
     assert_eq!(task["status"], "completed", "{task}");
     let count = |event: &str| history.iter().filter(|change| change["event"] == event).count();

@@ -1,6 +1,8 @@
 //! Runs the command line and shows everything it says.
 
 pub(crate) mod crashes;
+pub(crate) mod live;
+pub(crate) mod migrating;
 pub(crate) mod sharing;
 
 use std::fmt::Write;

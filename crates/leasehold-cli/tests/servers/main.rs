@@ -7,4 +7,5 @@ mod common;
 mod crashes;
 mod doctor;
 mod late_submits;
+mod migrate;
 mod sharing;

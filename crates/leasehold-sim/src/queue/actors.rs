@@ -1,8 +1,8 @@
 //! Producers, workers and an operator, with all that they do.
 
 use leasehold_core::new_task::Start;
-use leasehold_core::{NewTask, StoreTime};
-use leasehold_queue::{Queue, QueueConfig};
+use leasehold_core::{Error, Kind, NewTask, StoreTime};
+use leasehold_queue::{Queue, QueueConfig, UniqueKey};
 use leasehold_store::{Client, Host, HostExt};
 use leasehold_worker::{Context, Polling, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions};
 use serde_json::{Value, json};
@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::judge::Judge;
+use super::migration::Migration;
 use crate::alarm::Alarm;
 use crate::chance::Chance;
 use crate::host::SimHost;
@@ -20,6 +21,13 @@ const PRODUCERS: usize = 2;
 const WORKERS: usize = 3;
 /// Longest rest between two submits.
 const REST_MAX: Duration = Duration::from_secs(12);
+/// The same while the number of shards is changed: there is to be something left to submit afterwards.
+const LONG_REST_MAX: Duration = Duration::from_secs(40);
+/// Keys that are shared, and how long they last.
+const KEYS: u64 = 4;
+pub(super) const KEY_LIFETIME: Duration = Duration::from_hours(1);
+/// A submit that has to be made again gets a number of its own.
+const AGAIN: u64 = 1_000;
 /// A handler looks around so often.
 const SLICE: Duration = Duration::from_secs(1);
 const KINDS: [&str; 6] = ["quick", "long", "retries", "fatal", "snoozes", "panics"];
@@ -27,10 +35,13 @@ const KINDS: [&str; 6] = ["quick", "long", "retries", "fatal", "snoozes", "panic
 /// Everyone, and what they share.
 #[derive(Clone)]
 pub(super) struct Cast {
-    judge: Judge,
-    alarm: Alarm,
+    pub(super) judge: Judge,
+    pub(super) alarm: Alarm,
     trace: Trace,
     lease: Duration,
+    migration: Option<Migration>,
+    /// Someone keeps the queue in order, for days.
+    upkeep: bool,
     /// Workers that lease their shards; the others serve all.
     leased: Vec<String>,
     /// What each producer has still to submit, newest last.
@@ -56,7 +67,13 @@ struct Order {
 }
 
 impl Cast {
-    pub(super) fn new(world: &World, judge: Judge, chance: &mut Chance) -> Self {
+    pub(super) fn new(
+        world: &World,
+        judge: Judge,
+        migration: Option<Migration>,
+        upkeep: bool,
+        chance: &mut Chance,
+    ) -> Self {
         let count = 20 + chance.below(20);
         judge.expect(usize::try_from(count).unwrap_or(0));
         let orders: [Mutex<Orders>; PRODUCERS] = Default::default();
@@ -69,17 +86,12 @@ impl Cast {
         let mut leasing = world.chance("leasing");
         let leased =
             (1..=WORKERS).filter(|_| leasing.happens(3_333)).map(|number| format!("w{number}")).collect();
-        Self { judge, alarm, trace, lease, leased, orders: Arc::new(orders) }
+        Self { judge, alarm, trace, lease, migration, upkeep, leased, orders: Arc::new(orders) }
     }
 
     /// Everyone starts.
     pub(super) fn enter(&self, world: &World) {
-        for number in 0..PRODUCERS {
-            let cast = self.clone();
-            world.actor(&format!("p{}", number + 1), move |host, client| {
-                Box::pin(cast.clone().produce(number, host, client))
-            });
-        }
+        self.enter_producers(world);
         for number in 1..=WORKERS {
             let (cast, name) = (self.clone(), format!("w{number}"));
             let own = name.clone();
@@ -87,14 +99,33 @@ impl Cast {
         }
         let cast = self.clone();
         world.actor("operator", move |host, client| Box::pin(cast.clone().operate(host, client)));
+        if let Some(migration) = &self.migration {
+            migration.enter(self, world);
+        }
     }
 
-    async fn connect(&self, host: &SimHost, client: Client, by: &str) -> Queue {
+    fn enter_producers(&self, world: &World) {
+        for number in 0..PRODUCERS {
+            let cast = self.clone();
+            world.actor(&format!("p{}", number + 1), move |host, client| {
+                Box::pin(cast.clone().produce(number, host, client))
+            });
+        }
+    }
+
+    pub(super) async fn connect(&self, host: &SimHost, client: Client, by: &str) -> Queue {
+        let usual = QueueConfig { shard_prefix_len: 1, ..QueueConfig::default() };
+        let mut config = self.migration.as_ref().map_or(usual, Migration::config);
+        by.clone_into(&mut config.by);
         loop {
-            let config = QueueConfig { by: by.to_owned(), shard_prefix_len: 1, ..QueueConfig::default() };
-            match Queue::with_config(client.clone(), config).await {
+            match Queue::with_config(client.clone(), config.clone()).await {
                 Ok(queue) => return queue,
-                Err(error) => self.note(host, format!("cannot connect: {error}")),
+                Err(error) => {
+                    self.note(host, format!("cannot connect: {error}"));
+                    if self.is_of_old(&error) {
+                        config.shard_prefix_len = QueueConfig::AS_FOUND;
+                    }
+                }
             }
             host.sleep(SLICE).await;
         }
@@ -104,9 +135,10 @@ impl Cast {
         if std::mem::take(&mut lock(&self.orders[producer]).is_open) {
             self.judge.cut();
         }
-        let queue = self.connect(&host, client, "producer").await;
+        let mut queue = self.connect(&host, client.clone(), "producer").await;
+        let rest_max = if self.migration.is_some() { LONG_REST_MAX } else { REST_MAX };
         loop {
-            host.sleep(host.random_below(REST_MAX)).await;
+            host.sleep(host.random_below(rest_max)).await;
             let order = {
                 let mut orders = lock(&self.orders[producer]);
                 let Some(order) = orders.left.pop() else { return };
@@ -116,16 +148,46 @@ impl Cast {
             let submit = queue.submit_task(order.task());
             let told = match order.key {
                 None => submit.await,
-                Some(key) => submit.key(format!("key {key}")).await,
+                Some(key) => submit.key(Self::key(key)).await,
             };
             self.note(&host, format!("was told of submit {}: {told:?}", order.number));
             lock(&self.orders[producer]).is_open = false;
             self.alarm.check(self.judge.told(order.number, order.key, &told));
+            let Err(error) = told else { continue };
+            if self.migration.is_some() && !error.outcome_is_unknown() {
+                self.judge.again();
+                lock(&self.orders[producer]).left.push(Order { number: order.number + AGAIN, ..order });
+            }
+            if self.is_of_old(&error) {
+                queue = self.connect(&host, client.clone(), "producer").await;
+            }
         }
     }
 
+    fn key(key: u64) -> UniqueKey {
+        UniqueKey { lifetime: KEY_LIFETIME, ..UniqueKey::new(format!("key {key}")) }
+    }
+
+    /// All keys are used once more, by the producers that there were.
+    pub(super) fn submit_again(&self, world: &World) {
+        let mut chance = world.chance("again");
+        for key in 0..KEYS {
+            let order = Order { number: AGAIN * AGAIN + key, ..Order::new(0, &mut chance).with_key(key) };
+            lock(&self.orders[chance.index(PRODUCERS)]).left.push(order);
+            self.judge.again();
+        }
+        self.enter_producers(world);
+    }
+
+    /// Whether a client was told that it is of the old layout.
+    pub(super) fn is_of_old(&self, error: &Error) -> bool {
+        self.migration.is_some()
+            && error.kind() == Kind::Invalid
+            && error.to_string().contains("shard_prefix_len")
+    }
+
     async fn work(self, name: String, host: Arc<SimHost>, client: Client) {
-        let queue = self.connect(&host, client, &name).await;
+        let mut queue = self.connect(&host, client.clone(), &name).await;
         loop {
             let shutdown = Shutdown::default();
             let is_last = self.judge.is_calm() && name == "w1";
@@ -140,10 +202,15 @@ impl Cast {
                     if aborts { stop.abort() } else { stop.drain() }
                 }))
             });
-            if let Err(error) = self.run_worker(&queue, &name, &host, shutdown).await {
-                self.alarm.raise(format!("{name} ended: {error}"));
-            }
+            let ran = self.run_worker(&queue, &name, &host, shutdown).await;
             drop(stopping);
+            match ran {
+                Ok(()) => {}
+                Err(error) if self.is_of_old(&error) => {
+                    queue = self.connect(&host, client.clone(), &name).await;
+                }
+                Err(error) => self.alarm.raise(format!("{name} ended: {error}")),
+            }
         }
     }
 
@@ -157,6 +224,9 @@ impl Cast {
         let (cast, own) = (self.clone(), host.clone());
         // When nothing goes wrong any more, there is little to see.
         let (look_every, recover_every) = if self.judge.is_calm() { (60, 45) } else { (15, 10) };
+        // Days of renewals would show nothing.
+        let is_for_days = self.judge.is_calm() && self.upkeep;
+        let is_leased = !is_for_days && self.leased.iter().any(|leased| leased == name);
         let polling = Polling { max: Duration::from_secs(look_every), ..Polling::default() };
         let options = WorkerOptions {
             concurrency: 3,
@@ -164,7 +234,7 @@ impl Cast {
             polling,
             drain: Duration::from_secs(8),
             recover_every: Duration::from_secs(recover_every),
-            leasing: self.leased.iter().any(|leased| leased == name).then(ShardLeasing::default),
+            leasing: is_leased.then(ShardLeasing::default),
             ..WorkerOptions::default()
         };
         let worker = Worker::new(queue.clone(), name, None)?.options(options);
@@ -209,7 +279,7 @@ impl Cast {
     }
 
     async fn operate(self, host: Arc<SimHost>, client: Client) {
-        let queue = self.connect(&host, client, "operator").await;
+        let mut queue = self.connect(&host, client.clone(), "operator").await;
         while !self.judge.is_calm() {
             host.sleep(host.random_below(REST_MAX)).await;
             let known = self.judge.acknowledged();
@@ -228,10 +298,13 @@ impl Cast {
             };
             let done = done.map(|done| format!("{done:?}").chars().take(60).collect::<String>());
             self.note(&host, format!("did {what} to {id}: {done:?}"));
+            if done.is_err_and(|error| self.is_of_old(&error)) {
+                queue = self.connect(&host, client.clone(), "operator").await;
+            }
         }
     }
 
-    fn note(&self, host: &SimHost, what: String) {
+    pub(super) fn note(&self, host: &SimHost, what: String) {
         self.trace.line(self.judge.now(), host.name(), what);
     }
 }
@@ -254,7 +327,7 @@ impl Drop for Ends {
 
 impl Order {
     fn new(number: u64, chance: &mut Chance) -> Self {
-        let key = chance.happens(3_000).then(|| chance.below(4));
+        let key = chance.happens(3_000).then(|| chance.below(KEYS));
         // Whoever shares a key wants the same.
         let kind = key.map_or_else(|| chance.index(KINDS.len()), |key| usize::try_from(key).unwrap_or(0));
         let start = match chance.below(3) {
@@ -267,6 +340,11 @@ impl Order {
         Self { number, key, kind: KINDS[kind], start, expires_in, timeout_secs }
     }
 
+    /// Whoever shares a key wants the same.
+    fn with_key(self, key: u64) -> Self {
+        Self { key: Some(key), kind: KINDS[usize::try_from(key).unwrap_or(0)], ..self }
+    }
+
     fn task(&self) -> NewTask {
         let input = self.key.map_or_else(|| json!({ "submit": self.number }), |key| json!({ "key": key }));
         let mut task = NewTask::new(self.kind, input).expect("the kinds are good names");
@@ -275,6 +353,6 @@ impl Order {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

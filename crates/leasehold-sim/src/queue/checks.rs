@@ -5,6 +5,18 @@ use super::raw::Raw;
 /// What ends a claim by its holder.
 const SETTLEMENTS: [&str; 5] = ["complete", "fail", "snooze", "release", "stop"];
 
+/// No task is purged so soon after it was made, nor deleted so soon after it was purged.
+pub(super) const PURGE_GRACE_MS: i64 = 24 * 3_600_000;
+
+/// Looks at a record that was deleted.
+pub(super) fn deleted(old: &Raw, now: Option<i64>) -> Result<(), String> {
+    let is_early = |now: i64| old.time("finished_at").is_none_or(|at| now < at + PURGE_GRACE_MS);
+    if old.status() != "purged" || now.is_some_and(is_early) {
+        return Err(format!("P1: it was deleted as {}", old.0));
+    }
+    Ok(())
+}
+
 /// Looks at a new record.
 pub(super) fn created(new: &Raw) -> Result<(), String> {
     let fits = new.number("rev") == 1 && new.number("epoch") == 0 && new.history().len() == 1;
@@ -54,8 +66,15 @@ pub(super) fn changed(old: &Raw, new: &Raw, now: Option<i64>) -> Result<(), Stri
     if name == "expire" && now.is_some_and(|now| old.time("expires_at").is_none_or(|at| now <= at)) {
         return Err(format!("it has expired before {}", old.text("expires_at")));
     }
+    if name == "purge" {
+        let is_early = |now: i64| old.time("created_at").is_none_or(|at| now < at + PURGE_GRACE_MS);
+        if !old.is_final() || from == "purged" || to != "purged" || now.is_some_and(is_early) {
+            return Err(format!("P1: it was purged while {from}"));
+        }
+        return Ok(());
+    }
     let leaves_final = old.is_final() && from != to;
-    if leaves_final && (name != "retry" || from == "completed" || old.is_tombstone()) {
+    if leaves_final && (from == "purged" || name != "retry" || from == "completed" || old.is_tombstone()) {
         return Err(format!("P3: it went from {from} to {to} by `{name}`"));
     }
     Ok(())

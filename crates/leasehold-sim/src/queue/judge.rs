@@ -2,18 +2,24 @@
 
 use leasehold_core::{Error, StoreTime, TaskId};
 use leasehold_queue::Submitted;
+use leasehold_queue::check::Checked;
 use leasehold_worker::Context;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::actors::KEY_LIFETIME;
 use super::checks;
-use super::raw::{Pointer, Raw, minute, task_id};
-use crate::bucket::{Change, SimBucket};
+use super::places::{Became, Layout, Places, Scene, Stand};
+use super::raw::{Pointer, Raw, minute, shard_digits, task_id};
+use crate::bucket::{Change, SimBucket, Stored};
 use crate::executor::{Executor, ProcessId};
 
 /// What two clocks that run at different rates may differ by in one lease.
 const SLACK_MS: i64 = 50;
+
+/// A record of a key was there for at most so long before its producer was told of it.
+const KEY_SLACK: Duration = Duration::from_mins(45);
 
 /// The judge. Clones are the same one.
 #[derive(Clone)]
@@ -27,11 +33,20 @@ pub(super) struct Judge {
 #[derive(Default)]
 struct Case {
     tasks: BTreeMap<String, Raw>,
+    /// Where each of them stands.
+    places: BTreeMap<String, Places>,
+    layout: Layout,
+    moves: u64,
     /// Tasks that are not final.
     open: BTreeSet<String>,
     pointers: BTreeMap<String, BTreeSet<Pointer>>,
     acknowledged: Vec<TaskId>,
-    by_key: BTreeMap<u64, TaskId>,
+    /// The task of each key, and when it was first told.
+    by_key: BTreeMap<u64, (TaskId, Duration)>,
+    /// When the record of a task's key expires, by the raw record.
+    key_expiries: BTreeMap<String, i64>,
+    /// Tasks that were purged.
+    gone: BTreeSet<String>,
     /// Submits that surely failed.
     failed: BTreeSet<u64>,
     unknown: u64,
@@ -89,16 +104,18 @@ impl Judge {
             };
             id
         } else if let Some(id) = task_id(&change.key) {
-            let after = change.after.as_ref().ok_or_else(|| format!("P1: task {id} is gone"))?;
-            let new = Raw::read(after).map_err(|why| format!("task {id}: {why}"))?;
-            case.task_changed(id, &new, now).map_err(|why| format!("task {id}: {why}"))?;
-            if new.is_final() {
-                case.open.remove(id)
-            } else {
-                case.open.insert(id.to_owned())
-            };
-            case.tasks.insert(id.to_owned(), new);
+            let wrong = |why| format!("task {id}: {why}");
+            let stand = change.after.as_ref().map(Stand::read).transpose().map_err(wrong)?;
+            let at = (self.now(), now);
+            case.place_changed(id, shard_digits(&change.key), stand, at).map_err(wrong)?;
             id.to_owned()
+        } else if change.key.starts_with("unique/") {
+            let record = change.after.as_ref().map(Raw::read).transpose()?;
+            case.key_changed(change.before.as_ref().map(Raw::read).transpose()?, record);
+            return Ok(());
+        } else if change.key == "queue.json" {
+            let after = change.after.as_ref().ok_or("P1: queue.json is gone")?;
+            return case.layout_changed(after, self.now());
         } else {
             return Ok(());
         };
@@ -115,14 +132,22 @@ impl Judge {
                 if case.tasks.get(&name).is_none_or(Raw::is_tombstone) {
                     return Err(format!("P1: task {name} was acknowledged, but is not there"));
                 }
-                case.acknowledged.push(submitted.id);
-                let known = key.map(|key| *case.by_key.entry(key).or_insert(submitted.id));
-                match known {
-                    Some(known) if known != submitted.id => {
-                        Err(format!("one key has two tasks: {known} and {name}"))
-                    }
-                    _ => Ok(()),
+                let len = case.layout.len;
+                if !case.places.get(&name).is_some_and(|places| places.is_at(len)) && case.layout.is_quiet() {
+                    return Err(format!("P8: task {name} was acknowledged where nobody looks"));
                 }
+                case.acknowledged.push(submitted.id);
+                let Some(key) = key else { return Ok(()) };
+                let (known, at) = *case.by_key.entry(key).or_insert((submitted.id, self.now()));
+                if known == submitted.id {
+                    return Ok(());
+                }
+                case.by_key.insert(key, (submitted.id, self.now()));
+                let is_over = self.now().saturating_sub(at) + KEY_SLACK >= KEY_LIFETIME;
+                if is_over || self.bucket.jumped_at().is_some() {
+                    return Ok(());
+                }
+                Err(format!("one key has two tasks: {known} and {name}"))
             }
             Err(error) if error.outcome_is_unknown() => {
                 case.unknown += 1;
@@ -145,6 +170,11 @@ impl Judge {
         let mut case = self.case();
         case.producing -= 1;
         case.unknown += 1;
+    }
+
+    /// A submit is to be made again.
+    pub(super) fn again(&self) {
+        self.case().producing += 1;
     }
 
     pub(super) fn acknowledged(&self) -> Vec<TaskId> {
@@ -195,26 +225,57 @@ impl Judge {
     pub(super) fn is_at_rest(&self) -> bool {
         self.is_calm() && {
             let case = self.case();
-            case.producing == 0 && case.open.is_empty()
+            let jumped = self.bucket.jumped_at().is_some();
+            case.producing == 0 && case.open.iter().all(|id| jumped && case.is_left_behind(id))
+        }
+    }
+
+    /// What a check may tell: every task is covered at every moment, and nothing makes no sense.
+    pub(super) fn checked(&self, checked: &Checked) -> Judged {
+        if self.sure_ms().is_some() && !(checked.uncovered.is_empty() && checked.corrupt.is_empty()) {
+            return Err(format!("a check has found what is not so: {checked:?}"));
+        }
+        Ok(())
+    }
+
+    /// After two purges a day apart nothing is left of what was there before the first.
+    pub(super) fn is_cleaned_up(&self) -> Judged {
+        let (case, Some(now)) = (self.case(), self.sure_ms()) else { return Ok(()) };
+        let is_old =
+            |task: &&Raw| task.time("created_at").is_some_and(|at| at + 2 * checks::PURGE_GRACE_MS < now);
+        match case.tasks.values().find(is_old) {
+            Some(old) => Err(format!("it should have been purged: {}", old.0)),
+            None => Ok(()),
         }
     }
 
     /// What was done; an error if anything is left over.
     pub(super) fn sum_up(&self) -> Result<String, String> {
         let case = self.case();
-        if let Some(task) = case.tasks.values().find(|task| !task.is_final()) {
+        let jumped = self.bucket.jumped_at().is_some();
+        let is_open = |(id, task): &(&String, &Raw)| !(task.is_final() || jumped && case.is_left_behind(id));
+        if let Some((_, task)) = case.tasks.iter().find(is_open) {
             return Err(format!("not at rest: {}", task.0));
         }
         let left: Vec<_> = case.pointers.values().flatten().collect();
-        if self.bucket.jumped_at().is_none() && !left.is_empty() {
+        if !jumped && !left.is_empty() {
             return Err(format!("P9: entries are left over: {left:?}"));
+        }
+        if let Some((id, places)) = case.places.iter().find(|(_, places)| places.is_beside(case.layout.len))
+            && !jumped
+        {
+            return Err(format!("P8: something of task {id} is left over: {places:?}"));
         }
         let mut counts = BTreeMap::<&str, u32>::new();
         for task in case.tasks.values() {
             *counts.entry(if task.is_tombstone() { "abandoned" } else { task.status() }).or_default() += 1;
         }
         let (acknowledged, unknown) = (case.acknowledged.len(), case.unknown);
-        Ok(format!("{acknowledged} acknowledged, {unknown} unknown, {} runs, {counts:?}", case.runs_begun))
+        let (runs, moves) = (case.runs_begun, case.moves);
+        Ok(format!(
+            "{acknowledged} acknowledged, {unknown} unknown, {runs} runs, {moves} moves, {} purged, {counts:?}",
+            case.gone.len()
+        ))
     }
 
     fn case(&self) -> MutexGuard<'_, Case> {
@@ -223,13 +284,93 @@ impl Judge {
 }
 
 impl Case {
+    fn place_changed(
+        &mut self,
+        id: &str,
+        len: usize,
+        stand: Option<Stand>,
+        (at, now): (Duration, Option<i64>),
+    ) -> Judged {
+        let (layout, jumped, task) = (&self.layout, now.is_none(), self.tasks.get(id));
+        let scene = Scene { layout, now: at, jumped, task };
+        let new = match self.places.entry(id.to_owned()).or_default().change(len, stand, &scene)? {
+            Became::Same => return Ok(()),
+            Became::Gone => {
+                self.gone.insert(id.to_owned());
+                let task = self.tasks.remove(id);
+                return task.map_or(Ok(()), |task| checks::deleted(&task, now));
+            }
+            Became::Changed(new) => {
+                self.moves += u64::from(new.text("shard").len() != len);
+                new
+            }
+            Became::Stray(new) => {
+                self.tasks.remove(id);
+                new
+            }
+        };
+        self.task_changed(id, &new, now)?;
+        if new.is_final() {
+            self.open.remove(id)
+        } else {
+            self.open.insert(id.to_owned())
+        };
+        self.tasks.insert(id.to_owned(), new);
+        Ok(())
+    }
+
+    fn key_changed(&mut self, before: Option<Raw>, after: Option<Raw>) {
+        if let Some(before) = before {
+            self.key_expiries.remove(before.text("task_id"));
+        }
+        if let Some(after) = after
+            && let Some(expiry) = after.time("expires_at")
+        {
+            self.key_expiries.insert(after.text("task_id").to_owned(), expiry);
+        }
+    }
+
+    /// At the switch everything that anyone was told of is where it is to be, and covered there.
+    fn layout_changed(&mut self, after: &Stored, at: Duration) -> Judged {
+        if !self.layout.change(after, at)? {
+            return Ok(());
+        }
+        let len = self.layout.len;
+        for (id, places) in &self.places {
+            if let Some(left) = places.left_by_switch(len) {
+                return Err(format!("P8: task {id} was left behind at the switch: {}", left.0));
+            }
+            self.covered(id, None)?;
+        }
+        let is_there = |id: &TaskId| self.places.get(&id.to_string()).is_some_and(|places| places.is_at(len));
+        match self.acknowledged.iter().find(|id| !is_there(id)) {
+            Some(id) => Err(format!("P8: task {id} was acknowledged, and is not there after the switch")),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a task stands where no migration looks any more.
+    fn is_left_behind(&self, id: &str) -> bool {
+        self.places.get(id).is_some_and(|places| !places.is_at(self.layout.len))
+    }
+
     fn task_changed(&mut self, id: &str, new: &Raw, now: Option<i64>) -> Judged {
         match self.tasks.get(id) {
+            None if self.gone.contains(id) && !new.is_tombstone() => {
+                return Err("P3: it was purged, and has come back".into());
+            }
             None => checks::created(new)?,
             Some(old) => checks::changed(old, new, now)?,
         }
         if new.submit().is_some_and(|submit| self.failed.contains(&submit)) && !new.is_tombstone() {
             return Err("its submit surely failed, and yet it is there".into());
+        }
+        if new.status() == "purged"
+            && let (Some(now), Some(expiry)) = (now, self.key_expiries.get(id))
+            && now < expiry + checks::PURGE_GRACE_MS
+            && self.tasks.get(id).is_some_and(|old| old.status() != "purged")
+        {
+            return Err("its key could still be asked for it when it was purged".into());
         }
         let claim = (id.to_owned(), new.number("epoch"));
         if let Some(expiry) = new.time("lease_expires_at") {
@@ -254,7 +395,10 @@ impl Case {
             .and_then(|now| minute(&StoreTime::from_millis(now).to_string()))
             .map(|now| now.max(due.clone()));
         let is_found = |pointer: &Pointer| by.as_ref().is_none_or(|by| pointer.minute <= *by);
-        let covers = |pointer: &Pointer| pointer.rev <= rev && is_found(pointer);
+        // Some look at its shard only; while it is on its way, the entry that it had still leads to it.
+        let stands = self.places.get(id).is_some_and(|places| places.has(task));
+        let is_seen = |pointer: &Pointer| !stands || pointer.shard == task.text("shard");
+        let covers = |pointer: &Pointer| pointer.rev <= rev && is_found(pointer) && is_seen(pointer);
         if pointers.is_some_and(|pointers| pointers.iter().any(covers)) {
             return Ok(());
         }

@@ -65,9 +65,10 @@ pub(super) fn minute(time: &str) -> Option<String> {
     Some(format!("{}{}{}-{}{}", date.0, date.1, date.2, clock.0, clock.1))
 }
 
-/// An index entry: the task, its revision and its minute.
+/// An index entry: the shard, the task, its revision and its minute.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Pointer {
+    pub(super) shard: String,
     pub(super) id: String,
     pub(super) rev: u64,
     pub(super) minute: String,
@@ -77,15 +78,21 @@ pub(super) struct Pointer {
 impl Pointer {
     pub(super) fn read(key: &str) -> Option<Self> {
         let parts: Vec<_> = key.split('/').collect();
-        let [index @ ("ready" | "leases"), _shard, minute, name] = parts[..] else { return None };
+        let [index @ ("ready" | "leases"), shard, minute, name] = parts[..] else { return None };
         let (id, rev) = name.split_once('.')?;
         let id = if index == "ready" { id.get(1..)? } else { id };
         let rev = rev.parse().ok()?;
-        Some(Self { id: id.to_owned(), rev, minute: minute.to_owned(), index: index.to_owned() })
+        let (shard, minute, index) = (shard.to_owned(), minute.to_owned(), index.to_owned());
+        Some(Self { shard, id: id.to_owned(), rev, minute, index })
     }
 }
 
 /// The id of a task by its key.
 pub(super) fn task_id(key: &str) -> Option<&str> {
     key.strip_prefix("tasks/")?.rsplit('/').next()?.strip_suffix(".json")
+}
+
+/// How many digits name the shard in the key of a task.
+pub(super) fn shard_digits(key: &str) -> usize {
+    key.split('/').nth(1).map_or(0, str::len)
 }

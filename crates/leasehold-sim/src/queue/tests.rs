@@ -1,4 +1,4 @@
-use super::Broken;
+use super::{Broken, Careless};
 use crate::faults::Faults;
 use crate::scenario::{Mutant, Options, Report, Scenario};
 
@@ -75,6 +75,20 @@ fn broken_rules_are_noticed() {
     }
 }
 
+/// Each carelessness in a migration, and the promise by which it is noticed.
+const NOTICED_IN_MIGRATIONS: [(Careless, &str); 3] =
+    [(Careless::NeverAsks, "P8: "), (Careless::MovesAtOnce, "P8: "), (Careless::SweepsAtOnce, "P")];
+
+#[test]
+fn careless_migrations_are_noticed() {
+    for (careless, promise) in NOTICED_IN_MIGRATIONS {
+        let options = Options { mutant: Some(Mutant::Careless(careless)), ..Options::default() };
+        let failures = (3..1_503).step_by(5).filter_map(|seed| Scenario::Queue.play(seed, &options).err());
+        let caught = failures.into_iter().find(|failed| failed.message.contains(promise));
+        assert!(caught.is_some(), "{careless:?} lives");
+    }
+}
+
 /// A claim whose answer came late, or whose renewals failed, was trusted for up to a third of a lease too long.
 #[test]
 fn a_claim_that_has_run_out_is_not_trusted() {
@@ -95,4 +109,21 @@ fn an_entry_whose_task_never_came_is_swept() {
 #[test]
 fn an_answer_of_unknown_length_tells_of_no_jump() {
     play(5_681, &Options::default());
+}
+
+/// Whoever took a task in its own shard, or was about to move it, while a check was looking made it tell of a task that no
+/// entry led to.
+#[test]
+fn a_check_does_not_tell_of_what_it_has_missed() {
+    for seed in [28, 38] {
+        play(seed, &Options::default());
+    }
+}
+
+/// Tombstones of submits that were abandoned were kept for ever: they are in no list, and so in no purge.
+#[test]
+fn tombstones_are_purged() {
+    for seed in [5, 25] {
+        play(seed, &Options::default());
+    }
 }

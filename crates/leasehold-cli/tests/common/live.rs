@@ -1,0 +1,214 @@
+//! Producers and workers that go on while a queue is migrated: they pause when they are told so, and connect again when
+//! they are refused.
+
+use leasehold_core::{Kind, Result, TaskId};
+use leasehold_queue::{Queue, QueueConfig};
+use leasehold_store::{Client, HostExt, Purpose, SystemHost};
+use leasehold_worker::shutdown::Stage;
+use leasehold_worker::{Context, Polling, Shutdown, TaskError, Worker, WorkerOptions};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+use super::crashes::{Place, audit_task};
+use super::migrating::raw_tasks;
+
+/// How long these clients trust what they know of the layout, instead of a minute.
+pub(crate) const TRUSTED: Duration = Duration::from_secs(1);
+const PRODUCERS: u64 = 2;
+const WORKERS: u64 = 2;
+/// Every other task runs for up to so long: some are held all the while they are moved.
+const RUN_MAX: Duration = Duration::from_secs(12);
+
+/// Everyone who goes on.
+pub(crate) struct Live {
+    producers: JoinSet<()>,
+    workers: JoinSet<()>,
+    seen: Arc<Seen>,
+}
+
+/// What they have seen.
+#[derive(Default)]
+struct Seen {
+    enough: Shutdown,
+    shutdown: Shutdown,
+    acknowledged: Mutex<BTreeSet<TaskId>>,
+    /// How often each task has run to its end.
+    runs: Mutex<BTreeMap<TaskId, u32>>,
+    /// Submits that were told to wait for a migration, runs that ended during one, clients that had to connect again.
+    told_to_wait: AtomicU64,
+    ended_meanwhile: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl fmt::Display for Live {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Seen { acknowledged, told_to_wait, ended_meanwhile, refused, .. } = &*self.seen;
+        write!(
+            f,
+            "{} submitted meanwhile, {} told to wait, {} runs ended while tasks were moved, {} connected again",
+            acknowledged.lock().unwrap().len(),
+            told_to_wait.load(Relaxed),
+            ended_meanwhile.load(Relaxed),
+            refused.load(Relaxed)
+        )
+    }
+}
+
+impl Live {
+    pub(crate) async fn start(place: &Place) -> Self {
+        let (mut producers, mut workers, seen) = (JoinSet::new(), JoinSet::new(), Arc::<Seen>::default());
+        for number in 0..PRODUCERS {
+            let (queue, seen) = (Reconnects::new(place), seen.clone());
+            producers.spawn(async move { produce(queue, number, &seen).await });
+        }
+        for number in 0..WORKERS {
+            let (queue, seen) = (Reconnects::new(place), seen.clone());
+            workers.spawn(async move { work(queue, number, &seen).await });
+        }
+        let live = Self { producers, workers, seen };
+        live.goes_on(Duration::from_secs(1)).await;
+        live
+    }
+
+    /// Waits until tasks are submitted again, and so much longer.
+    pub(crate) async fn goes_on(&self, then: Duration) {
+        let count = || self.seen.acknowledged.lock().unwrap().len();
+        let before = count();
+        while count() <= before {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        tokio::time::sleep(then).await;
+    }
+
+    /// Waits until everything is done, and looks at it: every task that was acknowledged is there once and was completed
+    /// once, by its history; no other is there.
+    pub(crate) async fn end(self, client: &Client) {
+        let seen = &self.seen;
+        seen.enough.drain();
+        self.producers.join_all().await;
+        seen.shutdown.drain();
+        self.workers.join_all().await;
+        let tasks = raw_tasks(client).await;
+        let live: Vec<_> = tasks.values().filter(|task| task["task_type"] == "live").collect();
+        let ids: Vec<TaskId> =
+            live.iter().map(|task| task["id"].as_str().unwrap().parse().unwrap()).collect();
+        assert_eq!(ids.len(), ids.iter().collect::<BTreeSet<_>>().len(), "a task is there twice");
+        assert_eq!(ids.into_iter().collect::<BTreeSet<_>>(), *seen.acknowledged.lock().unwrap());
+        for task in &live {
+            audit_task(task);
+        }
+        let runs = seen.runs.lock().unwrap();
+        assert!(live.iter().all(|task| runs.contains_key(&task["id"].as_str().unwrap().parse().unwrap())));
+        assert!(seen.told_to_wait.load(Relaxed) > 0, "nobody wanted to submit while tasks were moved");
+        assert!(seen.ended_meanwhile.load(Relaxed) > 0, "nobody held a task while tasks were moved");
+        // Every client after each migration.
+        assert!(seen.refused.load(Relaxed) >= 2 * (PRODUCERS + WORKERS));
+    }
+}
+
+/// Opens the queue, as often as one is refused.
+struct Reconnects {
+    store: String,
+    options: leasehold_store::OpenOptions,
+}
+
+impl Reconnects {
+    fn new(place: &Place) -> Self {
+        Self { store: place.store.clone(), options: place.options.clone() }
+    }
+
+    async fn queue(&self) -> Queue {
+        let config = QueueConfig {
+            layout_asked_every: TRUSTED / 2,
+            layout_trusted: TRUSTED,
+            ..QueueConfig::default()
+        };
+        Queue::with_config(Client::open(&self.store, &self.options).unwrap(), config).await.unwrap()
+    }
+}
+
+/// Submits one task after the other, each until it is acknowledged: its key makes that safe.
+async fn produce(queues: Reconnects, producer: u64, seen: &Seen) {
+    let mut queue = queues.queue().await;
+    let mut number = 0;
+    // Stops only between two tasks: of each that was begun, it is known what became of it.
+    loop {
+        tokio::time::sleep(Duration::from_millis(250)).await;
+        let submit = queue.submit("live", number).key(format!("{producer} {number}"));
+        match submit.await {
+            Ok(submitted) => {
+                assert!(seen.acknowledged.lock().unwrap().insert(submitted.id), "one task for two keys");
+                number += 1;
+                if seen.enough.stage() != Stage::Go {
+                    return;
+                }
+            }
+            Err(error) if error.kind() == Kind::Invalid => {
+                seen.refused.fetch_add(1, Relaxed);
+                queue = queues.queue().await;
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), Kind::Unavailable, "{error}");
+                seen.told_to_wait.fetch_add(1, Relaxed);
+            }
+        }
+    }
+}
+
+/// Works until it is told to stop, and there is nothing left to do.
+async fn work(queues: Reconnects, worker: u64, seen: &Arc<Seen>) {
+    loop {
+        let is_last = seen.shutdown.stage() != Stage::Go;
+        let ran = run(queues.queue().await, worker, seen, is_last).await;
+        match ran {
+            Ok(()) if is_last => return,
+            Ok(()) => {}
+            Err(error) => {
+                assert_eq!(error.kind(), Kind::Invalid, "{error}");
+                seen.refused.fetch_add(1, Relaxed);
+            }
+        }
+    }
+}
+
+async fn run(queue: Queue, number: u64, seen: &Arc<Seen>, until_empty: bool) -> Result<()> {
+    let options = WorkerOptions {
+        lease: Duration::from_secs(6),
+        recover_every: Duration::from_secs(1),
+        polling: Polling { max: Duration::from_millis(500), ..Polling::default() },
+        until_empty,
+        ..WorkerOptions::default()
+    };
+    let (client, own) = (queue.client().clone(), seen.clone());
+    let worker = Worker::new(queue, &format!("live-{number}"), None)?.options(options);
+    let worker = worker.handle("live", move |context: Context, number: u64| {
+        let (client, seen) = (client.clone(), own.clone());
+        async move {
+            let most = if number.is_multiple_of(2) { RUN_MAX } else { RUN_MAX / 24 };
+            tokio::time::sleep(SystemHost.random_below(most)).await;
+            let object = client.get(Purpose::Admin, "queue.json").await.unwrap().unwrap();
+            let agreement: Value = serde_json::from_slice(&object.body).unwrap();
+            if agreement["migrating"]["phase"] == "moving" {
+                seen.ended_meanwhile.fetch_add(1, Relaxed);
+            }
+            *seen.runs.lock().unwrap().entry(context.task().id).or_default() += 1;
+            Ok::<_, TaskError>(())
+        }
+    })?;
+    // A worker that ends raises its own: the others are to go on.
+    let shutdown = Shutdown::default();
+    let enough = if until_empty { Shutdown::default() } else { seen.shutdown.clone() };
+    let stop = shutdown.clone();
+    let stopping = tokio::spawn(async move {
+        enough.reached(Stage::Drain).await;
+        stop.drain();
+    });
+    let ran = worker.run(shutdown).await;
+    stopping.abort();
+    ran.map(drop)
+}

@@ -1,0 +1,261 @@
+//! `migrate-shards` as a process, on any store: killed at any moment and started again, on a queue with tasks in every
+//! status, while producers and workers go on ([`live`](super::live)). The audit reads the raw objects.
+
+use leasehold_core::{
+    Act, Event, NewTask, Now, ShardLen, Status, StoreTime, Task, TaskId, keys, record, step,
+};
+use leasehold_store::{Client, HostExt, List, Purpose, SystemHost, When};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::process::Stdio;
+use std::time::Duration;
+
+use super::crashes::{MACHINE, Place};
+use super::live::{Live, TRUSTED};
+
+/// Twice as long as the clients of these tests trust what they know, and longer than a request of theirs is on its way.
+const KNOWN: Duration = Duration::from_secs(2);
+const QUICK: [&str; 4] = ["--known-secs", "2", "--grace-secs", "1"];
+/// Long enough for what waits or is held to stay so.
+const FOR_LONG: Duration = Duration::from_hours(80_000);
+
+pub(crate) fn migrate<'a>(args: &[&'a str]) -> Vec<&'a str> {
+    ["migrate-shards"].iter().chain(args).chain(&QUICK).copied().collect()
+}
+
+/// A task as it is after these events, an hour apart.
+fn after(number: u64, events: &[Event]) -> Task {
+    let host = SystemHost;
+    let id = TaskId::from_random(host.random_bits());
+    let began = StoreTime::from_millis(1_750_000_000_000);
+    let act = |hours: u64| Act {
+        by: "someone".into(),
+        now: Now::exactly(began.plus(Duration::from_hours(hours))),
+        write_id: leasehold_core::WriteId::from_random(host.random_bits()),
+        chance: 0,
+    };
+    let expires_in = if events.contains(&Event::Expire) { Duration::from_mins(90) } else { FOR_LONG };
+    let order = NewTask { expires_in: Some(expires_in), ..NewTask::new("t", number.into()).unwrap() };
+    let mut task = order.submitted(id, ShardLen::DEFAULT.shard_of(&id), &act(0));
+    for (event, hour) in events.iter().zip(1..) {
+        task = step(&task, event, &act(hour)).unwrap().task;
+    }
+    task
+}
+
+/// What leads to each status.
+fn lives() -> Vec<(Status, Vec<Event>)> {
+    let lease_id = leasehold_core::LeaseId::from_random(7);
+    let worker = leasehold_core::Name::checked("worker id", "w").unwrap();
+    let claim = Event::Claim { worker, lease_id: lease_id.clone(), lease: FOR_LONG };
+    let complete = Event::Complete { lease_id: lease_id.clone(), output: json!({"n": [1, 2.5]}) };
+    let fail = |retryable| Event::Fail { lease_id: lease_id.clone(), error: "oh".into(), retryable };
+    vec![
+        (Status::Pending, vec![]),
+        (Status::Pending, vec![claim.clone(), fail(true)]),
+        (Status::Running, vec![claim.clone()]),
+        (Status::Completed, vec![claim.clone(), complete.clone()]),
+        (Status::Failed, vec![claim.clone(), fail(false)]),
+        (Status::Cancelled, vec![Event::Cancel]),
+        (
+            Status::Expired,
+            vec![Event::Reschedule { at: StoreTime::from_millis(1_760_000_000_000) }, Event::Expire],
+        ),
+        (Status::Purged, vec![claim, complete, Event::Purge]),
+    ]
+}
+
+/// So many tasks, as many in each status.
+pub(crate) async fn fill(client: &Client, count: u64) {
+    let lives = lives();
+    let tasks = (0..count).map(|number| {
+        let (status, events) = &lives[usize::try_from(number).unwrap() % lives.len()];
+        let task = after(number, events);
+        assert_eq!(task.status(), *status);
+        task
+    });
+    let puts = futures::stream::iter(tasks.map(|task| async move {
+        if let Some(entry) = task.entry() {
+            client.put_always(Purpose::Submit, &entry.key(), "".into()).await.unwrap();
+        }
+        let key = keys::task(&task.shard, &task.id);
+        client.put(Purpose::Submit, &key, record::write(&task).into(), &When::Absent).await.unwrap();
+    }));
+    futures::StreamExt::for_each(futures::StreamExt::buffer_unordered(puts, 32), |()| async {}).await;
+}
+
+async fn keys_of(client: &Client, prefix: &str) -> Vec<String> {
+    let (mut keys, mut list) = (Vec::new(), List::all(prefix));
+    loop {
+        let page = client.list(Purpose::Admin, &list).await.unwrap();
+        keys.extend(page.entries.into_iter().map(|entry| entry.key));
+        match page.next {
+            Some(cursor) => list = list.at(cursor),
+            None => return keys,
+        }
+    }
+}
+
+/// All raw objects below `tasks/`, by their keys.
+pub(crate) async fn raw_tasks(client: &Client) -> BTreeMap<String, Value> {
+    let mut tasks = BTreeMap::new();
+    for key in keys_of(client, "tasks/").await {
+        if let Some(object) = client.get(Purpose::Admin, &key).await.unwrap() {
+            tasks.insert(key, serde_json::from_slice(&object.body).unwrap());
+        }
+    }
+    tasks
+}
+
+/// What does not change when a task moves, by id; of the tasks that nobody can run.
+fn essence(tasks: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
+    let mut all = BTreeMap::new();
+    for task in tasks.values().filter(|task| task["task_type"] == "t") {
+        let mut task = task.clone();
+        for field in ["shard", "rev", "write_id", "updated_at"] {
+            task[field].take();
+        }
+        let twice = all.insert(task["id"].as_str().unwrap().to_owned(), task);
+        assert_eq!(twice, None, "a task is there twice");
+    }
+    all
+}
+
+/// Every task at its one place for this length, covered; those that nobody can run as they were, and by exactly the entry
+/// that they call for. Nothing else is left, in the place that was left neither.
+async fn audit(client: &Client, len: usize, before: &BTreeMap<String, Value>) {
+    let tasks = raw_tasks(client).await;
+    assert_eq!(essence(&tasks), *before);
+    let mut entries = BTreeSet::new();
+    for (key, task) in &tasks {
+        let id = task["id"].as_str().unwrap();
+        let shard = &id[..len];
+        assert_eq!(
+            (key.as_str(), task["shard"].as_str()),
+            (format!("tasks/{shard}/{id}.json").as_str(), Some(shard))
+        );
+        if before.contains_key(id) {
+            entries.extend(called_for(task));
+        }
+    }
+    let found = [keys_of(client, "ready/").await, keys_of(client, "leases/").await].concat();
+    assert!(found.iter().all(|key| key.split('/').nth(1).unwrap().len() == len), "old entries are left");
+    // What live tasks have left is swept by and by.
+    let is_theirs = |key: &String| before.keys().any(|id| key.contains(id));
+    assert_eq!(found.into_iter().filter(is_theirs).collect::<BTreeSet<_>>(), entries);
+}
+
+/// The entry that a task calls for, by its raw record.
+fn called_for(task: &Value) -> Option<String> {
+    let minute = |time: &str| {
+        format!("{}{}{}-{}{}", &time[..4], &time[5..7], &time[8..10], &time[11..13], &time[14..16])
+    };
+    let (text, rev) = (|field: &str| task[field].as_str().unwrap(), task["rev"].as_u64().unwrap());
+    let (id, shard) = (text("id"), text("shard"));
+    match text("status") {
+        "pending" => {
+            let due = minute(text("available_at").min(text("expires_at")));
+            Some(format!("ready/{shard}/{due}/4{id}.{rev:010}"))
+        }
+        "running" => {
+            let due = minute(text("lease_expires_at"));
+            Some(format!("leases/{shard}/{due}/{id}.{rev:010}"))
+        }
+        _ => None,
+    }
+}
+
+/// Where a migration stands: its phase, and whether some tasks have moved and some have not.
+async fn stands(client: &Client) -> (String, bool) {
+    let object = client.get(Purpose::Admin, "queue.json").await.unwrap().unwrap();
+    let agreement: Value = serde_json::from_slice(&object.body).unwrap();
+    if let Some(phase) = agreement["migrating"]["phase"].as_str() {
+        let keys = keys_of(client, "tasks/").await;
+        let lens: BTreeSet<_> = keys.iter().map(|key| key.split('/').nth(1).unwrap().len()).collect();
+        return (phase.to_owned(), lens.len() == 2);
+    }
+    let is_left = agreement["left"].is_object() && agreement["left"]["swept_at"].is_null();
+    (if is_left { "left" } else { "none" }.to_owned(), false)
+}
+
+/// Kills it at so many moments, each further on its way; gives in which phases.
+async fn killed(place: &Place, client: &Client, to: &str, kills: u32) -> BTreeMap<String, u32> {
+    let mut phases = BTreeMap::new();
+    let mut is_known = false;
+    for kill in 0..kills {
+        let mut command = place.command(&migrate(&["--to", to]));
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let waits = if is_known { Duration::ZERO } else { KNOWN };
+        let pause = SystemHost.random_below(waits + Duration::from_millis(500) * (kill + 1));
+        tokio::time::sleep(Duration::from_millis(100) + pause).await;
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let (phase, _) = stands(client).await;
+        is_known = !["none", "announced"].contains(&phase.as_str());
+        *phases.entry(phase).or_default() += 1;
+    }
+    phases
+}
+
+/// Migrated to two digits and back, each time by processes that are killed ten times, while producers and workers go on.
+/// Tells what was met.
+pub(crate) async fn there_and_back(place: &Place, tasks: u64) -> String {
+    let mut told = String::new();
+    let _machine = MACHINE.lock().await;
+    let queue = place.queue().await;
+    let client = queue.client();
+    fill(client, tasks).await;
+    let before = essence(&raw_tasks(client).await);
+    assert_eq!(before.len() as u64, tasks);
+    let live = Live::start(place).await;
+    for (from, to, len) in [("1", "2", 2), ("2", "1", 1)] {
+        let phases = killed(place, client, to, 10).await;
+        assert!(phases.contains_key("moving"), "no kill came while tasks were moved: {phases:?}");
+        let output = place.command(&migrate(&["--to", to])).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        writeln!(told, "to {to}, killed in {phases:?}").unwrap();
+        audit(client, len, &before).await;
+        let refused = place.command(&["submit", "-t", "a"]).env("LEASEHOLD_SHARD_PREFIX_LEN", from).output();
+        let refused = refused.unwrap();
+        assert_eq!(refused.status.code(), Some(64));
+        let message = format!("shard_prefix_len is {from} here, but this queue has {to}");
+        assert!(String::from_utf8_lossy(&refused.stderr).contains(&message), "{refused:?}");
+        // Clients that were connected learn of it before they have to connect for the next one.
+        live.goes_on(TRUSTED * 3).await;
+    }
+    write!(told, "{live}").unwrap();
+    live.end(client).await;
+    audit(client, 1, &before).await;
+    let check = place.command(&["check", "--json"]).output().unwrap();
+    let checked: Value = serde_json::from_slice(&check.stdout).unwrap();
+    assert_eq!((&checked["uncovered"], &checked["corrupt"]), (&json!([]), &json!([])));
+    told
+}
+
+/// Killed while it moves tasks, and then called off: everything is where it was.
+pub(crate) async fn called_off(place: &Place, tasks: u64) {
+    let _machine = MACHINE.lock().await;
+    let queue = place.queue().await;
+    let client = queue.client();
+    fill(client, tasks).await;
+    let before = essence(&raw_tasks(client).await);
+    let mut command = place.command(&migrate(&["--to", "2"]));
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    while !stands(client).await.1 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let submit = place.command(&["submit", "-t", "a"]).output().unwrap();
+    assert_eq!(submit.status.code(), Some(75), "nothing is submitted meanwhile: {submit:?}");
+    let output = place.command(&migrate(&["--abort"])).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let tasks_now = raw_tasks(client).await;
+    assert_eq!(essence(&tasks_now), before);
+    assert!(tasks_now.keys().all(|key| key.split('/').nth(1).unwrap().len() == 1));
+    // Entries of earlier revisions may be left: they cover their tasks until they are met.
+    let check = place.command(&["check", "--json"]).output().unwrap();
+    let checked: Value = serde_json::from_slice(&check.stdout).unwrap();
+    assert_eq!((&checked["tasks"], &checked["uncovered"]), (&json!(tasks), &json!([])));
+}
