@@ -18,7 +18,7 @@ const DELETE_LANDS_WITHIN: Duration = Duration::from_mins(30);
 
 /// A lease that makes no sense counts as run out when it is older than any lease can last. Stamps have whole seconds, and
 /// the hosts of one store differ a little.
-const NONSENSE_AGE_MIN: Duration = Duration::from_secs(LEASE_TTL_MAX.as_secs() + 2);
+pub const NONSENSE_AGE_MIN: Duration = Duration::from_secs(LEASE_TTL_MAX.as_secs() + 2);
 
 /// A renewal that finds an earlier one of its own goes on from there; more than a few of them are not under way.
 const RENEWALS_LATE_MAX: u32 = 4;
