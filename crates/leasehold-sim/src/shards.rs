@@ -346,6 +346,8 @@ fn machine(host: &SimHost) -> String {
 }
 
 #[cfg(test)]
+mod bills;
+#[cfg(test)]
 mod changes;
 #[cfg(test)]
 mod tests;
