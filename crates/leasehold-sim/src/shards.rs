@@ -350,4 +350,6 @@ mod bills;
 #[cfg(test)]
 mod changes;
 #[cfg(test)]
+mod operators;
+#[cfg(test)]
 mod tests;

@@ -27,10 +27,9 @@ use futures::future::{Either, join_all, select};
 use futures::{StreamExt, stream};
 use leasehold_core::{Error, Holder, Kind, Name, Result, ShardRange, StoreTime, WorkerId, keys};
 use leasehold_queue::Queue;
-use leasehold_queue::lease::{HeldLease, Leases, Renewed, Taken};
+use leasehold_queue::lease::{HeldLease, Leases, Renewed, Taken, shards_subject, worker_subject};
 use leasehold_store::host::{Host, Instant};
 use leasehold_store::{Entry, HostExt, List, Purpose};
-use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -237,8 +236,8 @@ impl Sharing {
             return Ok(true);
         }
         let id = self.leases.holder().worker_id.clone();
-        let subject = subject([("worker", Value::from(id.as_str()))]);
         let key = keys::worker_lease(&id);
+        let subject = worker_subject(&id);
         let taken = self.leases.take(&key, &subject, None);
         self.name_taken_until = None;
         match answered(&self.host(), self.patience(), taken).await {
@@ -397,7 +396,7 @@ impl Sharing {
         let (leases, host, patience) = (&self.leases, &self.host(), self.patience());
         let takes = groups.into_iter().map(|(group, stamp)| async move {
             let key = keys::shard_lease(&group);
-            let taken = answered(host, patience, leases.take(&key, &named(&group), stamp)).await;
+            let taken = answered(host, patience, leases.take(&key, &shards_subject(&group), stamp)).await;
             (group, key, stamp, taken)
         });
         let mut failed = Ok(());
@@ -477,20 +476,6 @@ async fn answered<T>(
 fn quota(groups: usize, alive: &BTreeSet<Name>, own: &Name) -> usize {
     let place = alive.iter().position(|name| name == own).unwrap_or(0);
     groups / alive.len() + usize::from(place < groups % alive.len())
-}
-
-/// What a lease on a group is on.
-fn named(group: &ShardRange) -> Map<String, Value> {
-    let (first, last) = (group.first.as_str(), group.last.as_str());
-    let mut subject = subject([("shard", first.into())]);
-    if first != last {
-        subject.insert("last".to_owned(), last.into());
-    }
-    subject
-}
-
-fn subject<const N: usize>(fields: [(&str, Value); N]) -> Map<String, Value> {
-    fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 #[cfg(test)]
