@@ -5,8 +5,10 @@
 
 use bytes::Bytes;
 use leasehold_core::lease::Take;
-use leasehold_core::{Error, Holder, Kind, Lease, Now, Result, StoreTime};
-use leasehold_store::{Client, Decision, List, Object, Purpose, Put, Standing, Version, When, update_from};
+use leasehold_core::{Error, HexName, Holder, Kind, Lease, Now, Result, ShardRange, StoreTime, WorkerId};
+use leasehold_store::{
+    Client, Decision, HostExt, List, Object, Purpose, Put, Standing, Version, When, update_from,
+};
 use serde_json::{Map, Value};
 use std::time::Duration;
 
@@ -18,7 +20,7 @@ const DELETE_LANDS_WITHIN: Duration = Duration::from_mins(30);
 
 /// A lease that makes no sense counts as run out when it is older than any lease can last. Stamps have whole seconds, and
 /// the hosts of one store differ a little.
-const NONSENSE_AGE_MIN: Duration = Duration::from_secs(LEASE_TTL_MAX.as_secs() + 2);
+pub const NONSENSE_AGE_MIN: Duration = Duration::from_secs(LEASE_TTL_MAX.as_secs() + 2);
 
 /// A renewal that finds an earlier one of its own goes on from there; more than a few of them are not under way.
 const RENEWALS_LATE_MAX: u32 = 4;
@@ -234,6 +236,19 @@ impl Leases {
     }
 }
 
+/// What the lease on a worker's name says that it is on.
+#[must_use]
+pub fn worker_subject(worker: &WorkerId) -> Map<String, Value> {
+    Map::from_iter([("worker".to_owned(), worker.as_str().into())])
+}
+
+/// What the lease on a group of shards says that it is on; the last one is named if there are several.
+#[must_use]
+pub fn shards_subject(group: &ShardRange) -> Map<String, Value> {
+    let last = (group.first != group.last).then(|| ("last".to_owned(), group.last.as_str().into()));
+    [("shard".to_owned(), group.first.as_str().into())].into_iter().chain(last).collect()
+}
+
 /// Reads the lease at a key.
 pub async fn read_lease(client: &Client, key: &str) -> Result<Option<Lease>> {
     let object = client.get(Purpose::Lease, key).await?;
@@ -257,6 +272,25 @@ pub async fn break_lease(client: &Client, key: &str) -> Result<Option<Lease>> {
         next.epoch = next.epoch.saturating_add(1);
         first = Some(lease.clone());
         Ok(Decision::write(next.write(), Some(lease)))
+    });
+    Ok(broken.await?.result)
+}
+
+/// Ends a lease that makes no sense, at once: for operators, who know that nobody holds it. The next holder's epoch is
+/// above any that can still be found there. False if there is no such thing any more.
+pub async fn break_nonsense(client: &Client, key: &str, subject: &Map<String, Value>) -> Result<bool> {
+    let nobody = Holder {
+        worker_id: WorkerId::checked("worker id", "nobody")?,
+        instance: HexName::from_random(client.host().random_bits()),
+        ttl: LEASE_TTL_MAX,
+    };
+    let broken = leasehold_store::update(client, Purpose::Admin, key, |found| {
+        let Some(object) = found.filter(|object| Lease::read(key, &object.body).is_err()) else {
+            return Ok(Decision::Leave(false));
+        };
+        let (now, write_id) = (now(client)?, client.write_id());
+        let lease = Lease::in_place_of(&object.body, subject, &nobody, now, write_id.clone());
+        Ok(Decision::write(lease.released(now, write_id).write(), true))
     });
     Ok(broken.await?.result)
 }

@@ -52,7 +52,7 @@ pub use connect::{Agreement, News, Queue, QueueConfig};
 pub use discover::Found;
 pub use holders::{LeaseState, SeenLease};
 pub use inspect::{Filter, Stats};
-pub use lease::{HeldLease, Leases, Renewed, Taken, break_lease, read_lease};
+pub use lease::{HeldLease, Leases, Renewed, Taken, break_lease, break_nonsense, read_lease};
 pub use migrate::{MigrateOptions, Migrated, Plan, Progress};
 pub use operate::Operated;
 pub use place::Place;

@@ -31,9 +31,8 @@ const FAULTS_FOR: Duration = Duration::from_mins(4);
 const BACK_WITHIN: Duration = Duration::from_mins(8);
 /// From then on every shard is served after this.
 const SERVED_WITHIN: Duration = Duration::from_secs(50);
-/// A name is free again after its ttl, and is asked for once a round; the others see it a round later and give back; a
-/// worker that has just come takes a part at first and the rest a round later.
-const EVEN_WITHIN: Duration = Duration::from_secs(70);
+/// … and evenly. Whoever comes back under its old name waits until that has run out; the others see it a round later.
+const EVEN_WITHIN: Duration = Duration::from_secs(50);
 /// The store's time may have been set back by hours: nothing runs out for so long.
 const EVEN_AFTER_JUMPS: Duration = Duration::from_hours(8);
 /// The last request that was held up has landed after this.
@@ -346,5 +345,11 @@ fn machine(host: &SimHost) -> String {
     host.name().split('.').next().unwrap_or_default().to_owned()
 }
 
+#[cfg(test)]
+mod bills;
+#[cfg(test)]
+mod changes;
+#[cfg(test)]
+mod operators;
 #[cfg(test)]
 mod tests;

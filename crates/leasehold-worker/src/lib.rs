@@ -37,6 +37,6 @@ pub mod shutdown;
 mod turn;
 
 pub use handler::{Context, TaskError};
-pub use options::{Polling, ShardLeasing, WorkerOptions};
+pub use options::{Polling, SHARD_LEASE_TTL_MIN, SHARD_RENEWALS_MIN, ShardLeasing, WorkerOptions};
 pub use run::{Counts, Monitor, Worker};
 pub use shutdown::Shutdown;

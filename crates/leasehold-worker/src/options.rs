@@ -64,6 +64,13 @@ impl WorkerOptions {
     }
 }
 
+/// Shorter shard leases are not taken: a store tells its time in whole seconds, and its hosts differ by half of one, so
+/// that a lease of two seconds is over for its holder when it has just begun.
+pub const SHARD_LEASE_TTL_MIN: Duration = Duration::from_secs(3);
+
+/// A shard lease is renewed at least so often in its ttl: one renewal may fail, and the next one may be slow.
+pub const SHARD_RENEWALS_MIN: u32 = 3;
+
 /// How workers divide the shards among themselves.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShardLeasing {
@@ -93,9 +100,15 @@ impl ShardLeasing {
                 "shard leases last at most {most} s: lost workers hold them so long"
             )));
         }
-        if self.renew_every.is_zero() || self.renew_every * 2 > self.ttl {
+        if self.ttl < SHARD_LEASE_TTL_MIN {
+            let least = SHARD_LEASE_TTL_MIN.as_secs();
+            return Err(Error::invalid(format!(
+                "shard leases last at least {least} s: a store tells its time in whole seconds"
+            )));
+        }
+        if self.renew_every.is_zero() || self.renew_every * SHARD_RENEWALS_MIN > self.ttl {
             return Err(Error::invalid(
-                "shard leases must be renewed at least twice in their ttl: one failed renewal would lose them",
+                "shard leases must be renewed at least three times in their ttl: one failed renewal would lose them",
             ));
         }
         Ok(())
@@ -140,5 +153,31 @@ impl Polling {
     #[must_use]
     pub fn slower(&self, pause: Duration) -> Duration {
         pause.mul_f64(self.factor).clamp(self.min, self.max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shard_leases_that_could_not_be_kept_are_refused() {
+        let check = |ttl, renew_every| {
+            let (ttl, renew_every) = (Duration::from_secs(ttl), Duration::from_secs(renew_every));
+            let leasing = Some(ShardLeasing { ttl, renew_every, ..ShardLeasing::default() });
+            WorkerOptions { leasing, ..WorkerOptions::default() }.check()
+        };
+        for (ttl, renew_every) in [(3, 1), (6, 2), (30, 10), (600, 200)] {
+            check(ttl, renew_every).unwrap();
+        }
+        for (ttl, renew_every, words) in [
+            (2, 1, "at least 3 s"),
+            (601, 10, "at most 600 s"),
+            (30, 0, "three times"),
+            (30, 11, "three times"),
+        ] {
+            let error = check(ttl, renew_every).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
     }
 }

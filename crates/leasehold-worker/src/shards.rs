@@ -10,33 +10,45 @@
 //!   one more for the first `G mod n` by name. All compute the same from the same list, so that nothing moves when
 //!   nothing changes.
 //! * A list shows keys, stamps and sizes: a lease that was stamped within the ttl and is not padded counts as held; only
-//!   older ones are read. What was found held is left alone until then.
-//! * Whoever is below its quota looks again soon, because others give back within a round. Free groups are tried in an
-//!   order that chance decides.
+//!   older ones are read. What was found held is left alone until it runs out, and what makes no sense until it is old
+//!   enough to be replaced.
+//! * Whoever is below its quota looks again soon, because others give back within a round; when that was in vain for two
+//!   rounds, once a round. Free groups are tried in an order that chance decides.
+//! * What is held is renewed in time, whatever else gets no answer: each answer is waited for during a part of a round, and
+//!   the next renewal is waited for by nothing.
 //! * A group is served only while its lease can be trusted. Tasks under way go on under their own claims.
 //!
-//! Requests a round: 1 put for the name, 1 put for each group held, 1 list of the names; 1 list of the groups while
-//! below the quota, and 1 get and 1 put for each group that is taken.
+//! Requests a round: 1 put for the name, 1 put for each group held, 1 list of the names; 1 list of the groups for each look
+//! while below the quota, and 1 get and 1 put for each group that is taken.
 
-use futures::future::{Either, select};
-use leasehold_core::lease::RELEASED_BYTES;
-use leasehold_core::{Error, Holder, Kind, Name, Now, Result, ShardRange, StoreTime, WorkerId, keys};
+mod others;
+
+use futures::future::{Either, join_all, select};
+use futures::{StreamExt, stream};
+use leasehold_core::{Error, Holder, Kind, Name, Result, ShardRange, StoreTime, WorkerId, keys};
 use leasehold_queue::Queue;
-use leasehold_queue::lease::{HeldLease, LEASE_TTL_MAX, Leases, Renewed, Taken};
+use leasehold_queue::lease::{HeldLease, Leases, Renewed, Taken, shards_subject, worker_subject};
+use leasehold_store::host::{Host, Instant};
 use leasehold_store::{Entry, HostExt, List, Purpose};
-use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::others::Others;
 use crate::options::ShardLeasing;
 use crate::served::Served;
 use crate::shutdown::{Shutdown, Stage};
 
-/// Whoever is below its quota looks again after this part of a round.
-const HUNGRY_PART: u32 = 4;
-/// An answer is waited for during this part of a round: the other leases are to be renewed in time.
-const PATIENCE_PART: u32 = 2;
+/// Whoever is below its quota, or got no answer, looks again after this part of a round.
+const SOON_PART: u32 = 4;
+/// After so many looks that found nothing to take, two rounds of them, the next ones come once a round.
+const LOOKS_IN_VAIN_MAX: u32 = 2 * SOON_PART;
+/// A renewal is waited for during this part of a round: a slow store is better than none.
+const RENEWAL_PART: u32 = 2;
+/// Other answers are waited for during this part of a round.
+const ANSWER_PART: u32 = 4;
+/// So many leases of others are read at once.
+const READS_AT_ONCE: usize = 16;
 /// Names that ran out so long ago are removed.
 const NAME_KEPT: Duration = Duration::from_hours(7 * 24);
 /// So many of them at most when a worker starts: it has better things to do.
@@ -60,8 +72,7 @@ pub(crate) async fn run(
             Err(error) => tracing::warn!("leasing shards failed: {error}"),
         }
         sharing.serve();
-        let pause = sharing.pause();
-        let asleep = sharing.queue.client().host().sleep(pause);
+        let asleep = sharing.host().sleep(sharing.pause());
         select(asleep, Box::pin(shutdown.reached(Stage::Drain))).await;
     }
     sharing.leave().await;
@@ -75,13 +86,21 @@ struct Sharing {
     groups: Vec<ShardRange>,
     name: Option<HeldLease>,
     held: BTreeMap<ShardRange, HeldLease>,
-    /// Leases of others that were read, and until when they last.
-    others: BTreeMap<String, (StoreTime, StoreTime)>,
+    /// Not held any more, and perhaps not given back yet.
+    leaving: Vec<HeldLease>,
+    /// Takes without an answer: these may be ours.
+    in_doubt: BTreeSet<ShardRange>,
+    others: Others,
+    /// Someone else has our name until then.
+    name_taken_until: Option<StoreTime>,
     quota: usize,
+    /// The others were counted since the last renewal.
+    is_counted: bool,
     /// The quota is our whole share, not only what we were told to take at first.
     is_whole: bool,
-    rounds: u64,
-    renewed_at: Option<leasehold_store::host::Instant>,
+    counts: u64,
+    looks_in_vain: u32,
+    renewed_at: Option<Instant>,
 }
 
 impl Sharing {
@@ -91,124 +110,176 @@ impl Sharing {
         Ok(Self {
             leases: Leases::new(queue.client().clone(), holder)?,
             groups: queue.shard_len().groups(),
+            others: Others::new(options.ttl),
             queue,
             options,
             served,
             name: None,
             held: BTreeMap::new(),
-            others: BTreeMap::new(),
+            leaving: Vec::new(),
+            in_doubt: BTreeSet::new(),
+            name_taken_until: None,
             quota: 0,
+            is_counted: false,
             is_whole: false,
-            rounds: 0,
+            counts: 0,
+            looks_in_vain: 0,
             renewed_at: None,
         })
     }
 
+    fn host(&self) -> Arc<dyn Host> {
+        self.queue.client().host().clone()
+    }
+
+    /// What is held goes before what is wanted: no answer is waited for when renewals are due again.
     async fn round(&mut self) -> Result<()> {
-        if self.is_renewal_due() {
-            self.renewed_at = Some(self.queue.client().host().instant());
+        if self.until_renewal().is_zero() {
+            self.renewed_at = Some(self.host().instant());
+            self.is_counted = false;
             self.renew().await;
-            if !self.has_name().await? {
+        }
+        let (host, left) = (self.host(), self.until_renewal());
+        answered(&host, left, self.share()).await
+    }
+
+    /// # Cancel safety
+    ///
+    /// What is under way may land: a take is noted as doubtful before it is sent, a lease that is given back as leaving.
+    async fn share(&mut self) -> Result<()> {
+        self.give_back().await;
+        if !self.is_counted || !self.is_whole {
+            if !self.has_place().await? {
                 return Ok(());
             }
-            self.rounds += 1;
-            self.quota = self.count_in().await?;
+            let quota = self.count_in().await?;
+            self.set_quota(quota);
+            self.is_counted = true;
             self.give_back().await;
         }
-        if self.name.is_some() && self.held.len() < self.quota {
+        if self.name.is_some() && !self.in_doubt.is_empty() {
+            self.settle_doubts().await?;
+        }
+        if self.name.is_some() && self.is_hungry() {
             self.take().await?;
         }
         Ok(())
     }
 
-    fn is_renewal_due(&self) -> bool {
-        let now = self.queue.client().host().instant();
-        // A little early: a pause is never exact, and late is worse.
-        self.renewed_at.is_none_or(|at| now.since(at) >= self.options.renew_every.mul_f64(0.85))
+    fn set_quota(&mut self, quota: usize) {
+        if quota != self.quota {
+            self.looks_in_vain = 0;
+        }
+        self.quota = quota;
     }
 
-    /// Until the next round: until renewal, or sooner if something is to be taken.
+    fn is_hungry(&self) -> bool {
+        self.held.len() < self.quota
+    }
+
+    /// From when the last renewals were sent: a round may take long. A little early, because late is worse.
+    fn until_renewal(&self) -> Duration {
+        let since = |at| self.host().instant().since(at);
+        let due = self.options.renew_every.mul_f64(0.9);
+        self.renewed_at.map_or(Duration::ZERO, |at| due.saturating_sub(since(at)))
+    }
+
+    /// Until the next round: until renewal, or sooner if something is to be done.
     fn pause(&self) -> Duration {
-        let every = self.options.renew_every;
-        let is_hungry = self.held.len() < self.quota;
-        let host = self.queue.client().host();
-        if is_hungry {
-            return (every / HUNGRY_PART).mul_f64(0.9) + host.random_below(every / HUNGRY_PART / 10);
+        let (host, every) = (self.host(), self.options.renew_every);
+        let renewal = self.until_renewal() + host.random_below(every / 10);
+        let soon = (every / SOON_PART).mul_f64(0.9) + host.random_below(every / SOON_PART / 10);
+        let is_quick = self.is_hungry() && self.looks_in_vain < LOOKS_IN_VAIN_MAX;
+        match (self.name_taken_until, self.queue.now()) {
+            // Whoever comes back under its old name waits until that has run out, and not for longer.
+            (Some(until), Ok(now)) => renewal.min((until.since(now.earliest) + every / 50).max(soon)),
+            _ if is_quick || self.is_unfinished() => renewal.min(soon),
+            _ => renewal,
         }
-        // From when the last renewals were sent: a round may have taken long.
-        let since = self.renewed_at.map_or(Duration::ZERO, |at| host.instant().since(at));
-        (every.mul_f64(0.9) + host.random_below(every / 10)).saturating_sub(since)
+    }
+
+    /// Something got no answer, or others have not seen us yet.
+    fn is_unfinished(&self) -> bool {
+        !self.is_counted || !self.is_whole || !self.leaving.is_empty() || !self.in_doubt.is_empty()
     }
 
     /// Renews all that is held, at once. What was lost is not served any more from this moment on; what could not be
     /// renewed stays until its last confirmed expiry. No lease waits for another that gets no answer: what became of that
     /// renewal is seen by the next one, which adopts it.
     async fn renew(&mut self) {
-        let (leases, host) = (&self.leases, self.queue.client().host().clone());
-        let patience = self.options.renew_every / PATIENCE_PART;
+        let (leases, host, patience) = (&self.leases, self.host(), self.options.renew_every / RENEWAL_PART);
         let mut held: Vec<_> = self.held.values_mut().chain(&mut self.name).collect();
         let renewals = held.iter_mut().map(|held| async {
             let key = held.key().to_owned();
-            let renewed = match select(Box::pin(leases.renew(held)), host.sleep(patience)).await {
-                Either::Left((renewed, _)) => renewed,
-                Either::Right(_) => Err(Error::new(Kind::Unavailable, "no answer yet")),
-            };
+            let renewed = answered(&host, patience, leases.renew(held)).await;
             let is_lost = matches!(renewed, Ok(Renewed::Lost));
             if let Err(error) = renewed {
                 tracing::warn!("`{key}` was not renewed: {error}");
             }
             (key, is_lost)
         });
-        let ended = futures::future::join_all(renewals).await;
+        let ended = join_all(renewals).await;
         let lost: BTreeSet<_> =
             ended.into_iter().filter(|(_, is_lost)| *is_lost).map(|(key, _)| key).collect();
         for key in &lost {
             tracing::warn!("`{key}` was lost to someone else");
+            self.looks_in_vain = 0;
         }
         self.held.retain(|_, held| !lost.contains(held.key()));
         self.name.take_if(|name| lost.contains(name.key()));
         self.serve();
     }
 
-    /// Makes sure that the name is ours: others count us by it.
-    async fn has_name(&mut self) -> Result<bool> {
+    /// Makes sure that the name is ours: others count us by it. Without it, false if someone else has it.
+    async fn has_place(&mut self) -> Result<bool> {
         if self.name.is_some() {
             return Ok(true);
         }
         let id = self.leases.holder().worker_id.clone();
-        let subject = subject([("worker", Value::from(id.as_str()))]);
-        match self.leases.take(&keys::worker_lease(&id), &subject, None).await? {
-            Taken::Ours(name) => self.name = Some(name),
-            Taken::Others(lease) => {
+        let key = keys::worker_lease(&id);
+        let subject = worker_subject(&id);
+        let taken = self.leases.take(&key, &subject, None);
+        self.name_taken_until = None;
+        match answered(&self.host(), self.patience(), taken).await {
+            Ok(Taken::Ours(name)) => self.name = Some(name),
+            Ok(Taken::Others(lease)) => {
                 tracing::warn!("worker id `{id}` is in use until {}", lease.expires_at);
+                self.name_taken_until = Some(lease.expires_at);
                 // Nobody counts us any more: what we kept would be missing from the shares of the others.
-                self.quota = 0;
+                self.set_quota(0);
                 self.give_back().await;
+                return Ok(false);
             }
+            // Nobody else has it either: we keep our share, and take nothing until the name can be replaced.
+            Err(error) if error.kind() == Kind::Corrupt => {
+                tracing::warn!("{error}; it is replaced when it is old enough");
+            }
+            Err(error) => return Err(error),
         }
-        Ok(self.name.is_some())
+        Ok(true)
+    }
+
+    fn patience(&self) -> Duration {
+        self.options.renew_every / ANSWER_PART
     }
 
     /// Who is alive, and what is our share.
     async fn count_in(&mut self) -> Result<usize> {
+        let listed = answered(&self.host(), self.patience(), self.list(keys::WORKERS)).await?;
         let now = self.queue.now()?;
-        let mut alive = BTreeSet::from([self.leases.holder().worker_id.clone()]);
-        let mut old = Vec::new();
-        self.others.retain(|_, (stamp, _)| !now.is_past(stamp.plus(LEASE_TTL_MAX)));
-        for listed in self.list(keys::WORKERS).await? {
-            let Some(worker) = keys::parse_worker_lease(&listed.key) else { continue };
-            if !alive.contains(&worker) && self.is_held(&listed, now).await? {
-                alive.insert(worker);
-            } else if self.rounds == 1
-                && now.is_past(listed.modified.plus(NAME_KEPT))
-                && old.len() < RETIRED_MAX
-            {
-                old.push(listed.key);
-            }
+        self.others.forget_old(now);
+        if self.counts == 0 {
+            let is_old = |listed: &&Entry| now.is_past(listed.modified.plus(NAME_KEPT));
+            let old = listed.iter().filter(is_old).map(|listed| listed.key.clone());
+            self.retire(
+                old.filter(|key| keys::parse_worker_lease(key).is_some()).take(RETIRED_MAX).collect(),
+            )
+            .await;
         }
-        self.retire(old).await;
+        let alive = self.alive(listed).await?;
+        self.counts += 1;
         let share = quota(self.groups.len(), &alive, &self.leases.holder().worker_id);
-        if self.rounds > 1 {
+        if self.counts > 1 {
             self.is_whole = true;
             return Ok(share);
         }
@@ -223,101 +294,134 @@ impl Sharing {
         Ok(share.min(most))
     }
 
+    /// Whose name is held: ours, and those of others. Only old ones are read, and only once.
+    async fn alive(&mut self, listed: Vec<Entry>) -> Result<BTreeSet<WorkerId>> {
+        let now = self.queue.now()?;
+        let own = self.leases.holder().worker_id.clone();
+        let with_name = |listed: Entry| Some((keys::parse_worker_lease(&listed.key)?, listed));
+        let names: Vec<_> =
+            listed.into_iter().filter_map(with_name).filter(|(name, _)| *name != own).collect();
+        let unknown = names.iter().filter(|(_, listed)| self.others.is_held(listed, now).is_none());
+        let (client, host, patience) = (self.queue.client(), &self.host(), self.patience());
+        let reads = unknown.map(|(_, listed)| async move {
+            match answered(host, patience, leasehold_queue::read_lease(client, &listed.key)).await {
+                Ok(lease) => Ok((listed, lease)),
+                // What makes no sense names nobody: its shards are to be served.
+                Err(error) if error.kind() == Kind::Corrupt => Ok((listed, None)),
+                Err(error) => Err(error),
+            }
+        });
+        let read: Vec<_> = stream::iter(reads.collect::<Vec<_>>()).buffered(READS_AT_ONCE).collect().await;
+        for read in read {
+            let (listed, lease) = read?;
+            self.others.learn(&listed.key, Some(listed.modified), lease.as_ref());
+        }
+        let is_alive = |listed: &Entry| self.others.is_held(listed, now) == Some(true);
+        let others = names.iter().filter(|(_, listed)| is_alive(listed)).map(|(name, _)| name.clone());
+        Ok(others.chain([own]).collect())
+    }
+
     /// Whether all is held that is ours to serve. Whoever has no name has no share yet.
     fn has_share(&self) -> bool {
-        self.name.is_some() && self.is_whole && self.held.len() >= self.quota
+        self.name.is_some() && self.is_whole && !self.is_hungry()
     }
 
     /// Removes names, at once. Nothing depends on it: what stays is met by the next worker that starts.
     async fn retire(&self, keys: Vec<String>) {
-        let retired = keys.iter().map(|key| self.leases.retire(key, NAME_KEPT));
-        let retired = futures::future::join_all(retired);
-        let patience = self.queue.client().host().sleep(self.options.renew_every / PATIENCE_PART);
-        let Either::Left((retired, _)) = select(retired, patience).await else { return };
+        let retired = join_all(keys.iter().map(|key| self.leases.retire(key, NAME_KEPT)));
+        let Either::Left((retired, _)) = select(retired, self.host().sleep(self.patience())).await else {
+            return;
+        };
         for error in retired.into_iter().filter_map(Result::err) {
             tracing::debug!("an old name was not removed: {error}");
         }
     }
 
-    /// Whether a listed lease is held. Only old ones are read, and only once; none lasts for longer than the longest ttl.
-    async fn is_held(&mut self, listed: &Entry, now: Now) -> Result<bool> {
-        if listed.size >= RELEASED_BYTES || now.is_past(listed.modified.plus(LEASE_TTL_MAX)) {
-            return Ok(false);
-        }
-        if !now.is_past(listed.modified.plus(self.options.ttl)) {
-            return Ok(true);
-        }
-        if let Some((stamp, until)) = self.others.get(&listed.key)
-            && *stamp == listed.modified
-        {
-            return Ok(!now.is_past(*until));
-        }
-        let until = match leasehold_queue::read_lease(self.queue.client(), &listed.key).await {
-            Ok(lease) => lease.map_or(StoreTime::from_millis(0), |lease| lease.expires_at),
-            // What makes no sense counts as run out when it is old enough; whoever takes it judges that.
-            Err(error) if error.kind() == Kind::Corrupt => StoreTime::from_millis(0),
-            Err(error) => return Err(error),
-        };
-        self.others.insert(listed.key.clone(), (listed.modified, until));
-        Ok(!now.is_past(until))
-    }
-
-    /// Gives back what is above the quota. It is not served any more before the others can see that.
+    /// Gives back what is above the quota. It is not served any more before the others can see that. What got no answer
+    /// is tried again soon, until it has run out by itself.
     async fn give_back(&mut self) {
         while self.held.len() > self.quota {
-            let Some((group, held)) = self.held.pop_last() else { return };
-            self.serve();
-            match self.leases.release(held).await {
-                Ok(()) => tracing::debug!("shards {group} were given back"),
-                // It runs out by itself.
-                Err(error) => tracing::warn!("shards {group} were not given back: {error}"),
-            }
+            self.leaving.extend(self.held.pop_last().map(|(_, held)| held));
         }
+        self.serve();
+        let (leases, host, patience) = (&self.leases, self.host(), self.patience());
+        let releases = self.leaving.iter().map(|held| async {
+            let released = answered(&host, patience, leases.release(held.clone())).await;
+            if let Err(error) = &released {
+                tracing::warn!("`{}` was not given back: {error}", held.key());
+            }
+            released.is_ok()
+        });
+        let mut is_released = join_all(releases).await.into_iter();
+        let now = self.queue.now();
+        let has_run_out = |held: &HeldLease| now.as_ref().is_ok_and(|now| held.lease().is_free(*now));
+        self.leaving.retain(|held| !is_released.next().unwrap_or(true) && !has_run_out(held));
     }
 
     /// Takes what is free, up to the quota.
     async fn take(&mut self) -> Result<()> {
+        let listed = answered(&self.host(), self.patience(), self.list(keys::SHARD_LEASES)).await?;
         let now = self.queue.now()?;
-        let listed = self.list(keys::SHARD_LEASES).await?;
         let listed: BTreeMap<_, _> = listed.into_iter().map(|entry| (entry.key.clone(), entry)).collect();
-        let mut groups: Vec<_> =
-            self.groups.iter().filter(|group| !self.held.contains_key(group)).cloned().collect();
-        self.shuffle(&mut groups);
-        for group in groups {
-            // What is held goes before what is wanted.
-            if self.held.len() >= self.quota || self.is_renewal_due() {
-                break;
+        let mut wanted = Vec::new();
+        for group in self.groups.iter().filter(|group| !self.held.contains_key(group)) {
+            let seen = listed.get(&keys::shard_lease(group));
+            if seen.is_none_or(|seen| self.others.is_held(seen, now) != Some(true)) {
+                wanted.push((group.clone(), seen.map(|seen| seen.modified)));
             }
-            let key = keys::shard_lease(&group);
-            let seen = listed.get(&key);
-            if let Some(seen) = seen
-                && self.is_held(seen, now).await?
-            {
-                continue;
-            }
-            self.take_group(group, &key, seen.map(|seen| seen.modified)).await?;
         }
-        self.serve();
+        self.shuffle(&mut wanted);
+        self.looks_in_vain = self.looks_in_vain.saturating_add(1);
+        while self.is_hungry() && !wanted.is_empty() {
+            let rest = wanted.split_off(wanted.len().min(self.quota - self.held.len()));
+            self.take_groups(wanted).await?;
+            wanted = rest;
+        }
         Ok(())
     }
 
-    async fn take_group(&mut self, group: ShardRange, key: &str, seen: Option<StoreTime>) -> Result<()> {
-        let (first, last) = (group.first.as_str(), group.last.as_str());
-        let mut subject = subject([("shard", first.into())]);
-        if first != last {
-            subject.insert("last".to_owned(), last.into());
-        }
-        match self.leases.take(key, &subject, seen).await {
-            Ok(Taken::Ours(held)) => {
-                self.held.insert(group, held);
-            }
-            Ok(Taken::Others(_)) => {}
-            Err(error) if error.kind() == Kind::Corrupt => {
-                tracing::warn!("{error}; it is replaced when it is old enough");
-            }
-            Err(error) => return Err(error),
-        }
+    /// What may be ours is taken, so that it does not lie idle until it runs out, and given back if it is too much.
+    async fn settle_doubts(&mut self) -> Result<()> {
+        // It is nearly always there.
+        let seen = Some(self.queue.now()?.earliest);
+        self.take_groups(self.in_doubt.iter().map(|group| (group.clone(), seen)).collect()).await?;
+        self.give_back().await;
         Ok(())
+    }
+
+    /// Takes these, at once, each with the stamp that a list has shown. If anything is in doubt afterwards, that is to be
+    /// known before anything else is taken.
+    async fn take_groups(&mut self, groups: Vec<(ShardRange, Option<StoreTime>)>) -> Result<()> {
+        self.in_doubt.extend(groups.iter().map(|(group, _)| group.clone()));
+        let (leases, host, patience) = (&self.leases, &self.host(), self.patience());
+        let takes = groups.into_iter().map(|(group, stamp)| async move {
+            let key = keys::shard_lease(&group);
+            let taken = answered(host, patience, leases.take(&key, &shards_subject(&group), stamp)).await;
+            (group, key, stamp, taken)
+        });
+        let mut failed = Ok(());
+        for (group, key, stamp, taken) in join_all(takes).await {
+            match taken {
+                Ok(Taken::Ours(held)) => {
+                    self.looks_in_vain = 0;
+                    self.held.insert(group.clone(), held);
+                }
+                Ok(Taken::Others(lease)) => {
+                    self.others.learn(&key, stamp, Some(&lease));
+                }
+                Err(error) if error.kind() == Kind::Corrupt => {
+                    tracing::warn!("{error}; it is replaced when it is old enough");
+                    self.others.leave_alone(&key, stamp);
+                }
+                Err(error) => {
+                    failed = Err(error);
+                    continue;
+                }
+            }
+            self.in_doubt.remove(&group);
+        }
+        self.serve();
+        failed
     }
 
     /// Tells the poller what to serve, and until when.
@@ -329,12 +433,12 @@ impl Sharing {
     /// Gives everything back, so that the others notice within a round.
     async fn leave(&mut self) {
         self.quota = 0;
-        let held: Vec<_> = std::mem::take(&mut self.held).into_values().chain(self.name.take()).collect();
-        self.serve();
-        let leases = &self.leases;
-        let released = futures::future::join_all(held.into_iter().map(|held| leases.release(held))).await;
-        for error in released.into_iter().filter_map(Result::err) {
-            tracing::warn!("a lease was not given back and runs out by itself: {error}");
+        self.leaving.extend(self.name.take());
+        for _ in 0..ANSWER_PART {
+            self.give_back().await;
+            if self.leaving.is_empty() {
+                return;
+            }
         }
     }
 
@@ -356,14 +460,22 @@ impl Sharing {
     }
 }
 
+/// Waits for an answer, but not for long: the other leases are to be renewed in time.
+async fn answered<T>(
+    host: &Arc<dyn Host>,
+    patience: Duration,
+    answer: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    match select(Box::pin(answer), host.sleep(patience)).await {
+        Either::Left((answer, _)) => answer,
+        Either::Right(_) => Err(Error::new(Kind::Unavailable, "no answer yet")),
+    }
+}
+
 /// How many groups a worker is to hold: all alike, and one more for the first ones if it does not come out even.
 fn quota(groups: usize, alive: &BTreeSet<Name>, own: &Name) -> usize {
     let place = alive.iter().position(|name| name == own).unwrap_or(0);
     groups / alive.len() + usize::from(place < groups % alive.len())
-}
-
-fn subject<const N: usize>(fields: [(&str, Value); N]) -> Map<String, Value> {
-    fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 
 use clap::Args;
 use leasehold_core::{Error, Kind, Lease, Result, ShardLen, ShardRange, WorkerId, keys};
-use leasehold_queue::lease::LEASE_TTL_MAX;
-use leasehold_queue::{Queue, break_lease};
-use serde_json::json;
+use leasehold_queue::lease::{shards_subject, worker_subject};
+use leasehold_queue::{Queue, break_lease, break_nonsense};
+use serde_json::{Map, Value, json};
 use std::fmt;
 
 use crate::printer::{Printer, line};
@@ -21,6 +21,8 @@ pub(crate) struct Break {
 struct Subject {
     key: String,
     name: String,
+    /// What the lease says that it is on.
+    fields: Map<String, Value>,
 }
 
 impl fmt::Display for Subject {
@@ -54,17 +56,28 @@ impl Subject {
 
     fn group(group: &ShardRange) -> Self {
         let shards = if group.count() == 1 { "shard" } else { "shards" };
-        Self { key: keys::shard_lease(group), name: format!("{shards} {group}") }
+        Self {
+            key: keys::shard_lease(group),
+            name: format!("{shards} {group}"),
+            fields: shards_subject(group),
+        }
     }
 
     fn worker(worker: &WorkerId) -> Self {
-        Self { key: keys::worker_lease(worker), name: format!("the name {worker}") }
+        Self {
+            key: keys::worker_lease(worker),
+            name: format!("the name {worker}"),
+            fields: worker_subject(worker),
+        }
     }
 }
 
 pub(crate) async fn end(queue: &Queue, args: &Break, printer: &Printer) -> anyhow::Result<()> {
     let subject = Subject::parse(&args.lease, queue.shard_len())?;
-    let was = break_lease(queue.client(), &subject.key).await.map_err(with_way_out)?;
+    let was = match break_lease(queue.client(), &subject.key).await {
+        Err(error) if error.kind() == Kind::Corrupt => return end_nonsense(queue, &subject, printer).await,
+        was => was?,
+    };
     let Some(was) = was else {
         let place = queue.client().describe();
         return Err(Error::invalid(format!("nobody has ever leased {subject} in this queue: {place}")).into());
@@ -80,15 +93,19 @@ pub(crate) async fn end(queue: &Queue, args: &Break, printer: &Printer) -> anyho
     Ok(())
 }
 
-/// What makes no sense cannot be ended on condition: nobody knows whose it is.
-fn with_way_out(error: Error) -> Error {
-    if error.kind() != Kind::Corrupt {
-        return error;
+/// What makes no sense is ended too: nobody knows whose it was.
+async fn end_nonsense(queue: &Queue, subject: &Subject, printer: &Printer) -> anyhow::Result<()> {
+    if !break_nonsense(queue.client(), &subject.key, &subject.fields).await? {
+        return Err(
+            Error::new(Kind::Lost, format!("someone has just replaced the lease on {subject}")).into()
+        );
     }
-    let minutes = LEASE_TTL_MAX.as_secs() / 60;
-    let message =
-        format!("{error}; whoever wants it replaces it when it was left alone for {minutes} minutes");
-    Error::new(Kind::Corrupt, message).because(error)
+    if printer.is_json() {
+        line(json!({"key": subject.key, "broken": true, "was": null}));
+    } else {
+        line(format_args!("the lease on {subject} is free: what stood there made no sense"));
+    }
+    Ok(())
 }
 
 fn told(subject: &Subject, was: &Lease, queue: &Queue) -> Result<String> {

@@ -4,6 +4,7 @@
 
 use super::kind::Kind;
 use leasehold_queue::lease::LEASE_TTL_MAX;
+use leasehold_worker::{SHARD_LEASE_TTL_MIN, SHARD_RENEWALS_MIN};
 
 /// One setting.
 #[derive(Debug, PartialEq)]
@@ -189,17 +190,17 @@ pub(crate) const TABLE: &[Setting] = &[
     },
     Setting {
         name: "worker.shard_leasing.lease_ttl_secs",
-        kind: Kind::Whole { from: 2, to: LEASE_TTL_MAX.as_secs() },
+        kind: Kind::Whole { from: SHARD_LEASE_TTL_MIN.as_secs(), to: LEASE_TTL_MAX.as_secs() },
         default: Some("30"),
         variable: "LEASEHOLD_SHARD_LEASING_TTL_SECS",
         help: "How long a lease on shards lasts unless it is renewed; after a crash nobody looks at them for so long.",
     },
     Setting {
         name: "worker.shard_leasing.lease_renew_interval_secs",
-        kind: Kind::Whole { from: 1, to: LEASE_TTL_MAX.as_secs() / 2 },
+        kind: Kind::Whole { from: 1, to: LEASE_TTL_MAX.as_secs() / SHARD_RENEWALS_MIN as u64 },
         default: Some("10"),
         variable: "LEASEHOLD_SHARD_LEASING_RENEW_SECS",
-        help: "How often it is renewed: at most half of how long it lasts, so that one renewal may fail.",
+        help: "How often it is renewed: at most a third of how long it lasts, so that one renewal may fail.",
     },
 ];
 

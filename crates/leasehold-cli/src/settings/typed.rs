@@ -2,7 +2,7 @@
 
 use leasehold_core::{Error, Result, ShardLen, WorkerId};
 use leasehold_store::{AccessKey, FolderOptions, OpenOptions};
-use leasehold_worker::ShardLeasing;
+use leasehold_worker::{SHARD_RENEWALS_MIN, ShardLeasing};
 use std::time::Duration;
 
 use super::Effective;
@@ -179,9 +179,9 @@ fn leasing(all: &[Effective]) -> Result<Option<ShardLeasing>> {
         ttl: secs(all, ttl),
         renew_every: secs(all, renew),
     };
-    if leasing.renew_every * 2 > leasing.ttl {
+    if leasing.renew_every * SHARD_RENEWALS_MIN > leasing.ttl {
         let advice = "one failed renewal would lose the lease";
-        return Err(clash(all, renew, "is more than half of", ttl, advice));
+        return Err(clash(all, renew, "is more than a third of", ttl, advice));
     }
     Ok(Some(leasing))
 }

@@ -87,11 +87,19 @@ fn a_worker_that_lost_its_name_gives_its_shards_back() {
     run(&mut world, &watch, serves_none, RENEW_EVERY * 2).unwrap_or_else(failed);
 }
 
-/// A store that does not take what is put under a certain prefix.
+/// A store that does not take what is put under a certain prefix, or never answers there; a list of a prefix stands as
+/// that prefix with a question mark.
 #[derive(Debug)]
 struct Gate {
     store: Arc<dyn Store>,
     shut: Shut,
+    stuck: Shut,
+}
+
+impl Gate {
+    fn is_stuck(&self, key: &str) -> bool {
+        self.stuck.lock().unwrap().is_some_and(|prefix| key.starts_with(prefix))
+    }
 }
 
 /// Stands for no prefix, but for every delete.
@@ -102,7 +110,7 @@ type Shut = Arc<Mutex<Option<&'static str>>>;
 
 impl Store for Gate {
     fn get<'a>(&'a self, key: &'a str, unless: Option<&'a Version>) -> Answer<'a, Get> {
-        self.store.get(key, unless)
+        if self.is_stuck(key) { Box::pin(std::future::pending()) } else { self.store.get(key, unless) }
     }
 
     fn put<'a>(&'a self, key: &'a str, body: Bytes, when: &'a When) -> Answer<'a, PutAnswer> {
@@ -110,7 +118,7 @@ impl Store for Gate {
         if is_shut {
             return Box::pin(async { Err(Failure::passing(Cause::Unreached, "shut")) });
         }
-        self.store.put(key, body, when)
+        if self.is_stuck(key) { Box::pin(std::future::pending()) } else { self.store.put(key, body, when) }
     }
 
     fn delete<'a>(&'a self, key: &'a str) -> Answer<'a, ()> {
@@ -121,6 +129,9 @@ impl Store for Gate {
     }
 
     fn list<'a>(&'a self, list: &'a List) -> Answer<'a, Page> {
+        if self.is_stuck(&format!("{}?", list.prefix)) {
+            return Box::pin(std::future::pending());
+        }
         self.store.list(list)
     }
 
@@ -137,15 +148,19 @@ impl Store for Gate {
 struct Alone {
     world: World,
     shut: Shut,
+    stuck: Shut,
     monitor: Arc<Mutex<Option<Monitor>>>,
 }
 
 impl Alone {
     fn new(seed: u64) -> Self {
         let world = World::new(seed, Faults::none()).called("shards");
-        let (shut, monitor) = (Shut::default(), Arc::<Mutex<Option<Monitor>>>::default());
-        let gate = shut.clone();
-        world.wrap_stores(Arc::new(move |store| Arc::new(Gate { store, shut: gate.clone() })));
+        let (shut, stuck) = (Shut::default(), Shut::default());
+        let monitor = Arc::<Mutex<Option<Monitor>>>::default();
+        let gates = (shut.clone(), stuck.clone());
+        world.wrap_stores(Arc::new(move |store| {
+            Arc::new(Gate { store, shut: gates.0.clone(), stuck: gates.1.clone() })
+        }));
         let (host, client) = world.process("worker");
         let told = monitor.clone();
         world.spawn(host.process(), async move {
@@ -153,7 +168,7 @@ impl Alone {
             *told.lock().unwrap() = Some(worker.monitor());
             worker.run(Shutdown::default()).await.unwrap();
         });
-        let mut alone = Self { world, shut, monitor };
+        let mut alone = Self { world, shut, stuck, monitor };
         alone.until(serves_all, EVEN_WITHIN);
         alone
     }
@@ -163,6 +178,16 @@ impl Alone {
         let holds = || monitor.lock().unwrap().as_ref().is_some_and(&condition);
         self.world.run_until(holds, limit).unwrap_or_else(|failed| panic!("{failed}"));
         self.world.now().saturating_sub(began)
+    }
+
+    /// Looks every second, for so many of them, that no more than one group is not served.
+    fn keeps_the_others(&mut self, secs: u64) {
+        for _ in 0..secs {
+            self.pass(Duration::from_secs(1));
+            let monitor = self.monitor.lock().unwrap().clone().unwrap();
+            let served = monitor.shards().iter().map(ShardRange::count).sum::<usize>();
+            assert!(served >= shards() - 4, "only {served} are served at {:?}", self.world.now());
+        }
     }
 
     fn pass(&mut self, duration: Duration) {
@@ -229,16 +254,23 @@ fn a_lease_that_cannot_be_renewed_costs_no_other() {
     for seed in 0..5 {
         let mut alone = Alone::new(seed);
         *alone.shut.lock().unwrap() = Some("shard-leases/00.json");
-        for _ in 0..120 {
-            alone.pass(Duration::from_secs(1));
-            let monitor = alone.monitor.lock().unwrap().clone().unwrap();
-            let served = monitor.shards().iter().map(ShardRange::count).sum::<usize>();
-            assert!(
-                served >= shards() - 4,
-                "seed {seed}: only {served} are served at {:?}",
-                alone.world.now()
-            );
-        }
+        alone.keeps_the_others(120);
+    }
+}
+
+/// A take that was never answered was waited for until half of the leases had run out, and a list of them as well.
+#[test]
+fn a_take_that_is_never_answered_costs_no_lease() {
+    for (seed, stuck) in [(0, "shard-leases/00.json"), (1, "shard-leases/00.json"), (2, "shard-leases/?")] {
+        let mut alone = Alone::new(seed);
+        let (host, client) = alone.world.process("operator");
+        alone.world.spawn(host.process(), async move {
+            drop(break_lease(&client, "shard-leases/00.json").await.unwrap());
+        });
+        // It is lost with the next renewal, and wanted from then on.
+        alone.until(|monitor| !serves_all(monitor), RENEW_EVERY * 2);
+        *alone.stuck.lock().unwrap() = Some(stuck);
+        alone.keeps_the_others(120);
     }
 }
 
@@ -270,7 +302,9 @@ fn a_worker_that_stops_when_nothing_is_left_does_not_stop_because_it_serves_noth
     let mut world = World::new(1, Faults::none()).called("shards");
     let shut = Shut::default();
     let gate = shut.clone();
-    world.wrap_stores(Arc::new(move |store| Arc::new(Gate { store, shut: gate.clone() })));
+    world.wrap_stores(Arc::new(move |store| {
+        Arc::new(Gate { store, shut: gate.clone(), stuck: Shut::default() })
+    }));
     let (host, client) = world.process("producer");
     world.spawn(host.process(), submit(client, 1, Duration::from_secs(75)));
     world.run_for(Duration::from_secs(20)).unwrap_or_else(|failed| panic!("{failed}"));
@@ -304,7 +338,9 @@ fn one_comes(
 ) -> (World, Client, Arc<Mutex<Option<Monitor>>>) {
     let mut world = World::new(1, Faults::none()).called("shards");
     let gate: Shut = Arc::new(Mutex::new(shut));
-    world.wrap_stores(Arc::new(move |store| Arc::new(Gate { store, shut: gate.clone() })));
+    world.wrap_stores(Arc::new(move |store| {
+        Arc::new(Gate { store, shut: gate.clone(), stuck: Shut::default() })
+    }));
     let (host, client) = world.process("gone");
     world.spawn(host.process(), async move {
         connected(client.clone()).await;
