@@ -6,20 +6,21 @@
 //! When faults have stopped, everything must come to rest, and nothing may be left in the indexes.
 
 mod actors;
+pub mod bell;
+mod bound;
 mod checks;
 mod judge;
-mod mutants;
-mod raw;
+pub mod purge;
+pub(crate) mod raw;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::failed::Failed;
-use crate::scenario::Mutant;
+use crate::faults::Faults;
 use crate::world::World;
 use actors::Cast;
+use bound::Counting;
 use judge::Judge;
-pub use mutants::Broken;
 
 /// Faults stop after this.
 const FAULTS_FOR: Duration = Duration::from_mins(4);
@@ -31,14 +32,15 @@ const LATE_WITHIN: Duration = Duration::from_mins(22);
 const GRACES: Duration = Duration::from_mins(40);
 
 /// Plays it; the summary says what was done.
-pub(crate) fn play(world: &mut World, mutant: Option<Mutant>) -> Result<String, Failed> {
-    if let Some(Mutant::Broken(broken)) = mutant {
-        world.wrap_stores(Arc::new(move |store| broken.wrap(store)));
-    }
+pub(crate) fn play(world: &mut World) -> Result<String, Failed> {
     let mut chance = world.chance("queue");
     let judge = Judge::new(world.executor().clone(), world.bucket_handle(), FAULTS_FOR);
     let watching = judge.clone();
     world.check(move |change, _| watching.watch(change));
+    let (counting, bucket) = (Counting::default(), world.bucket_handle());
+    let counted = counting.clone();
+    world.check(move |change, _| counted.watch(change, &bucket));
+    let is_good_day = world.faults() == Faults::none();
     world.stop_faults_at(FAULTS_FOR);
     let cast = Cast::new(world, judge.clone(), &mut chance);
     cast.enter(world);
@@ -48,11 +50,12 @@ pub(crate) fn play(world: &mut World, mutant: Option<Mutant>) -> Result<String, 
     world.run_for(LATE_WITHIN)?;
     world.run_until(|| at_rest.is_at_rest(), REST_WITHIN)?;
     world.run_for(GRACES)?;
+    if is_good_day {
+        counting.judge(&world.clients()).map_err(|message| world.failed(message))?;
+    }
     judge.sum_up().map_err(|message| world.failed(message))
 }
 
-#[cfg(test)]
-mod bell;
 #[cfg(test)]
 mod lost;
 #[cfg(test)]

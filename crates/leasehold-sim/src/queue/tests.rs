@@ -1,6 +1,5 @@
-use super::Broken;
 use crate::faults::Faults;
-use crate::scenario::{Mutant, Options, Report, Scenario};
+use crate::scenario::{Options, Report, Scenario};
 
 fn play(seed: u64, options: &Options) -> Report {
     Scenario::Queue.play(seed, options).unwrap_or_else(|failed| panic!("{failed}"))
@@ -47,34 +46,6 @@ fn the_queue_keeps_its_promises_on_a_good_day() {
     }
 }
 
-/// Each broken rule, and the promise by which it is noticed.
-const NOTICED: [(Broken, &str); 13] = [
-    (Broken::NoLeaseEntry, "P5: running"),
-    (Broken::NoEntryAgain, "P5: pending"),
-    (Broken::NoEntryAtSubmit, "P5: pending"),
-    (Broken::NoCondition, "P2: its revision"),
-    (Broken::NoAbsence, "P2: its revision"),
-    (Broken::AcknowledgedEarly, "P1: task"),
-    (Broken::LostIsWritten, "P"),
-    (Broken::RefusedIsWritten, "P"),
-    (Broken::RemovedEarly, "P5: "),
-    (Broken::LeaseIgnored, "P2: it was timed out before"),
-    (Broken::RunningIsPending, "P7: from running to running"),
-    (Broken::EpochStands, "P2: claim took its epoch"),
-    (Broken::HistoryCut, "P7: its history"),
-];
-
-#[test]
-fn broken_rules_are_noticed() {
-    for (broken, promise) in NOTICED {
-        let options = Options { mutant: Some(Mutant::Broken(broken)), ..Options::default() };
-        let caught = (0..20).find_map(|seed| Scenario::Queue.play(seed, &options).err());
-        let caught = caught.unwrap_or_else(|| panic!("{broken:?} lives"));
-        assert!(caught.message.contains(promise), "{broken:?}: {caught}");
-        assert!(caught.replay().ends_with(&format!("--seed {} --scenario queue", caught.seed)));
-    }
-}
-
 /// A claim whose answer came late, or whose renewals failed, was trusted for up to a third of a lease too long.
 #[test]
 fn a_claim_that_has_run_out_is_not_trusted() {
@@ -95,4 +66,12 @@ fn an_entry_whose_task_never_came_is_swept() {
 #[test]
 fn an_answer_of_unknown_length_tells_of_no_jump() {
     play(5_681, &Options::default());
+}
+
+#[test]
+fn a_task_that_is_purged_was_marked_for_a_day_whatever_goes_wrong() {
+    for seed in 0..100 {
+        let played = Scenario::Purge.play(seed, &Options::of(Scenario::Purge));
+        played.unwrap_or_else(|failed| panic!("{failed}"));
+    }
 }
