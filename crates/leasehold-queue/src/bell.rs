@@ -18,6 +18,7 @@
 use bytes::Bytes;
 use leasehold_core::{Result, StoreTime, keys};
 use leasehold_store::host::Instant;
+use leasehold_store::mutant::{Rule, breaks};
 use leasehold_store::{Get, Purpose, Version};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -66,7 +67,7 @@ impl Bell {
     /// nothing if that look was made.
     #[must_use]
     pub fn look_again_at(&self) -> Option<StoreTime> {
-        self.rang_by.map(|at| at.plus(LOOK_AGAIN_AFTER))
+        self.rang_by.map(|at| at.plus(LOOK_AGAIN_AFTER)).filter(|_| !breaks(Rule::NoSecondLook))
     }
 
     /// A look begins at this moment, by the earliest that *now* can be.

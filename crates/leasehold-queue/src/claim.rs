@@ -8,6 +8,7 @@ use leasehold_core::{
     Entry, Error, Event, LeaseId, Rejected, Result, State, Status, StoreTime, Task, TaskType, WorkerId,
 };
 use leasehold_store::Purpose;
+use leasehold_store::mutant::{Rule, breaks};
 use std::time::Duration;
 
 use crate::connect::Queue;
@@ -115,6 +116,9 @@ impl Queue {
     ) -> Result<Met> {
         let entry = &found.entry;
         self.may(Intent::Change).await?;
+        if breaks(Rule::ReadsTwice) {
+            self.load(Purpose::Claim, &entry.id).await?;
+        }
         let loaded = match self.load(Purpose::Claim, &entry.id).await {
             Ok(Some(loaded)) => loaded,
             Ok(None) => return Ok(Met::Ahead),

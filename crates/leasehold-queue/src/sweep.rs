@@ -10,6 +10,7 @@
 
 use leasehold_core::{Entry, Error, Event, Kind, Result, State, Status, StoreTime, Task};
 use leasehold_store::Purpose;
+use leasehold_store::mutant::{Rule, breaks};
 
 use crate::connect::Queue;
 use crate::discover::Found;
@@ -88,7 +89,7 @@ impl Queue {
     }
 
     pub(crate) async fn cover_then_remove(&self, called_for: Option<&Entry>, met: &Entry) -> Result<()> {
-        if let Some(called_for) = called_for {
+        if let Some(called_for) = called_for.filter(|_| !breaks(Rule::NoCover)) {
             self.put_entry(Purpose::Sweep, called_for).await?;
         }
         self.remove_entry(Purpose::Sweep, met).await;

@@ -10,6 +10,7 @@
 //! * an operation that was acknowledged has been carried out, as the number and version that its process was told;
 //! * an operation that failed, with an outcome that is *known*, is never carried out;
 //! * an outcome is unknown only if something was sent;
+//! * every request that was sent is in a ledger;
 //! * when faults have stopped, no operation fails any more, and everyone comes to an end. Then each counter is the
 //!   number of acknowledged operations plus those unknown ones (answer lost, process killed) that were carried out.
 
@@ -25,7 +26,6 @@ use std::time::Duration;
 use crate::alarm::Alarm;
 use crate::failed::Failed;
 use crate::host::SimHost;
-use crate::scenario::Mutant;
 use crate::trace::Trace;
 use crate::world::World;
 use judge::Judge;
@@ -50,14 +50,13 @@ struct Counting {
     judge: Judge,
     alarm: Alarm,
     trace: Trace,
-    mutant: Option<Mutant>,
     /// How many counters are shared.
     shared: u64,
     finished: Arc<Mutex<BTreeSet<String>>>,
 }
 
 /// Plays it; the summary says what was counted.
-pub(crate) fn play(world: &mut World, mutant: Option<Mutant>) -> std::result::Result<String, Failed> {
+pub(crate) fn play(world: &mut World) -> std::result::Result<String, Failed> {
     let mut chance = world.chance("counters");
     let (actors, shared) = (3 + chance.below(4), 1 + chance.below(2));
     let judge = Judge::new(world.executor().clone(), FAULTS_FOR);
@@ -68,8 +67,7 @@ pub(crate) fn play(world: &mut World, mutant: Option<Mutant>) -> std::result::Re
     for number in 1..=actors {
         let name = format!("w{number}");
         let (alarm, trace) = (world.alarm().clone(), world.trace().clone());
-        let counting =
-            Counting { judge: judge.clone(), alarm, trace, mutant, shared, finished: finished.clone() };
+        let counting = Counting { judge: judge.clone(), alarm, trace, shared, finished: finished.clone() };
         let own = name.clone();
         world.actor(&name, move |host, client| Box::pin(counting.clone().run(own.clone(), host, client)));
     }
@@ -77,6 +75,7 @@ pub(crate) fn play(world: &mut World, mutant: Option<Mutant>) -> std::result::Re
     let all_finished = || finished.lock().unwrap_or_else(PoisonError::into_inner).len() == everyone;
     world.run_until(all_finished, FAULTS_FOR + FINISH_WITHIN)?;
     world.run_for(LATE_WITHIN)?;
+    world.every_request_is_counted().map_err(|message| world.failed(message))?;
     judge.sum_up(&world.objects()).map_err(|message| world.failed(message))
 }
 
@@ -111,14 +110,7 @@ impl Counting {
     /// One operation on a counter, from its wish to what is believed of it.
     async fn count(&self, client: &Client, host: &SimHost, counter: &str) -> bool {
         let operation = self.judge.begin(counter);
-        let ended = loop {
-            let ended = self.increment(client, counter, operation).await;
-            let again = self.mutant == Some(Mutant::LostAnswerIsLostRace)
-                && ended.as_ref().is_err_and(leasehold_core::Error::outcome_is_unknown);
-            if !again {
-                break ended;
-            }
-        };
+        let ended = self.increment(client, counter, operation).await;
         self.note(host, counter, ended.as_ref().map(|updated| updated.result.to_string()));
         self.conclude(ended.is_ok(), self.judge.conclude(operation, ended))
     }
@@ -146,8 +138,7 @@ impl Counting {
                 text.as_deref().and_then(|text| text.split_once(' ')).unwrap_or(("0", ""));
             let count = number.parse::<u64>().unwrap_or(0) + 1;
             let body = format!("{count} {id} {earlier}").trim_end().to_owned().into();
-            let forgets = self.mutant == Some(Mutant::ForgetsHistory);
-            let ours = Box::new(move |found: &[u8]| !forgets && String::from_utf8_lossy(found).contains(&id));
+            let ours = Box::new(move |found: &[u8]| String::from_utf8_lossy(found).contains(&id));
             Ok(Decision::Write { body, ours, first: None, result: count })
         })
         .await

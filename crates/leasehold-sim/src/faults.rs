@@ -1,9 +1,12 @@
-//! What can go wrong, and how often.
+//! What can go wrong, and how often; as text `wild`, `mild` or `none`, with what differs from it: `wild,late=0`.
 //!
 //! Rates are in ten thousandths of all requests. One request meets at most one of these faults; its latencies are
 //! drawn apart from that, so that a request can also be too slow by itself.
 
 use leasehold_core::limits::ANSWER_WAIT;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use crate::chance::Chance;
@@ -50,6 +53,46 @@ pub struct Troubles {
     pub wall_jump: u64,
     /// The store's own time jumps.
     pub date_jump: u64,
+}
+
+/// What can be set by name. Rates are in ten thousandths, `trouble-every` in seconds; the last five are shares.
+pub(crate) const NAMES: [&str; 16] = [
+    "lost",
+    "answer-lost",
+    "late",
+    "refused",
+    "throttled",
+    "throttled-but-applied",
+    "unreached",
+    "slow",
+    "very-slow",
+    "crash-at-write",
+    "trouble-every",
+    "crash",
+    "pause",
+    "stall",
+    "wall-jump",
+    "date-jump",
+];
+
+/// Everything that goes wrong has a number, so that a world can be played with some of it only.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    pub(crate) only: Option<BTreeSet<u64>>,
+    /// How many were drawn.
+    pub(crate) drawn: u64,
+    /// How many of them happened.
+    pub(crate) happened: u64,
+}
+
+impl Events {
+    /// The next one is drawn: whether it happens.
+    pub(crate) fn next_happens(&mut self) -> bool {
+        let happens = self.only.as_ref().is_none_or(|only| only.contains(&self.drawn));
+        self.drawn += 1;
+        self.happened += u64::from(happens);
+        happens
+    }
 }
 
 /// What becomes of one request.
@@ -123,6 +166,69 @@ impl Faults {
         }
     }
 
+    fn preset(name: &str) -> Option<Self> {
+        match name {
+            "wild" => Some(Self::wild()),
+            "mild" => Some(Self::mild()),
+            "none" => Some(Self::none()),
+            _ => None,
+        }
+    }
+
+    /// What `--faults` calls these, in the order of [`NAMES`].
+    pub(crate) fn values(&self) -> [u64; NAMES.len()] {
+        let Troubles { crash, pause, stall, wall_jump, date_jump } = self.troubles;
+        let [lost, answer_lost, late, refused] =
+            [self.lost, self.answer_lost, self.late, self.refused].map(u64::from);
+        let [throttled, but_applied, unreached] =
+            [self.throttled, self.throttled_but_applied, self.unreached].map(u64::from);
+        let [slow, very_slow, at_write] = [self.slow, self.very_slow, self.crash_at_write].map(u64::from);
+        let every = self.trouble_every.map_or(0, |every| every.as_secs());
+        [
+            lost,
+            answer_lost,
+            late,
+            refused,
+            throttled,
+            but_applied,
+            unreached,
+            slow,
+            very_slow,
+            at_write,
+            every,
+            crash,
+            pause,
+            stall,
+            wall_jump,
+            date_jump,
+        ]
+    }
+
+    /// The same with another value under one of [`NAMES`].
+    pub(crate) fn with(mut self, name: &str, value: u64) -> Result<Self, String> {
+        let rate = || u32::try_from(value).map_err(|_| format!("{name}={value} is too much"));
+        match name {
+            "lost" => self.lost = rate()?,
+            "answer-lost" => self.answer_lost = rate()?,
+            "late" => self.late = rate()?,
+            "refused" => self.refused = rate()?,
+            "throttled" => self.throttled = rate()?,
+            "throttled-but-applied" => self.throttled_but_applied = rate()?,
+            "unreached" => self.unreached = rate()?,
+            "slow" => self.slow = rate()?,
+            "very-slow" => self.very_slow = rate()?,
+            "crash-at-write" => self.crash_at_write = rate()?,
+            "trouble-every" => self.trouble_every = (value > 0).then(|| Duration::from_secs(value)),
+            "crash" => self.troubles.crash = value,
+            "pause" => self.troubles.pause = value,
+            "stall" => self.troubles.stall = value,
+            "wall-jump" => self.troubles.wall_jump = value,
+            "date-jump" => self.troubles.date_jump = value,
+            _ => return Err(format!("no fault `{name}`; there are: {}", NAMES.join(", "))),
+        }
+        Ok(self)
+    }
+
     pub(crate) fn fate(&self, chance: &mut Chance, is_put_on_condition: bool) -> Fate {
         let late = chance.between(ANSWER_WAIT, Duration::from_mins(20));
         let refused = if is_put_on_condition { self.refused } else { 0 };
@@ -152,14 +258,67 @@ impl Faults {
         } else if chance.happens(self.slow) {
             chance.between(Duration::from_millis(500), Duration::from_secs(8))
         } else {
-            chance.between(Duration::from_millis(5), Duration::from_millis(50))
+            chance.between(Duration::from_millis(5), USUAL_LATENCY_MAX)
         }
+    }
+}
+
+/// A way that takes longer is a fault.
+pub(crate) const USUAL_LATENCY_MAX: Duration = Duration::from_millis(50);
+
+/// What faults differ from.
+const PRESETS: [&str; 3] = ["wild", "mild", "none"];
+
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let values = self.values();
+        let differing = |preset: &Faults| -> Vec<usize> {
+            let others = preset.values();
+            (0..NAMES.len()).filter(|at| values[*at] != others[*at]).collect()
+        };
+        let nearest = PRESETS.iter().filter_map(|name| Some((differing(&Self::preset(name)?), name)));
+        let Some((differing, name)) = nearest.min_by_key(|(differing, _)| differing.len()) else {
+            return Ok(());
+        };
+        f.write_str(name)?;
+        differing.into_iter().try_for_each(|at| write!(f, ",{}={}", NAMES[at], values[at]))
+    }
+}
+
+impl FromStr for Faults {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut words = text.split(',');
+        let name = words.next().unwrap_or_default();
+        let known = PRESETS.join(", ");
+        let preset = Self::preset(name).ok_or_else(|| format!("no faults `{name}`; there are: {known}"))?;
+        words.try_fold(preset, |faults, word| {
+            let (name, value) = word.split_once('=').ok_or_else(|| format!("`{word}` is not like late=0"))?;
+            faults.with(name, value.parse().map_err(|_| format!("`{value}` is not a number"))?)
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn faults_survive_as_text() {
+        for text in
+            ["wild", "mild", "none", "wild,late=0,date-jump=0", "none,slow=1500", "mild,trouble-every=7"]
+        {
+            assert_eq!(text.parse::<Faults>().unwrap().to_string(), text);
+        }
+        for name in NAMES {
+            let faults = Faults::none().with(name, 77).unwrap();
+            assert_eq!(faults.to_string(), format!("none,{name}=77"));
+            assert_eq!(faults.to_string().parse::<Faults>().unwrap(), faults);
+        }
+        assert!("wild,odd=1".parse::<Faults>().unwrap_err().contains("there are: lost, "));
+        assert!("tame".parse::<Faults>().is_err() && "wild,late".parse::<Faults>().is_err());
+    }
 
     #[test]
     fn rates_are_met() {

@@ -13,6 +13,7 @@
 //! | [`faults`], `trouble` | what goes wrong with requests; with processes and clocks |
 //! | [`trace`], [`alarm`], [`failed`] | what happened, what was wrong, how to see it again |
 //! | [`chance`] | one seed, one sequence, for ever |
+//! | [`mutants`], [`shrink`] | rules broken on purpose, which must be noticed; a failure made small |
 //! | [`cost`] | the bill: the same code for a day, every request counted |
 //! | [`scenario`], [`counters`], [`queue`], [`shards`] | what is played in a world |
 //! | `model` | index and lease as models, exhausted by a checker (tests only) |
@@ -24,6 +25,7 @@
 //! [`Host`]: leasehold_store::Host
 
 pub mod alarm;
+pub mod args;
 pub mod bucket;
 pub mod chance;
 pub mod cost;
@@ -32,12 +34,15 @@ pub mod executor;
 pub mod failed;
 pub mod faults;
 pub mod host;
+mod leases;
 #[cfg(test)]
 mod model;
+pub mod mutants;
 mod network;
 pub mod queue;
 pub mod scenario;
 pub mod shards;
+pub mod shrink;
 pub mod sleep;
 pub mod store;
 pub mod trace;
@@ -48,10 +53,11 @@ pub use alarm::Alarm;
 pub use bucket::{Change, Objects, SimBucket, Stored};
 pub use chance::Chance;
 pub use executor::{Executor, ProcessId};
-pub use failed::Failed;
+pub use failed::{Failed, Size};
 pub use faults::{Faults, Troubles};
 pub use host::SimHost;
-pub use scenario::{Mutant, Options, Report, Scenario};
+pub use mutants::Mutant;
+pub use scenario::{Cut, Options, Report, Scenario};
 pub use store::SimStore;
 pub use trace::Trace;
 pub use world::World;

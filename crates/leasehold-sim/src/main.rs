@@ -1,9 +1,11 @@
-//! Plays seeds: one again, many in a row, or for as long as there is time.
+//! Plays seeds: one again, many in a row, or for as long as there is time; makes a failure small.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the command line of the simulator prints")]
 
 use anyhow::{Context, bail};
 use clap::{Parser, Subcommand};
-use leasehold_sim::{Options, Report, Scenario};
+use leasehold_sim::args::PlayArgs;
+use leasehold_sim::shrink::{Shrunk, shrink};
+use leasehold_sim::{Failed, Options, Report};
 use leasehold_store::{Host, SystemHost};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -23,30 +25,35 @@ enum Command {
         /// The seed that a failure named
         #[arg(long)]
         seed: u64,
-        /// What to play
-        #[arg(long, default_value = "counters")]
-        scenario: String,
+        #[command(flatten)]
+        play: PlayArgs,
         /// Print every line, not only the last ones
         #[arg(long)]
         full: bool,
+    },
+    /// Leave out of a seed that fails whatever it fails without, and show what happens then
+    Shrink {
+        /// The seed that a failure named
+        #[arg(long)]
+        seed: u64,
+        #[command(flatten)]
+        play: PlayArgs,
     },
     /// Play seeds A up to, but without, B
     Run {
         /// For example 0..1000
         #[arg(long, value_name = "A..B")]
         seeds: String,
-        /// What to play
-        #[arg(long, default_value = "counters")]
-        scenario: String,
+        #[command(flatten)]
+        play: PlayArgs,
     },
     /// Play fresh seeds for so many minutes
     Soak {
         /// How long
         #[arg(long)]
         minutes: u64,
-        /// What to play
-        #[arg(long, default_value = "counters")]
-        scenario: String,
+        #[command(flatten)]
+        play: PlayArgs,
     },
 }
 
@@ -62,27 +69,23 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Replay { seed, scenario, full } => replay(seed, named(&scenario)?, full),
-        Command::Run { seeds, scenario } => {
+        Command::Replay { seed, play, full } => replay(seed, &play, full),
+        Command::Shrink { seed, play } => make_small(seed, &play),
+        Command::Run { seeds, play } => {
             let (first, end) = seeds.split_once("..").context("seeds are given like 0..1000")?;
             let (first, end): (u64, u64) = (first.parse()?, end.parse()?);
-            play_all(first..end, named(&scenario)?, None)
+            play_all(first..end, &play, None)
         }
-        Command::Soak { minutes, scenario } => {
+        Command::Soak { minutes, play } => {
             let first = SystemHost.random() >> 16;
             println!("fresh seeds from {first} on");
-            play_all(first..u64::MAX, named(&scenario)?, Some(Duration::from_mins(minutes)))
+            play_all(first..u64::MAX, &play, Some(Duration::from_mins(minutes)))
         }
     }
 }
 
-fn named(scenario: &str) -> anyhow::Result<Scenario> {
-    let known = Scenario::ALL.map(Scenario::name).join(", ");
-    Scenario::named(scenario).with_context(|| format!("no scenario `{scenario}`; there are: {known}"))
-}
-
-fn replay(seed: u64, scenario: Scenario, full: bool) -> anyhow::Result<()> {
-    let report = match scenario.play(seed, &Options { full, ..Options::default() }) {
+fn replay(seed: u64, play: &PlayArgs, full: bool) -> anyhow::Result<()> {
+    let report = match play.scenario.play(seed, &Options { full, ..play.options() }) {
         Ok(report) => report,
         Err(failed) => {
             if full {
@@ -96,16 +99,33 @@ fn replay(seed: u64, scenario: Scenario, full: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
+fn make_small(seed: u64, play: &PlayArgs) -> anyhow::Result<()> {
+    let Some(Shrunk { before, after, plays }) = shrink(play.scenario, seed, &play.options()) else {
+        bail!("seed {seed} does not fail");
+    };
+    after.tail.iter().for_each(|line| println!("{line}"));
+    println!("\n{}", after.message);
+    println!("before: {}\nafter:  {}, found in {plays} runs", large(&before), large(&after));
+    println!("replay: {}", after.replay());
+    Ok(())
+}
+
+fn large(failed: &Failed) -> String {
+    let (size, at) = (&failed.size, failed.at.as_secs());
+    let (faults, actors, steps) = (size.faults, size.actors.len(), size.steps);
+    format!("{faults} faults, {actors} actors, {steps} steps, {at} s")
+}
+
 /// Plays until the seeds or the time run out; goes on after a failure, and fails at the end.
-fn play_all(seeds: std::ops::Range<u64>, scenario: Scenario, time: Option<Duration>) -> anyhow::Result<()> {
+fn play_all(seeds: std::ops::Range<u64>, play: &PlayArgs, time: Option<Duration>) -> anyhow::Result<()> {
     let (mut played, mut steps, mut took, mut bad) = (0_u32, 0_u64, Duration::ZERO, Vec::new());
-    let started = SystemHost.instant();
+    let (started, options) = (SystemHost.instant(), play.options());
     for seed in seeds {
         if time.is_some_and(|time| SystemHost.instant().since(started) >= time) {
             break;
         }
         played += 1;
-        match scenario.play(seed, &Options::default()) {
+        match play.scenario.play(seed, &options) {
             Ok(report) => {
                 steps += report.steps;
                 took += report.took;

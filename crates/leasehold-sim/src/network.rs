@@ -5,6 +5,7 @@
 
 use bytes::Bytes;
 use leasehold_store::seam::{Cause, Failure, Get, List, Page, PutAnswer, Version, When};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use tokio::sync::oneshot;
 use crate::bucket::SimBucket;
 use crate::chance::Chance;
 use crate::executor::{Executor, ProcessId};
-use crate::faults::{Fate, Faults};
+use crate::faults::{Events, Fate, Faults, USUAL_LATENCY_MAX};
 use crate::host::SimHost;
 use crate::trace::Trace;
 
@@ -61,6 +62,9 @@ pub(crate) struct Network {
 struct State {
     chance: Chance,
     faults: Faults,
+    events: Events,
+    /// How many requests each process has sent.
+    sent: BTreeMap<String, u64>,
     hosts_off_ns: [i64; HOSTS],
     /// Processes to be killed in this instant.
     doomed: Vec<ProcessId>,
@@ -75,7 +79,14 @@ impl Network {
         faults: Faults,
     ) -> Self {
         let hosts_off_ns = std::array::from_fn(|_| chance.around_zero(HOST_OFF_NS));
-        let state = Mutex::new(State { chance, faults, hosts_off_ns, doomed: Vec::new() });
+        let state = Mutex::new(State {
+            chance,
+            faults,
+            events: Events::default(),
+            sent: BTreeMap::new(),
+            hosts_off_ns,
+            doomed: Vec::new(),
+        });
         Self { executor, bucket, trace, state }
     }
 
@@ -87,6 +98,16 @@ impl Network {
         self.state().faults = faults;
     }
 
+    /// Looks at what goes wrong.
+    pub(crate) fn events<R>(&self, look: impl FnOnce(&mut Events) -> R) -> R {
+        look(&mut self.state().events)
+    }
+
+    /// How many requests a process has sent.
+    pub(crate) fn sent(&self, process: &str) -> u64 {
+        self.state().sent.get(process).copied().unwrap_or_default()
+    }
+
     pub(crate) fn take_doomed(&self) -> Vec<ProcessId> {
         std::mem::take(&mut self.state().doomed)
     }
@@ -96,14 +117,21 @@ impl Network {
         let (tell, told) = oneshot::channel();
         let on_condition = matches!(&request, Request::Put(_, _, when) if *when != When::Always);
         let mut state = self.state();
-        let State { chance, faults, hosts_off_ns, .. } = &mut *state;
+        *state.sent.entry(from.name().to_owned()).or_default() += 1;
+        let State { chance, faults, events, hosts_off_ns, .. } = &mut *state;
+        let drawn = (faults.fate(chance, on_condition), faults.latency(chance), faults.latency(chance));
+        let in_time = |latency: Duration, events: &mut Events| {
+            let is_usual = latency <= USUAL_LATENCY_MAX;
+            if is_usual || events.next_happens() { latency } else { USUAL_LATENCY_MAX }
+        };
+        let is_put = matches!(&request, Request::Put(..));
         let journey = Journey {
-            fate: faults.fate(chance, on_condition),
-            there: faults.latency(chance),
-            back: faults.latency(chance),
+            fate: if drawn.0 == Fate::Served || events.next_happens() { drawn.0 } else { Fate::Served },
+            there: in_time(drawn.1, events),
+            back: in_time(drawn.2, events),
             // A broken connection is noticed, or not.
             noticed: chance.happens(5_000),
-            crash: chance.happens(faults.crash_at_write),
+            crash: chance.happens(faults.crash_at_write) && is_put && events.next_happens(),
             host_off_ns: hosts_off_ns[chance.index(HOSTS)],
             process: from.process(),
             name: from.name().to_owned(),

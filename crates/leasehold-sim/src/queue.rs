@@ -9,25 +9,27 @@
 //! When faults have stopped, everything must come to rest, and nothing may be left in the indexes.
 
 mod actors;
+pub mod bell;
+mod bound;
 mod checks;
 mod judge;
 mod migration;
-mod mutants;
 mod places;
-mod raw;
+pub mod purge;
+pub(crate) mod raw;
 mod upkeep;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::failed::Failed;
-use crate::scenario::Mutant;
+use crate::faults::Faults;
+use crate::mutants::Mutant;
 use crate::world::World;
 use actors::Cast;
+use bound::Counting;
 use judge::Judge;
 pub use migration::Careless;
 use migration::Migration;
-pub use mutants::Broken;
 use upkeep::Upkeep;
 
 /// Faults stop after this.
@@ -42,21 +44,19 @@ const LATE_WITHIN: Duration = Duration::from_mins(22);
 const GRACES: Duration = Duration::from_mins(40);
 
 /// Plays it; the summary says what was done.
-pub(crate) fn play(world: &mut World, mutant: Option<Mutant>) -> Result<String, Failed> {
-    if let Some(Mutant::Broken(broken)) = mutant {
-        world.wrap_stores(Arc::new(move |store| broken.wrap(store)));
-    }
+pub(crate) fn play(world: &mut World) -> Result<String, Failed> {
     let mut chance = world.chance("queue");
-    let careless = match mutant {
-        Some(Mutant::Careless(careless)) => Some(careless),
-        _ => None,
-    };
-    let migration = Migration::of(world, careless);
+    let migration = Migration::of(world, world.mutant().and_then(Mutant::careless));
     let upkeep = Upkeep::of(world);
     let faults_for = if migration.is_some() { FAULTS_FOR_MIGRATION } else { FAULTS_FOR };
     let judge = Judge::new(world.executor().clone(), world.bucket_handle(), faults_for);
     let watching = judge.clone();
     world.check(move |change, _| watching.watch(change));
+    let (counting, bucket) = (Counting::default(), world.bucket_handle());
+    let counted = counting.clone();
+    world.check(move |change, _| counted.watch(change, &bucket));
+    // What operators do has its reasons, but no bound.
+    let is_good_day = world.faults() == Faults::none() && migration.is_none() && upkeep.is_none();
     world.stop_faults_at(faults_for);
     let cast = Cast::new(world, judge.clone(), migration.clone(), upkeep.is_some(), &mut chance);
     cast.enter(world);
@@ -74,11 +74,12 @@ pub(crate) fn play(world: &mut World, mutant: Option<Mutant>) -> Result<String, 
         world.run_until(at_rest, REST_WITHIN)?;
     }
     world.run_for(GRACES)?;
+    if is_good_day {
+        counting.judge(&world.clients()).map_err(|message| world.failed(message))?;
+    }
     judge.sum_up().map_err(|message| world.failed(message))
 }
 
-#[cfg(test)]
-mod bell;
 #[cfg(test)]
 mod lost;
 #[cfg(test)]

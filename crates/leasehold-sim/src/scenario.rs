@@ -1,11 +1,14 @@
 //! What can be played in a world, and what comes of it.
 
+use std::collections::BTreeSet;
+use std::fmt;
 use std::time::Duration;
 
 use crate::counters;
 use crate::failed::Failed;
 use crate::faults::Faults;
-use crate::queue::{self, Broken, Careless};
+use crate::mutants::Mutant;
+use crate::queue;
 use crate::shards;
 use crate::world::World;
 
@@ -16,38 +19,70 @@ pub enum Scenario {
     Counters,
     /// Producers, workers and an operator on one queue; see [`queue`].
     Queue,
+    /// Idle workers that have to hear of everything; see [`queue::bell`].
+    Bell,
+    /// Final tasks are removed while someone wants them back; see [`queue::purge`].
+    Purge,
     /// Workers that divide the shards among themselves; see [`shards`].
     Shards,
 }
 
-/// A deliberate mistake, for tests: a check that cannot fail is worth nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mutant {
-    /// A write whose answer was lost is taken for a lost race, and made anew under another write id.
-    LostAnswerIsLostRace,
-    /// A write that others have built upon is not looked for in what they wrote.
-    ForgetsHistory,
-    /// A store that breaks a rule of the queue behind its back.
-    Broken(Broken),
-    /// Someone does not wait, or does not ask again, where the number of shards is changed.
-    Careless(Careless),
-}
-
-/// How to play it.
+/// How to play it. As text: the arguments that say so on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     /// What goes wrong, until the scenario says that it is enough.
     pub faults: Faults,
+    /// What is left out.
+    pub cut: Cut,
     /// A deliberate mistake.
     pub mutant: Option<Mutant>,
     /// Keep every line of the trace.
     pub full: bool,
 }
 
+/// What is left out of a world, so that a failure is easier to understand.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Cut {
+    /// Faults stop after this, if the scenario does not stop them before.
+    pub faults_for: Option<Duration>,
+    /// Only these faults happen, by the number with which they are drawn.
+    pub only: Option<BTreeSet<u64>>,
+    /// Actors that are not there.
+    pub without: BTreeSet<String>,
+    /// Only so many tasks are submitted, in scenarios that have some.
+    pub tasks: Option<u64>,
+}
+
 impl Default for Options {
     fn default() -> Self {
-        Self { faults: Faults::wild(), mutant: None, full: false }
+        Self { faults: Faults::wild(), cut: Cut::default(), mutant: None, full: false }
     }
+}
+
+impl Options {
+    /// The usual options of a scenario.
+    #[must_use]
+    pub fn of(scenario: Scenario) -> Self {
+        Self { faults: scenario.faults(), ..Self::default() }
+    }
+}
+
+impl fmt::Display for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Cut { faults_for, only, without, tasks } = &self.cut;
+        write!(f, " --faults {}", self.faults)?;
+        self.mutant.iter().try_for_each(|mutant| write!(f, " --mutant {}", mutant.name()))?;
+        faults_for.iter().try_for_each(|time| write!(f, " --faults-for {}", time.as_secs()))?;
+        only.iter().try_for_each(|only| write!(f, " --only {}", joined(only)))?;
+        tasks.iter().try_for_each(|tasks| write!(f, " --tasks {tasks}"))?;
+        if without.is_empty() { Ok(()) } else { write!(f, " --without {}", joined(without)) }
+    }
+}
+
+/// `-` stands for none, because an argument cannot be empty without looking like a mistake.
+fn joined(parts: &BTreeSet<impl fmt::Display>) -> String {
+    let joined: Vec<_> = parts.iter().map(ToString::to_string).collect();
+    if joined.is_empty() { "-".to_owned() } else { joined.join(",") }
 }
 
 /// A run in which nothing was wrong.
@@ -69,7 +104,7 @@ pub struct Report {
 
 impl Scenario {
     /// Every scenario.
-    pub const ALL: [Scenario; 3] = [Scenario::Counters, Scenario::Queue, Scenario::Shards];
+    pub const ALL: [Scenario; 5] = [Self::Counters, Self::Queue, Self::Bell, Self::Purge, Self::Shards];
 
     /// Its name.
     #[must_use]
@@ -77,6 +112,8 @@ impl Scenario {
         match self {
             Self::Counters => "counters",
             Self::Queue => "queue",
+            Self::Bell => "bell",
+            Self::Purge => "purge",
             Self::Shards => "shards",
         }
     }
@@ -87,17 +124,29 @@ impl Scenario {
         Self::ALL.into_iter().find(|scenario| scenario.name() == name)
     }
 
+    /// What usually goes wrong in it. How soon a bell is heard can be said only where nothing does.
+    #[must_use]
+    pub fn faults(self) -> Faults {
+        if self == Self::Bell { Faults::none() } else { Faults::wild() }
+    }
+
     /// Plays it once, in the world of this seed.
     pub fn play(self, seed: u64, options: &Options) -> Result<Report, Failed> {
         let mut world = World::new(seed, options.faults.clone()).called(self.name());
+        world.cut(options.cut.clone());
         if options.full {
             world.trace().keep_all();
         }
-        let summary = match self {
-            Self::Counters => counters::play(&mut world, options.mutant)?,
-            Self::Queue => queue::play(&mut world, options.mutant)?,
-            Self::Shards => shards::play(&mut world)?,
+        let _mistake = options.mutant.map(|mutant| mutant.enter(&mut world));
+        let played = match self {
+            Self::Counters => counters::play(&mut world),
+            Self::Queue => queue::play(&mut world),
+            Self::Bell => queue::bell::play(&mut world),
+            Self::Purge => queue::purge::play(&mut world),
+            Self::Shards => shards::play(&mut world),
         };
+        let options = || Box::new(options.clone());
+        let summary = played.map_err(|failed| Failed { options: options(), ..failed })?;
         let trace = world.trace();
         Ok(Report {
             summary,

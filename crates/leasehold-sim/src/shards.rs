@@ -44,6 +44,7 @@ const IDLE_FOR: Duration = Duration::from_mins(10);
 pub(crate) fn play(world: &mut World) -> Result<String, Failed> {
     let mut chance = world.chance("shards");
     let watch = Watch::new(world);
+    world.check(|change, _| crate::leases::watch(change));
     world.stop_faults_at(FAULTS_FOR);
     let count = 1 + chance.below(WORKERS_MAX);
     for number in 1..=count {

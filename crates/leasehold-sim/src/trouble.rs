@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::chance::Chance;
 use crate::executor::ProcessId;
-use crate::faults::Troubles;
+use crate::faults::{Events, Troubles};
 use crate::host::{SimHost, nanos};
 use crate::world::Inner;
 
@@ -23,7 +23,8 @@ pub(crate) async fn come(world: Arc<Inner>) {
         world.executor.sleep(chance.between(Duration::ZERO, every * 2)).await;
         let faults = world.network.faults();
         if faults.trouble_every.is_some() {
-            happen(&world, faults.troubles, &mut chance);
+            let really = world.network.events(Events::next_happens);
+            happen(&world, faults.troubles, &mut chance, really);
         }
     }
 }
@@ -33,27 +34,37 @@ pub(crate) fn crash_process(world: &Arc<Inner>, process: ProcessId) {
     let named = |(name, host): (String, Arc<SimHost>)| (host.process() == process).then_some(name);
     if let Some(name) = living(world).into_iter().find_map(named) {
         let mut chance = Chance::derived(world.seed, &format!("crash of {process:?}"));
-        crash(world, &name, process, &mut chance);
+        crash(world, &name, process, &mut chance, true);
     }
 }
 
-fn happen(world: &Arc<Inner>, shares: Troubles, chance: &mut Chance) {
+/// Draws a trouble, and lets it happen if it really is to: the next one is the same in any case.
+fn happen(world: &Arc<Inner>, shares: Troubles, chance: &mut Chance, really: bool) {
     let living = living(world);
     let Some((name, host)) = living.get(chance.index(living.len())) else { return };
     let Troubles { crash: to_crash, pause, stall, wall_jump, date_jump } = shares;
     let drawn = chance.below(to_crash + pause + stall + wall_jump + date_jump);
     let now = world.executor.now();
     if drawn < to_crash {
-        crash(world, name, host.process(), chance);
+        crash(world, name, host.process(), chance, really);
     } else if drawn < to_crash + pause {
-        world.executor.pause(host.process(), a_while(chance));
+        let duration = a_while(chance);
+        if really {
+            world.executor.pause(host.process(), duration);
+        }
     } else if drawn < to_crash + pause + stall {
         let duration = a_while(chance);
+        if !really {
+            return;
+        }
         world.trace.line(now, host.name(), "stalls, and its boot clock with it");
         host.machine().miss(duration);
         world.executor.pause(host.process(), duration);
     } else if drawn < to_crash + pause + stall + wall_jump {
         let by_ns = chance.around_zero(nanos(Duration::from_hours(2)));
+        if !really {
+            return;
+        }
         world.trace.line(
             now,
             host.name(),
@@ -63,6 +74,9 @@ fn happen(world: &Arc<Inner>, shares: Troubles, chance: &mut Chance) {
     } else {
         let size = nanos(chance.between(Duration::from_secs(10), Duration::from_hours(1)));
         let by_ns = if chance.happens(5_000) { size } else { -size };
+        if !really {
+            return;
+        }
         world.trace.line(now, "store", format_args!("has its time set by {} s", by_ns / 1_000_000_000));
         world.bucket.jump_time(by_ns);
     }
@@ -74,15 +88,19 @@ fn a_while(chance: &mut Chance) -> Duration {
     chance.between(Duration::from_secs(2), most)
 }
 
-fn crash(world: &Arc<Inner>, name: &str, process: ProcessId, chance: &mut Chance) {
+fn crash(world: &Arc<Inner>, name: &str, process: ProcessId, chance: &mut Chance, really: bool) {
+    let (reboots, away) =
+        (chance.happens(2_000), chance.between(Duration::from_millis(100), Duration::from_mins(1)));
+    if !really {
+        return;
+    }
     if let Some(actor) = world.people().actors.get_mut(name) {
         actor.host = None;
     }
     world.executor.kill(process);
-    if chance.happens(2_000) {
+    if reboots {
         world.reboot(name);
     }
-    let away = chance.between(Duration::from_millis(100), Duration::from_mins(1));
     let (again, name) = (world.clone(), name.to_owned());
     let restart = async move {
         again.executor.sleep(away).await;

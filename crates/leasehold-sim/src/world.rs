@@ -21,10 +21,12 @@ use crate::alarm::Alarm;
 use crate::bucket::{Change, Objects, SimBucket};
 use crate::chance::Chance;
 use crate::executor::{Executor, ProcessId, Step};
-use crate::failed::Failed;
+use crate::failed::{Failed, Size};
 use crate::faults::Faults;
+use crate::mutants::Mutant;
 use crate::host::{Machine, SimHost};
 use crate::network::Network;
+use crate::scenario::{Cut, Options};
 use crate::trace::Trace;
 use crate::trouble;
 
@@ -40,11 +42,16 @@ pub type Start = Arc<dyn Fn(Arc<SimHost>, Client) -> BoxFuture<'static, ()> + Se
 /// Puts something between a process and its store.
 pub type Wrap = Arc<dyn Fn(Arc<dyn Store>) -> Arc<dyn Store> + Send + Sync>;
 
+/// The same, with a look at the machine.
+pub(crate) type WrapOnHost = Arc<dyn Fn(Arc<dyn Store>, &Arc<SimHost>) -> Arc<dyn Store> + Send + Sync>;
+
 /// A world that can be replayed.
 pub struct World {
     scenario: String,
     inner: Arc<Inner>,
     checks: Vec<Check>,
+    cut: Cut,
+    mutant: Option<Mutant>,
     steps: u64,
 }
 
@@ -57,7 +64,9 @@ pub(crate) struct Inner {
     pub(crate) trace: Trace,
     pub(crate) alarm: Alarm,
     pub(crate) people: Mutex<People>,
-    wrap: Mutex<Option<Wrap>>,
+    wrap: Mutex<Option<WrapOnHost>>,
+    /// Of every process that was ever started.
+    clients: Mutex<Vec<(String, Client)>>,
 }
 
 /// Who lives in the world.
@@ -91,9 +100,10 @@ impl World {
             alarm: Alarm::default(),
             people: Mutex::default(),
             wrap: Mutex::default(),
+            clients: Mutex::default(),
         });
         inner.executor.spawn(ProcessId::WORLD, Box::pin(trouble::come(inner.clone())));
-        Self { scenario: "counters".into(), inner, checks: Vec::new(), steps: 0 }
+        Self { scenario: "counters".into(), inner, checks: Vec::new(), cut: Cut::default(), mutant: None, steps: 0 }
     }
 
     /// The name under which this world can be replayed.
@@ -105,7 +115,39 @@ impl World {
 
     /// Puts something between the processes that start from now on and their stores: a deliberate mistake.
     pub fn wrap_stores(&self, wrap: Wrap) {
+        self.wrap_on_hosts(Arc::new(move |store, _| wrap(store)));
+    }
+
+    pub(crate) fn wrap_on_hosts(&self, wrap: WrapOnHost) {
         *self.inner.wrap.lock().unwrap_or_else(PoisonError::into_inner) = Some(wrap);
+    }
+
+    /// Leaves something out. To be said before anyone starts.
+    pub fn cut(&mut self, cut: Cut) {
+        self.inner.network.events(|events| events.only.clone_from(&cut.only));
+        self.cut = cut;
+    }
+
+    /// What is left out.
+    #[must_use]
+    pub fn what_is_cut(&self) -> &Cut {
+        &self.cut
+    }
+
+    /// Someone here makes a mistake.
+    pub(crate) fn make_mistake(&mut self, mutant: Mutant) {
+        self.mutant = Some(mutant);
+    }
+
+    /// The mistake that is made here.
+    pub(crate) fn mutant(&self) -> Option<Mutant> {
+        self.mutant
+    }
+
+    /// The clients of all processes that were ever started, by the name of the process.
+    #[must_use]
+    pub fn clients(&self) -> Vec<(String, Client)> {
+        self.inner.clients.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Starts a process on the machine of this name, which keeps its clocks from start to start.
@@ -120,6 +162,9 @@ impl World {
         name: &str,
         start: impl Fn(Arc<SimHost>, Client) -> BoxFuture<'static, ()> + Send + Sync + 'static,
     ) {
+        if self.cut.without.contains(name) {
+            return;
+        }
         let actor = Actor { start: Arc::new(start), host: None };
         self.inner.people().actors.insert(name.to_owned(), actor);
         self.inner.start(name);
@@ -150,6 +195,7 @@ impl World {
 
     /// No new fault from this moment on; what is on its way still comes.
     pub fn stop_faults_at(&self, at: Duration) {
+        let at = self.cut.faults_for.map_or(at, |cut| at.min(cut));
         let (executor, network) = (self.inner.executor.clone(), self.inner.network.clone());
         let trace = self.inner.trace.clone();
         let stop = async move {
@@ -158,6 +204,24 @@ impl World {
             trace.line(executor.now(), "world", "has no more faults");
         };
         self.spawn(ProcessId::WORLD, stop);
+    }
+
+    /// Whether every request is in its client's ledger, if no client has more than one under way.
+    pub(crate) fn every_request_is_counted(&self) -> Result<(), String> {
+        for (name, client) in self.clients() {
+            let (sent, counted) = (self.inner.network.sent(&name), client.ledger().snapshot().requests());
+            if sent > counted + 1 {
+                return Err(format!("requests: {name} has sent {sent}, and its ledger knows of {counted}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// What goes wrong from now on.
+    pub(crate) fn set_faults(&self, faults: Faults) -> Faults {
+        let before = self.inner.network.faults();
+        self.inner.network.set_faults(faults);
+        before
     }
 
     /// Runs until the condition holds; an error if it does not within so much virtual time, or any check fails.
@@ -255,7 +319,11 @@ impl World {
     /// The failure of this run, with all that is needed to look at it.
     pub fn failed(&self, message: impl Into<String>) -> Failed {
         let (seed, scenario, tail) = (self.inner.seed, self.scenario.clone(), self.inner.trace.lines());
-        Failed { seed, scenario, message: message.into(), at: self.now(), tail }
+        let (faults_drawn, faults) = self.inner.network.events(|events| (events.drawn, events.happened));
+        let actors = self.inner.people().actors.keys().cloned().collect();
+        let size = Box::new(Size { actors, faults_drawn, faults, steps: self.steps });
+        let options = Box::<Options>::default();
+        Failed { seed, scenario, options, message: message.into(), at: self.now(), size, tail }
     }
 
     fn after_step(&mut self) -> Result<(), String> {

@@ -32,6 +32,7 @@ use std::time::Duration;
 
 use crate::host::{Host, HostExt, Instant};
 use crate::ledger::{Ledger, Line, Outcome, Purpose, Verb};
+use crate::mutant::{Rule, breaks};
 use crate::seam::{Cause, Failure, Get, List, Object, Page, PutAnswer, Store, Version, When};
 
 /// A store with a ledger, patience and the rule for lost answers. Cheap to clone.
@@ -189,6 +190,7 @@ impl Client {
         let mut in_doubt = false;
         loop {
             let answer = self.put_once(purpose, key, &body, when).await;
+            let lost = if answer.is_ok() { Rule::RefusedIsLost } else { Rule::LostAnswerIsLostRace };
             let failure = match answer {
                 Ok(PutAnswer::Written(version)) => return Ok(Put::Written(version)),
                 Ok(PutAnswer::Refused) => refused(key),
@@ -201,8 +203,11 @@ impl Client {
                 Cause::Unanswered => {
                     let read = self.get_within(purpose, key, None, &mut patience).await;
                     match read.map_err(|error| doubtful(error, in_doubt))?.found() {
+                        found if breaks(lost) && !when.holds(found.as_ref()) => return Ok(Put::Lost(found)),
                         Some(object) if object.body == body => return Ok(Put::Written(object.version)),
-                        Some(object) if ours(&object.body) => return Ok(Put::Overtaken(object)),
+                        Some(object) if ours(&object.body) && !breaks(Rule::BuiltUponIsLost) => {
+                            return Ok(Put::Overtaken(object));
+                        }
                         found if when.holds(found.as_ref()) => failure.error,
                         found => return Ok(Put::Lost(found)),
                     }

@@ -9,6 +9,7 @@
 //! | [`ledger`], [`price`] | every request counted, and what it costs |
 //! | [`host`] | local clocks, pauses and chance, passed in so that a simulator can replay them |
 //! | [`memory`], [`folder`], [`object`] | the stores |
+//! | [`mutant`] | rules that a test may break (feature `mutants`) |
 //! | [`page`] | the rules of lists, for stores that have none of their own |
 //! | [`mod@open`] | a store from an address |
 //! | [`mod@probe`] | whether a store is good enough; one that ignores conditions is refused |
@@ -20,6 +21,7 @@ pub mod folder;
 pub mod host;
 pub mod ledger;
 pub mod memory;
+pub mod mutant;
 pub mod object;
 pub mod open;
 pub mod page;

@@ -42,6 +42,8 @@ pub(super) struct Cast {
     migration: Option<Migration>,
     /// Someone keeps the queue in order, for days.
     upkeep: bool,
+    /// How long an entry without its task is left alone, where that is not long enough by itself, and nobody is patient.
+    hasty: Option<Duration>,
     /// Workers that lease their shards; the others serve all.
     leased: Vec<String>,
     /// What each producer has still to submit, newest last.
@@ -75,18 +77,25 @@ impl Cast {
         chance: &mut Chance,
     ) -> Self {
         let count = 20 + chance.below(20);
-        judge.expect(usize::try_from(count).unwrap_or(0));
         let orders: [Mutex<Orders>; PRODUCERS] = Default::default();
         for number in 0..count {
-            let order = Order::new(number, chance);
-            lock(&orders[chance.index(PRODUCERS)]).left.push(order);
+            let (order, producer) = (Order::new(number, chance), chance.index(PRODUCERS));
+            if world.what_is_cut().tasks.is_none_or(|tasks| number < tasks) {
+                lock(&orders[producer]).left.push(order);
+            }
         }
+        let is_there =
+            |producer: &usize| !world.what_is_cut().without.contains(&format!("p{}", producer + 1));
+        let there = (0..PRODUCERS).filter(is_there).map(|producer| lock(&orders[producer]).left.len());
+        judge.expect(there.sum());
         let lease = chance.between(Duration::from_secs(10), Duration::from_secs(20));
         let (alarm, trace) = (world.alarm().clone(), world.trace().clone());
         let mut leasing = world.chance("leasing");
+        // Requests are held up for longer than that: only the fences help.
+        let hasty = world.chance("haste").happens(5_000).then_some(Duration::from_mins(2));
         let leased =
             (1..=WORKERS).filter(|_| leasing.happens(3_333)).map(|number| format!("w{number}")).collect();
-        Self { judge, alarm, trace, lease, migration, upkeep, leased, orders: Arc::new(orders) }
+        Self { judge, alarm, trace, lease, migration, upkeep, hasty, leased, orders: Arc::new(orders) }
     }
 
     /// Everyone starts.
@@ -115,8 +124,15 @@ impl Cast {
 
     pub(super) async fn connect(&self, host: &SimHost, client: Client, by: &str) -> Queue {
         let usual = QueueConfig { shard_prefix_len: 1, ..QueueConfig::default() };
-        let mut config = self.migration.as_ref().map_or(usual, Migration::config);
-        by.clone_into(&mut config.by);
+        let mut usual = self.migration.as_ref().map_or(usual, Migration::config);
+        by.clone_into(&mut usual.by);
+        let queue = self.connect_as(host, client.clone(), usual.clone()).await;
+        let Some(ahead_grace) = self.hasty else { return queue };
+        let hasty = QueueConfig { ahead_grace, submit_wait: SLICE, ..usual };
+        self.connect_as(host, client.with_patience(SLICE), hasty).await
+    }
+
+    async fn connect_as(&self, host: &SimHost, client: Client, mut config: QueueConfig) -> Queue {
         loop {
             match Queue::with_config(client.clone(), config.clone()).await {
                 Ok(queue) => return queue,

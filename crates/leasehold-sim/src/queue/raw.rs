@@ -7,48 +7,48 @@ use crate::bucket::Stored;
 
 /// A task's record.
 #[derive(Debug, Clone)]
-pub(super) struct Raw(pub(super) Value);
+pub(crate) struct Raw(pub(crate) Value);
 
 impl Raw {
-    pub(super) fn read(stored: &Stored) -> Result<Self, String> {
+    pub(crate) fn read(stored: &Stored) -> Result<Self, String> {
         serde_json::from_slice(&stored.object.body).map(Raw).map_err(|error| format!("not JSON: {error}"))
     }
 
-    pub(super) fn text(&self, field: &str) -> &str {
+    pub(crate) fn text(&self, field: &str) -> &str {
         self.0[field].as_str().unwrap_or_default()
     }
 
-    pub(super) fn number(&self, field: &str) -> u64 {
+    pub(crate) fn number(&self, field: &str) -> u64 {
         self.0[field].as_u64().unwrap_or_default()
     }
 
-    pub(super) fn status(&self) -> &str {
+    pub(crate) fn status(&self) -> &str {
         self.text("status")
     }
 
-    pub(super) fn is_final(&self) -> bool {
+    pub(crate) fn is_final(&self) -> bool {
         !matches!(self.status(), "pending" | "running")
     }
 
-    pub(super) fn time(&self, field: &str) -> Option<i64> {
+    pub(crate) fn time(&self, field: &str) -> Option<i64> {
         self.text(field).parse::<StoreTime>().ok().map(StoreTime::as_millis)
     }
 
-    pub(super) fn history(&self) -> &[Value] {
+    pub(crate) fn history(&self) -> &[Value] {
         self.0["history"].as_array().map_or(&[], |history| history)
     }
 
-    pub(super) fn is_tombstone(&self) -> bool {
+    pub(crate) fn is_tombstone(&self) -> bool {
         self.0["history"][0]["event"] == "abandon"
     }
 
     /// The number of the submit that made it, if it had no key.
-    pub(super) fn submit(&self) -> Option<u64> {
+    pub(crate) fn submit(&self) -> Option<u64> {
         self.0["input"]["submit"].as_u64()
     }
 
     /// The minute by which it must be found, as entries spell it; none if it is final.
-    pub(super) fn due(&self) -> Option<String> {
+    pub(crate) fn due(&self) -> Option<String> {
         let minute = |field: &str| minute(self.0[field].as_str()?);
         match self.status() {
             "pending" => [minute("available_at"), minute("expires_at")].into_iter().flatten().min(),
@@ -59,7 +59,7 @@ impl Raw {
 }
 
 /// The minute of a time, as entries spell it.
-pub(super) fn minute(time: &str) -> Option<String> {
+pub(crate) fn minute(time: &str) -> Option<String> {
     let part = |from: usize, to: usize| time.get(from..to);
     let (date, clock) = ((part(0, 4)?, part(5, 7)?, part(8, 10)?), (part(11, 13)?, part(14, 16)?));
     Some(format!("{}{}{}-{}{}", date.0, date.1, date.2, clock.0, clock.1))
@@ -67,16 +67,16 @@ pub(super) fn minute(time: &str) -> Option<String> {
 
 /// An index entry: the shard, the task, its revision and its minute.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Pointer {
-    pub(super) shard: String,
-    pub(super) id: String,
-    pub(super) rev: u64,
-    pub(super) minute: String,
-    pub(super) index: String,
+pub(crate) struct Pointer {
+    pub(crate) shard: String,
+    pub(crate) id: String,
+    pub(crate) rev: u64,
+    pub(crate) minute: String,
+    pub(crate) index: String,
 }
 
 impl Pointer {
-    pub(super) fn read(key: &str) -> Option<Self> {
+    pub(crate) fn read(key: &str) -> Option<Self> {
         let parts: Vec<_> = key.split('/').collect();
         let [index @ ("ready" | "leases"), shard, minute, name] = parts[..] else { return None };
         let (id, rev) = name.split_once('.')?;
@@ -88,7 +88,7 @@ impl Pointer {
 }
 
 /// The id of a task by its key.
-pub(super) fn task_id(key: &str) -> Option<&str> {
+pub(crate) fn task_id(key: &str) -> Option<&str> {
     key.strip_prefix("tasks/")?.rsplit('/').next()?.strip_suffix(".json")
 }
 

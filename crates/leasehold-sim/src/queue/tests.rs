@@ -1,6 +1,5 @@
-use super::{Broken, Careless};
 use crate::faults::Faults;
-use crate::scenario::{Mutant, Options, Report, Scenario};
+use crate::scenario::{Options, Report, Scenario};
 
 fn play(seed: u64, options: &Options) -> Report {
     Scenario::Queue.play(seed, options).unwrap_or_else(|failed| panic!("{failed}"))
@@ -47,48 +46,6 @@ fn the_queue_keeps_its_promises_on_a_good_day() {
     }
 }
 
-/// Each broken rule, and the promise by which it is noticed.
-const NOTICED: [(Broken, &str); 13] = [
-    (Broken::NoLeaseEntry, "P5: running"),
-    (Broken::NoEntryAgain, "P5: pending"),
-    (Broken::NoEntryAtSubmit, "P5: pending"),
-    (Broken::NoCondition, "P2: its revision"),
-    (Broken::NoAbsence, "P2: its revision"),
-    (Broken::AcknowledgedEarly, "P1: task"),
-    (Broken::LostIsWritten, "P"),
-    (Broken::RefusedIsWritten, "P"),
-    (Broken::RemovedEarly, "P5: "),
-    (Broken::LeaseIgnored, "P2: it was timed out before"),
-    (Broken::RunningIsPending, "P7: from running to running"),
-    (Broken::EpochStands, "P2: claim took its epoch"),
-    (Broken::HistoryCut, "P7: its history"),
-];
-
-#[test]
-fn broken_rules_are_noticed() {
-    for (broken, promise) in NOTICED {
-        let options = Options { mutant: Some(Mutant::Broken(broken)), ..Options::default() };
-        let caught = (0..20).find_map(|seed| Scenario::Queue.play(seed, &options).err());
-        let caught = caught.unwrap_or_else(|| panic!("{broken:?} lives"));
-        assert!(caught.message.contains(promise), "{broken:?}: {caught}");
-        assert!(caught.replay().ends_with(&format!("--seed {} --scenario queue", caught.seed)));
-    }
-}
-
-/// Each carelessness in a migration, and the promise by which it is noticed.
-const NOTICED_IN_MIGRATIONS: [(Careless, &str); 3] =
-    [(Careless::NeverAsks, "P8: "), (Careless::MovesAtOnce, "P8: "), (Careless::SweepsAtOnce, "P")];
-
-#[test]
-fn careless_migrations_are_noticed() {
-    for (careless, promise) in NOTICED_IN_MIGRATIONS {
-        let options = Options { mutant: Some(Mutant::Careless(careless)), ..Options::default() };
-        let failures = (3..1_503).step_by(5).filter_map(|seed| Scenario::Queue.play(seed, &options).err());
-        let caught = failures.into_iter().find(|failed| failed.message.contains(promise));
-        assert!(caught.is_some(), "{careless:?} lives");
-    }
-}
-
 /// A claim whose answer came late, or whose renewals failed, was trusted for up to a third of a lease too long.
 #[test]
 fn a_claim_that_has_run_out_is_not_trusted() {
@@ -125,5 +82,13 @@ fn a_check_does_not_tell_of_what_it_has_missed() {
 fn tombstones_are_purged() {
     for seed in [5, 25] {
         play(seed, &Options::default());
+    }
+}
+
+#[test]
+fn a_task_that_is_purged_was_marked_for_a_day_whatever_goes_wrong() {
+    for seed in 0..100 {
+        let played = Scenario::Purge.play(seed, &Options::of(Scenario::Purge));
+        played.unwrap_or_else(|failed| panic!("{failed}"));
     }
 }

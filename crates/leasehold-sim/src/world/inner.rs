@@ -27,8 +27,11 @@ impl Inner {
         let store = SimStore::new(host.clone(), network, bucket, self.executor.clone(), self.alarm.clone());
         let wrap = self.wrap.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let store: Arc<dyn Store> = Arc::new(store);
-        let store = wrap.map_or_else(|| store.clone(), |wrap| wrap(store.clone()));
-        (host.clone(), Client::new(store, host))
+        let store = wrap.map_or_else(|| store.clone(), |wrap| wrap(store.clone(), &host));
+        let client = Client::new(store, host.clone());
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        clients.push((host.name().to_owned(), client.clone()));
+        (host, client)
     }
 
     /// Starts an actor's process.

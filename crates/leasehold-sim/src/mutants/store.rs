@@ -1,0 +1,287 @@
+//! Stores that break one rule behind the code's back: the checks must notice each of them.
+
+use bytes::Bytes;
+use leasehold_core::lease::RELEASED_BYTES;
+use leasehold_core::{StoreTime, keys};
+use leasehold_store::Host;
+use leasehold_store::clock::Clock;
+use leasehold_store::seam::{Answer, Cause, Get, List, Object, Page, PutAnswer, Store, Version, When};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::host::SimHost;
+use crate::queue::raw::{Pointer, task_id};
+
+/// Which rule is broken; [`ALL`](super::ALL) says how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "they are told in the list of all mutants, once")]
+pub enum Broken {
+    NoCondition,
+    NoAbsence,
+    KeyTakenAnyway,
+    AcknowledgedEarly,
+    LostIsWritten,
+    RefusedIsWritten,
+    LibraryRetries,
+    NoEntryAtSubmit,
+    NoLeaseEntry,
+    NoEntryAgain,
+    TaskFirst,
+    RemovedEarly,
+    DropsPointers,
+    NoFenceAtSweep,
+    NoFenceAtSubmit,
+    LeaseIgnored,
+    RunningIsPending,
+    LocalClock,
+    EpochStands,
+    HistoryCut,
+    LeaseReclaimed,
+    LeaseDeleted,
+    LeaseEpochStands,
+    LeaseByName,
+    PurgedUnmarked,
+    PurgedAtOnce,
+    NoRing,
+}
+
+impl Broken {
+    pub(super) fn wrap(self, store: Arc<dyn Store>, host: &Arc<SimHost>) -> Arc<dyn Store> {
+        let host = host.clone();
+        let local = move || StoreTime::from_millis(host.instant().wall_ns.div_euclid(1_000_000));
+        let clock = (self == Self::LocalClock).then(|| Clock::exact(local));
+        Arc::new(BrokenStore { broken: self, store, clock, known: Mutex::default() })
+    }
+
+    /// Which entries and rings are never written.
+    fn drops(self, key: &str) -> bool {
+        let Some(pointer) = Pointer::read(key) else { return self == Self::NoRing && key == keys::BELL };
+        let is_ready = pointer.index == "ready";
+        match self {
+            Self::NoLeaseEntry => !is_ready,
+            Self::NoEntryAgain => is_ready && pointer.rev > 1,
+            Self::NoEntryAtSubmit => is_ready && pointer.rev == 1,
+            _ => false,
+        }
+    }
+}
+
+/// What a process has seen and done.
+#[derive(Debug, Default)]
+struct Known {
+    /// Entries that were listed.
+    listed: BTreeSet<String>,
+    /// Tasks whose first entry it has written: it submits them.
+    submitting: BTreeSet<String>,
+    /// Entries that are held back until their task is written, by its id.
+    held_back: BTreeMap<String, String>,
+    /// Versions of leases that it has written.
+    leases: BTreeSet<String>,
+    /// Its own instance under each name.
+    instances: BTreeMap<String, Value>,
+}
+
+#[derive(Debug)]
+struct BrokenStore {
+    broken: Broken,
+    store: Arc<dyn Store>,
+    clock: Option<Clock>,
+    known: Mutex<Known>,
+}
+
+fn pretended() -> PutAnswer {
+    PutAnswer::Written(Version::new("pretended"))
+}
+
+fn is_lease(key: &str) -> bool {
+    key.starts_with("shard-leases/") || key.starts_with("workers/")
+}
+
+impl BrokenStore {
+    /// The record as a mistaken reader sees it, or as a mistaken writer writes it.
+    fn mistaken(&self, body: &Bytes, reading: bool) -> Bytes {
+        let Ok(mut task) = serde_json::from_slice::<Value>(body) else { return body.clone() };
+        let (is_running, long_ago) = (task["status"] == "running", json!("2020-01-01T00:00:00.000Z"));
+        match (self.broken, reading) {
+            (Broken::LeaseIgnored, true) if is_running => task["lease_expires_at"] = long_ago,
+            (Broken::RunningIsPending, true) if is_running => {
+                (task["status"], task["available_at"]) = (json!("pending"), task["created_at"].clone());
+            }
+            (Broken::PurgedAtOnce, true) if task["status"] == "purged" => task["finished_at"] = long_ago,
+            (Broken::EpochStands, false) => task["epoch"] = json!(0),
+            (Broken::HistoryCut, false) => {
+                if let Some(history) = task["history"].as_array_mut() {
+                    history.drain(..history.len().saturating_sub(1));
+                }
+            }
+            _ => return body.clone(),
+        }
+        task.to_string().into()
+    }
+
+    /// The lease of someone of the same name as the holder's own.
+    fn by_name(&self, body: &Bytes) -> Bytes {
+        let Ok(mut lease) = serde_json::from_slice::<Value>(body) else { return body.clone() };
+        let name = lease["worker_id"].as_str().unwrap_or_default().to_owned();
+        match self.known().instances.get(&name) {
+            Some(own) if lease["instance"] != *own => lease["instance"] = own.clone(),
+            _ => return body.clone(),
+        }
+        lease.to_string().into()
+    }
+
+    async fn put_lease(
+        &self,
+        key: &str,
+        body: Bytes,
+        when: &When,
+    ) -> Result<PutAnswer, leasehold_store::Failure> {
+        let Ok(mut lease) = serde_json::from_slice::<Value>(&body) else {
+            return self.store.put(key, body, when).await;
+        };
+        let name = lease["worker_id"].as_str().unwrap_or_default().to_owned();
+        self.known().instances.insert(name, lease["instance"].clone());
+        let is_taken_over =
+            matches!(when, When::Unchanged(version) if !self.known().leases.contains(version.as_str()));
+        let is_released = body.len() as u64 >= RELEASED_BYTES;
+        let put = match self.broken {
+            Broken::LeaseDeleted if is_released => self.store.delete(key).await.map(|()| pretended()),
+            Broken::LeaseReclaimed if is_taken_over => {
+                self.store.delete(key).await?;
+                self.store.put(key, body, &When::Absent).await
+            }
+            Broken::LeaseEpochStands => {
+                lease["epoch"] = json!(1);
+                self.store.put(key, lease.to_string().into(), when).await
+            }
+            _ => self.store.put(key, body, when).await,
+        };
+        if let Ok(PutAnswer::Written(version)) = &put {
+            self.known().leases.insert(version.as_str().to_owned());
+        }
+        put
+    }
+
+    async fn put_task(
+        &self,
+        id: &str,
+        key: &str,
+        body: Bytes,
+        when: &When,
+    ) -> Result<PutAnswer, leasehold_store::Failure> {
+        let task = serde_json::from_slice::<Value>(&body).unwrap_or_default();
+        let is_own = self.known().submitting.contains(id);
+        let is_tombstone = task["history"][0]["event"] == "abandon" && *when == When::Absent;
+        match self.broken {
+            Broken::AcknowledgedEarly if *when == When::Absent => return Ok(pretended()),
+            Broken::NoFenceAtSubmit if is_tombstone && is_own => return Ok(pretended()),
+            Broken::NoFenceAtSweep if is_tombstone && !is_own => return Ok(pretended()),
+            Broken::PurgedUnmarked if task["status"] == "purged" => {
+                return self.store.delete(key).await.map(|()| pretended());
+            }
+            Broken::RemovedEarly if *when != When::Absent => self.remove_listed(id).await,
+            _ => {}
+        }
+        let when = match (self.broken, when) {
+            (Broken::NoCondition, When::Unchanged(_)) | (Broken::NoAbsence, When::Absent) => &When::Always,
+            _ => when,
+        };
+        let put = self.store.put(key, self.mistaken(&body, false), when).await;
+        let held_back = self.known().held_back.remove(id);
+        if let Some(entry) = held_back {
+            // Whether it succeeds makes no difference to a mistake.
+            drop(self.store.put(&entry, Bytes::new(), &When::Always).await);
+        }
+        match put {
+            Ok(PutAnswer::Refused) if self.broken == Broken::RefusedIsWritten => Ok(pretended()),
+            Err(lost) if self.broken == Broken::LostIsWritten && lost.cause == Cause::Unanswered => {
+                Ok(pretended())
+            }
+            other => other,
+        }
+    }
+
+    async fn remove_listed(&self, id: &str) {
+        let of_task = |key: &&String| Pointer::read(key).is_some_and(|pointer| pointer.id == id);
+        let listed: Vec<_> = self.known().listed.iter().filter(of_task).cloned().collect();
+        for key in listed {
+            drop(self.store.delete(&key).await);
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Store for BrokenStore {
+    fn get<'a>(&'a self, key: &'a str, unless: Option<&'a Version>) -> Answer<'a, Get> {
+        Box::pin(async move {
+            let get = self.store.get(key, unless).await?;
+            Ok(match (get, task_id(key)) {
+                (Get::Found(Object { body, version }), Some(_)) => {
+                    Get::Found(Object { body: self.mistaken(&body, true), version })
+                }
+                (Get::Found(Object { body, version }), None)
+                    if self.broken == Broken::LeaseByName && is_lease(key) =>
+                {
+                    Get::Found(Object { body: self.by_name(&body), version })
+                }
+                (Get::Missing, Some(id)) if self.broken == Broken::DropsPointers => {
+                    self.remove_listed(id).await;
+                    Get::Missing
+                }
+                (get, _) => get,
+            })
+        })
+    }
+
+    fn put<'a>(&'a self, key: &'a str, body: Bytes, when: &'a When) -> Answer<'a, PutAnswer> {
+        Box::pin(async move {
+            if is_lease(key) {
+                return self.put_lease(key, body, when).await;
+            }
+            if let Some(id) = task_id(key) {
+                return self.put_task(id, key, body, when).await;
+            }
+            if self.broken.drops(key) {
+                return Ok(pretended());
+            }
+            if let Some(Pointer { id, rev, .. }) = Pointer::read(key).filter(|entry| entry.index == "ready") {
+                if rev == 1 {
+                    self.known().submitting.insert(id);
+                } else if self.broken == Broken::TaskFirst {
+                    self.known().held_back.insert(id, key.to_owned());
+                    return Ok(pretended());
+                }
+            }
+            let is_key = self.broken == Broken::KeyTakenAnyway && key.starts_with(keys::UNIQUE);
+            let put = self.store.put(key, body.clone(), if is_key { &When::Always } else { when }).await;
+            if put.is_err() && self.broken == Broken::LibraryRetries {
+                return self.store.put(key, body, when).await;
+            }
+            put
+        })
+    }
+
+    fn delete<'a>(&'a self, key: &'a str) -> Answer<'a, ()> {
+        self.store.delete(key)
+    }
+
+    fn list<'a>(&'a self, list: &'a List) -> Answer<'a, Page> {
+        Box::pin(async move {
+            let page = self.store.list(list).await?;
+            self.known().listed.extend(page.entries.iter().map(|entry| entry.key.clone()));
+            Ok(page)
+        })
+    }
+
+    fn clock(&self) -> &Clock {
+        self.clock.as_ref().unwrap_or_else(|| self.store.clock())
+    }
+
+    fn describe(&self) -> String {
+        self.store.describe()
+    }
+}

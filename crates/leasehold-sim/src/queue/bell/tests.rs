@@ -1,0 +1,71 @@
+use leasehold_store::{Purpose, Verb};
+
+use super::*;
+use crate::faults::Faults;
+use crate::mutants::{Broken, Mutant};
+use crate::scenario::{Options, Scenario};
+
+#[test]
+fn nothing_waits_for_longer_than_a_poll() {
+    for seed in 0..30 {
+        let played = Scenario::Bell.play(seed, &Options::of(Scenario::Bell));
+        played.unwrap_or_else(|failed| panic!("{failed}"));
+    }
+}
+
+fn waited(seed: u64, mutant: Option<Mutant>, leasing: Option<&ShardLeasing>) -> Duration {
+    let mut world = World::new(seed, Faults::none()).called("bell");
+    let _mistake = mutant.map(|mutant| mutant.enter(&mut world));
+    longest_wait(&mut world, leasing).unwrap_or_else(|failed| panic!("{failed}"))
+}
+
+/// The same when three workers have divided the shards among themselves.
+#[test]
+fn nothing_waits_for_longer_than_a_poll_in_leased_shards() {
+    for seed in 0..15 {
+        let waited = waited(seed, None, Some(&ShardLeasing::default()));
+        assert!(waited <= SEEN_WITHIN, "seed {seed}: {waited:?}");
+    }
+}
+
+#[test]
+fn with_every_ring_lost_everything_is_seen_by_the_sweep() {
+    let mut longest = Duration::ZERO;
+    for seed in 0..10 {
+        let waited = waited(seed, Some(Mutant::Store(Broken::NoRing)), None);
+        assert!(waited <= SWEEP + SEEN_WITHIN, "seed {seed}: {waited:?}");
+        longest = longest.max(waited);
+    }
+    assert!(longest > SEEN_WITHIN, "the rings were not lost");
+}
+
+/// Fifty idle workers with 256 shards, for an hour.
+#[test]
+fn an_idle_cluster_makes_few_requests() {
+    const WORKERS: u64 = 50;
+    let mut world = World::new(1, Faults::none()).called("idle");
+    let (log, clock) = (Log::default(), Clock(world.executor().clone()));
+    let mut clients = Vec::new();
+    for number in 0..WORKERS {
+        let (host, client) = world.process(&format!("worker {number}"));
+        clients.push(client.clone());
+        world.spawn(host.process(), work(clock.clone(), "w", client, log.clone(), None));
+    }
+    world.run_for(Duration::from_mins(5)).unwrap_or_else(|failed| panic!("{failed}"));
+    let before: Vec<_> = clients.iter().map(|client| client.ledger().snapshot()).collect();
+    world.run_for(Duration::from_hours(1)).unwrap_or_else(|failed| panic!("{failed}"));
+    let (polls, sweeps) = (1_800 * WORKERS, 60 * WORKERS);
+    let (mut gets, mut lists, mut all) = (0, 0, 0);
+    for (client, before) in clients.iter().zip(&before) {
+        let spent = client.ledger().snapshot().since(before);
+        gets += spent.count(|line| line.verb == Verb::Get && line.purpose == Purpose::Discover);
+        lists += spent.verb(Verb::List);
+        all += spent.requests();
+    }
+    // One get a poll; one list of each index a sweep, and one of the expired keys each half hour; `queue.json` is asked for
+    // every half minute.
+    assert!(gets <= polls * 11 / 10, "{gets} gets for {polls} polls");
+    assert!(lists <= 2 * sweeps + 3 * WORKERS, "{lists} lists for {sweeps} sweeps");
+    let layout = 130 * WORKERS;
+    assert!(all <= gets + lists + layout, "{all} requests, {gets} gets, {lists} lists");
+}

@@ -1,0 +1,116 @@
+//! What a queue may ask of its store when nothing goes wrong: the table of `docs/protocol/queue.md`, as one function.
+//!
+//! What was done is counted from the raw objects; what it may cost follows from that. Each request to a store that is
+//! billed by request has a reason here, or it is one too many.
+
+use leasehold_core::keys;
+use leasehold_store::{Client, Purpose, Snapshot, Verb};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::raw::{Raw, task_id};
+use crate::bucket::{Change, SimBucket};
+
+/// What was done, by the raw objects.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Done {
+    /// Changes of tasks, by the event in their history.
+    events: BTreeMap<String, u64>,
+    renewals: u64,
+    /// How often a task was made pending, and how often of these for later.
+    pending: u64,
+    later: u64,
+    /// Idempotency records that were made.
+    keys: u64,
+}
+
+/// Counts what is done. Clones count together.
+#[derive(Clone, Default)]
+pub(super) struct Counting(Arc<Mutex<Done>>);
+
+impl Counting {
+    /// Looks at a change of the bucket.
+    pub(super) fn watch(&self, change: &Change, bucket: &SimBucket) -> Result<(), String> {
+        let mut done = self.done();
+        done.keys += u64::from(change.key.starts_with(keys::UNIQUE) && change.before.is_none());
+        let (Some(_), Some(after)) = (task_id(&change.key), &change.after) else { return Ok(()) };
+        let task = Raw::read(after)?;
+        let before = change.before.as_ref().map(Raw::read).transpose()?;
+        if before.is_some_and(|before| before.history().len() == task.history().len()) {
+            done.renewals += 1;
+            return Ok(());
+        }
+        let event = task.history().last().and_then(|event| event["event"].as_str()).unwrap_or_default();
+        *done.events.entry(event.to_owned()).or_default() += 1;
+        if task.status() == "pending" {
+            let now = bucket.time_ns().div_euclid(1_000_000);
+            done.pending += 1;
+            done.later += u64::from(task.time("available_at").is_some_and(|at| at > now));
+        }
+        Ok(())
+    }
+
+    /// Whether all that was asked of the store for the sake of a task has a reason. What idle workers ask, task or not, is
+    /// counted in the tests of [`bell`](super::bell).
+    pub(super) fn judge(&self, clients: &[(String, Client)]) -> Result<(), String> {
+        let spent: Vec<_> = clients.iter().map(|(_, client)| client.ledger().snapshot()).collect();
+        let workers = clients.iter().filter(|(name, _)| name.starts_with('w')).count() as u64;
+        let done = self.done();
+        for (purpose, verb, most) in bound(&done, &spent, workers) {
+            let made = asked(&spent, purpose, verb);
+            let name = format!("{} {}s", purpose.name(), verb.name());
+            if made > most {
+                return Err(format!(
+                    "requests: {made} {name}, and no more than {most} have a reason: {done:?}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn done(&self) -> MutexGuard<'_, Done> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Done {
+    fn count(&self, events: &[&str]) -> u64 {
+        events.iter().filter_map(|event| self.events.get(*event)).sum()
+    }
+}
+
+fn asked(spent: &[Snapshot], purpose: Purpose, verb: Verb) -> u64 {
+    spent.iter().map(|spent| spent.count(|line| line.purpose == purpose && line.verb == verb)).sum()
+}
+
+/// How many requests have a reason. A put that is refused costs a read, whatever it is for.
+fn bound(done: &Done, spent: &[Snapshot], workers: u64) -> Vec<(Purpose, Verb, u64)> {
+    use leasehold_store::ledger::Outcome::Lost;
+    let lost = |purpose: Purpose| -> u64 {
+        let is_lost = |spent: &Snapshot| {
+            spent.count(|line| line.purpose == purpose && line.verb == Verb::Put && line.outcome == Lost)
+        };
+        spent.iter().map(is_lost).sum()
+    };
+    let (submits, claims) = (done.count(&["submit"]), done.count(&["claim"]));
+    let put_back = done.count(&["snooze", "release", "fail"]);
+    let settled = put_back + done.count(&["complete", "stop"]);
+    // Each worker reads what it meets: once when it is due, once before if it is planned.
+    let met = workers * (done.pending + done.later);
+    vec![
+        // Its entry, the task, and perhaps a ring; a key before that, and a look at whose it is.
+        (Purpose::Submit, Verb::Put, 3 * submits + done.keys + lost(Purpose::Submit)),
+        (Purpose::Submit, Verb::Get, 2 * lost(Purpose::Submit)),
+        // The task and its lease entry, then the ready entry goes.
+        (Purpose::Claim, Verb::Put, 2 * claims + lost(Purpose::Claim)),
+        (Purpose::Claim, Verb::Get, met + lost(Purpose::Claim)),
+        (Purpose::Claim, Verb::Delete, claims),
+        // The task; what is to run again has its entry before that, and perhaps a ring.
+        (Purpose::Settle, Verb::Put, settled + 2 * put_back + lost(Purpose::Settle)),
+        (Purpose::Settle, Verb::Get, lost(Purpose::Settle)),
+        // After a renewal someone may have moved the lease entry: both are removed.
+        (Purpose::Settle, Verb::Delete, settled + settled.min(done.renewals)),
+        (Purpose::Renew, Verb::Put, done.renewals + lost(Purpose::Renew)),
+        (Purpose::Renew, Verb::Get, lost(Purpose::Renew)),
+    ]
+}

@@ -1,0 +1,145 @@
+//! A failure made small: whatever can be left out of its world is left out, as long as the same check fails.
+//!
+//! Kinds of faults first, because one of them takes a hundred faults away at once; then time, actors and tasks; then
+//! single faults, in halves, quarters and so on (delta debugging, Zeller 1999). That again, until nothing more can be
+//! left out. A world with something left out is another world, so that each is played: what is given back has failed.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::failed::Failed;
+use crate::faults::NAMES;
+use crate::scenario::{Cut, Options, Scenario};
+
+/// Most worlds that are played; usually a tenth of that.
+const PLAYS_MAX: u32 = 2_000;
+
+/// What was found.
+#[derive(Debug)]
+pub struct Shrunk {
+    /// The failure as it was.
+    pub before: Failed,
+    /// The smallest one that was found; its trace is whole.
+    pub after: Failed,
+    /// How many worlds were played.
+    pub plays: u32,
+}
+
+/// Makes the failure of this seed small; nothing if it does not fail.
+#[must_use]
+pub fn shrink(scenario: Scenario, seed: u64, options: &Options) -> Option<Shrunk> {
+    let before = scenario.play(seed, options).err()?;
+    let mut search = Search { scenario, seed, kind: before.kind(), best: before.clone(), plays: 1 };
+    loop {
+        let known = search.best.options.clone();
+        search.leave_out_kinds();
+        search.leave_out_time();
+        search.leave_out_actors();
+        search.leave_out_tasks();
+        search.leave_out_single_faults();
+        if search.best.options == known || search.plays >= PLAYS_MAX {
+            break;
+        }
+    }
+    let whole = Options { full: true, ..(*search.best.options).clone() };
+    let after = scenario.play(seed, &whole).err()?;
+    let after = Failed { options: Box::new(Options { full: options.full, ..whole }), ..after };
+    Some(Shrunk { before, after, plays: search.plays })
+}
+
+struct Search {
+    scenario: Scenario,
+    seed: u64,
+    kind: String,
+    best: Failed,
+    plays: u32,
+}
+
+impl Search {
+    /// Keeps the world with this change if it fails in the same way.
+    fn try_out(&mut self, change: impl FnOnce(&mut Options)) -> bool {
+        let mut options = (*self.best.options).clone();
+        change(&mut options);
+        if options == *self.best.options || self.plays >= PLAYS_MAX {
+            return false;
+        }
+        self.plays += 1;
+        let failed = self.scenario.play(self.seed, &options).err();
+        let Some(failed) = failed.filter(|failed| failed.kind() == self.kind) else { return false };
+        self.best = failed;
+        true
+    }
+
+    fn cut(&mut self, change: impl FnOnce(&mut Cut)) -> bool {
+        self.try_out(|options| change(&mut options.cut))
+    }
+
+    fn leave_out_kinds(&mut self) {
+        for name in NAMES {
+            self.try_out(|options| {
+                if let Ok(without) = options.faults.clone().with(name, 0) {
+                    options.faults = without;
+                }
+            });
+        }
+    }
+
+    fn leave_out_time(&mut self) {
+        let until = Duration::from_secs(self.best.at.as_secs() + 1);
+        let is_shorter = |cut: &Cut, time: Duration| cut.faults_for.is_none_or(|known| time < known);
+        let shorter = |cut: &mut Cut, time: Duration| {
+            if is_shorter(cut, time) {
+                cut.faults_for = Some(time);
+            }
+        };
+        self.cut(|cut| shorter(cut, until));
+        for part in [2, 4, 8, 16] {
+            self.cut(|cut| shorter(cut, Duration::from_secs(until.as_secs() / part)));
+        }
+    }
+
+    fn leave_out_actors(&mut self) {
+        for actor in self.best.size.actors.clone() {
+            self.cut(|cut| cut.without.extend([actor]));
+        }
+    }
+
+    fn leave_out_tasks(&mut self) {
+        let most = self.best.options.cut.tasks.unwrap_or(u64::MAX);
+        for tasks in [0, 1, 2, 3, 4, 6, 8, 12, 16, 24].into_iter().filter(|tasks| *tasks < most) {
+            if self.cut(|cut| cut.tasks = Some(tasks)) {
+                return;
+            }
+        }
+    }
+
+    /// Leaves out half of the faults, then quarters, then eighths, down to single ones.
+    fn leave_out_single_faults(&mut self) {
+        let drawn = self.best.size.faults_drawn;
+        let all = self.best.options.cut.only.clone().unwrap_or_else(|| (0..drawn).collect());
+        self.cut(|cut| cut.only = Some(all));
+        let mut size = self.kept().len();
+        while size > 0 {
+            let mut from = 0;
+            loop {
+                let kept: Vec<_> = self.kept().into_iter().collect();
+                if from >= kept.len() {
+                    break;
+                }
+                let to = (from + size).min(kept.len());
+                let rest: BTreeSet<_> = kept[..from].iter().chain(&kept[to..]).copied().collect();
+                if !self.cut(|cut| cut.only = Some(rest)) {
+                    from = to;
+                }
+            }
+            size /= 2;
+        }
+    }
+
+    fn kept(&self) -> BTreeSet<u64> {
+        self.best.options.cut.only.clone().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests;
