@@ -51,6 +51,7 @@ pub struct World {
     checks: Vec<Check>,
     cut: Cut,
     steps: u64,
+    steps_max: Option<u64>,
 }
 
 /// What the world's own tasks share with it.
@@ -101,7 +102,14 @@ impl World {
             clients: Mutex::default(),
         });
         inner.executor.spawn(ProcessId::WORLD, Box::pin(trouble::come(inner.clone())));
-        Self { scenario: "counters".into(), inner, checks: Vec::new(), cut: Cut::default(), steps: 0 }
+        Self {
+            scenario: "counters".into(),
+            inner,
+            checks: Vec::new(),
+            cut: Cut::default(),
+            steps: 0,
+            steps_max: None,
+        }
     }
 
     /// The name under which this world can be replayed.
@@ -124,6 +132,11 @@ impl World {
     pub fn cut(&mut self, cut: Cut) {
         self.inner.network.events(|events| events.only.clone_from(&cut.only));
         self.cut = cut;
+    }
+
+    /// Fails after so many steps.
+    pub fn give_up_after(&mut self, steps: Option<u64>) {
+        self.steps_max = steps;
     }
 
     /// What is left out.
@@ -212,6 +225,9 @@ impl World {
         while !condition() {
             if self.now() >= end {
                 return Err(self.failed(format!("what was waited for did not come within {limit:?}")));
+            }
+            if self.steps_max.is_some_and(|most| self.steps >= most) {
+                return Err(self.failed("given up"));
             }
             self.steps += 1;
             at_once += 1;
