@@ -48,7 +48,7 @@ impl PlayArgs {
             tasks: self.tasks,
         };
         let faults = self.faults.clone().unwrap_or_else(|| self.scenario.faults());
-        Options { faults, cut, mutant: self.mutant, full: false }
+        Options { faults, cut, mutant: self.mutant, ..Options::default() }
     }
 }
 

@@ -78,7 +78,7 @@ impl fmt::Display for Failed {
         }
         writeln!(f, "seed {} failed at {:.6}: {}", self.seed, self.at.as_secs_f64(), self.message)?;
         writeln!(f, "replay: {}", self.replay())?;
-        write!(f, "or with `shrink` for `replay`, to make it smaller first")
+        write!(f, "`shrink` in place of `replay` makes it small first")
     }
 }
 

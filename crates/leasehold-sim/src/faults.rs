@@ -75,6 +75,9 @@ pub(crate) const NAMES: [&str; 16] = [
     "date-jump",
 ];
 
+/// Those of them that mean nothing where there is no trouble.
+pub(crate) const SHARES: [&str; 5] = ["crash", "pause", "stall", "wall-jump", "date-jump"];
+
 /// Everything that goes wrong has a number, so that a world can be played with some of it only.
 #[derive(Debug, Default)]
 pub(crate) struct Events {

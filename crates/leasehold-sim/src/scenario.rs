@@ -38,6 +38,8 @@ pub struct Options {
     pub mutant: Option<Mutant>,
     /// Keep every line of the trace.
     pub full: bool,
+    /// Give up after so many steps: for those who look for something that fails sooner.
+    pub steps_max: Option<u64>,
 }
 
 /// What is left out of a world, so that a failure is easier to understand.
@@ -55,7 +57,7 @@ pub struct Cut {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { faults: Faults::wild(), cut: Cut::default(), mutant: None, full: false }
+        Self { faults: Faults::wild(), cut: Cut::default(), mutant: None, full: false, steps_max: None }
     }
 }
 
@@ -134,6 +136,7 @@ impl Scenario {
     pub fn play(self, seed: u64, options: &Options) -> Result<Report, Failed> {
         let mut world = World::new(seed, options.faults.clone()).called(self.name());
         world.cut(options.cut.clone());
+        world.give_up_after(options.steps_max);
         if options.full {
             world.trace().keep_all();
         }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::failed::Failed;
-use crate::faults::NAMES;
+use crate::faults::{Faults, NAMES, SHARES};
 use crate::scenario::{Cut, Options, Scenario};
 
 /// Most worlds that are played; usually a tenth of that.
@@ -64,9 +64,11 @@ impl Search {
             return false;
         }
         self.plays += 1;
-        let failed = self.scenario.play(self.seed, &options).err();
+        // A world that does not fail goes on for hours; one that is larger is not what is looked for.
+        let steps_max = Some(self.best.size.steps * 2);
+        let failed = self.scenario.play(self.seed, &Options { steps_max, ..options.clone() }).err();
         let Some(failed) = failed.filter(|failed| failed.kind() == self.kind) else { return false };
-        self.best = failed;
+        self.best = Failed { options: Box::new(options), ..failed };
         true
     }
 
@@ -76,6 +78,13 @@ impl Search {
 
     fn leave_out_kinds(&mut self) {
         for name in NAMES {
+            if self.best.size.faults == 0 {
+                self.try_out(|options| options.faults = Faults::none());
+                return;
+            }
+            if SHARES.contains(&name) && self.best.options.faults.trouble_every.is_none() {
+                continue;
+            }
             self.try_out(|options| {
                 if let Ok(without) = options.faults.clone().with(name, 0) {
                     options.faults = without;
@@ -85,6 +94,9 @@ impl Search {
     }
 
     fn leave_out_time(&mut self) {
+        if self.best.size.faults == 0 {
+            return;
+        }
         let until = Duration::from_secs(self.best.at.as_secs() + 1);
         let is_shorter = |cut: &Cut, time: Duration| cut.faults_for.is_none_or(|known| time < known);
         let shorter = |cut: &mut Cut, time: Duration| {
@@ -105,6 +117,9 @@ impl Search {
     }
 
     fn leave_out_tasks(&mut self) {
+        if self.scenario != Scenario::Queue {
+            return;
+        }
         let most = self.best.options.cut.tasks.unwrap_or(u64::MAX);
         for tasks in [0, 1, 2, 3, 4, 6, 8, 12, 16, 24].into_iter().filter(|tasks| *tasks < most) {
             if self.cut(|cut| cut.tasks = Some(tasks)) {
@@ -115,6 +130,9 @@ impl Search {
 
     /// Leaves out half of the faults, then quarters, then eighths, down to single ones.
     fn leave_out_single_faults(&mut self) {
+        if self.best.size.faults == 0 {
+            return;
+        }
         let drawn = self.best.size.faults_drawn;
         let all = self.best.options.cut.only.clone().unwrap_or_else(|| (0..drawn).collect());
         self.cut(|cut| cut.only = Some(all));

@@ -23,8 +23,8 @@ use crate::chance::Chance;
 use crate::executor::{Executor, ProcessId, Step};
 use crate::failed::{Failed, Size};
 use crate::faults::Faults;
-use crate::mutants::Mutant;
 use crate::host::{Machine, SimHost};
+use crate::mutants::Mutant;
 use crate::network::Network;
 use crate::scenario::{Cut, Options};
 use crate::trace::Trace;
@@ -53,6 +53,7 @@ pub struct World {
     cut: Cut,
     mutant: Option<Mutant>,
     steps: u64,
+    steps_max: Option<u64>,
 }
 
 /// What the world's own tasks share with it.
@@ -103,7 +104,15 @@ impl World {
             clients: Mutex::default(),
         });
         inner.executor.spawn(ProcessId::WORLD, Box::pin(trouble::come(inner.clone())));
-        Self { scenario: "counters".into(), inner, checks: Vec::new(), cut: Cut::default(), mutant: None, steps: 0 }
+        Self {
+            scenario: "counters".into(),
+            inner,
+            checks: Vec::new(),
+            cut: Cut::default(),
+            mutant: None,
+            steps: 0,
+            steps_max: None,
+        }
     }
 
     /// The name under which this world can be replayed.
@@ -126,6 +135,11 @@ impl World {
     pub fn cut(&mut self, cut: Cut) {
         self.inner.network.events(|events| events.only.clone_from(&cut.only));
         self.cut = cut;
+    }
+
+    /// Fails after so many steps.
+    pub fn give_up_after(&mut self, steps: Option<u64>) {
+        self.steps_max = steps;
     }
 
     /// What is left out.
@@ -231,6 +245,9 @@ impl World {
         while !condition() {
             if self.now() >= end {
                 return Err(self.failed(format!("what was waited for did not come within {limit:?}")));
+            }
+            if self.steps_max.is_some_and(|most| self.steps >= most) {
+                return Err(self.failed("given up"));
             }
             self.steps += 1;
             at_once += 1;
