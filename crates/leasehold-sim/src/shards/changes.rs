@@ -109,7 +109,7 @@ fn sixteen_workers_then_four_die_then_eight_come() {
 
 #[test]
 fn sixteen_workers_then_four_die_then_eight_come_on_a_bad_day() {
-    // What lands minutes late stamps a lease anew, and that counts as held for a ttl: for those there is the scenario.
+    // Nothing is held up for minutes: for that there is the scenario.
     let faults = Faults { late: 0, very_slow: 0, ..Faults::mild() };
     let play = |seed| play_changes(seed, &faults, DIVIDED_ON_A_BAD_DAY);
     print("a bad day", &(100..130).map(play).collect::<Vec<_>>());
