@@ -103,9 +103,9 @@ pub const ALL: [About; 38] = [
     about(Store(B::LeaseByName), Shards, STEADY, "P4", "what was waited for did not come", "a lease is recognised by the holder's name only"),
     about(Code(Rule::LeaseTrustedForEver), Shards, STEADY, "P2", "trusts", "a lease is trusted beyond its last confirmed expiry"),
     // Changing the number of shards.
-    about(Migration(Careless::NeverAsks), Queue, "wild", "P8", "P8: ", "a client never asks again how many shards there are"),
-    about(Migration(Careless::MovesAtOnce), Queue, "wild", "P8", "P8: ", "a migration does not wait until everyone knows of it"),
-    about(Migration(Careless::SweepsAtOnce), Queue, "wild", "P1, P8", "P", "a migration removes what is left at the old place without a grace"),
+    about(Migration(Careless::NeverAsks), Queue, "wild", "P8", "P8: ", "a client never asks again how many shards there are").from(13),
+    about(Migration(Careless::MovesAtOnce), Queue, "wild", "P8", "P8: ", "a migration does not wait until everyone knows of it").from(108),
+    about(Migration(Careless::SweepsAtOnce), Queue, "wild", "P8", "P8: it is there twice", "a migration removes what is left at the old place without a grace").from(28),
     // Retention.
     about(Store(B::PurgedUnmarked), Purge, "wild", "P1", "is gone while it was", "a task is purged by a plain delete"),
     about(Store(B::PurgedAtOnce), Purge, "wild", "P1", "is gone although", "a mark is followed by the delete at once"),

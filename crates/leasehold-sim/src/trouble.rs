@@ -54,7 +54,8 @@ fn happen(world: &Arc<Inner>, shares: Troubles, chance: &mut Chance, really: boo
         }
     } else if drawn < to_crash + pause + stall {
         let duration = a_while(chance);
-        if !really {
+        // Whoever stands still already would miss the same time twice, and its boot clock would go back.
+        if !really || world.executor.is_paused(host.process()) {
             return;
         }
         world.trace.line(now, host.name(), "stalls, and its boot clock with it");

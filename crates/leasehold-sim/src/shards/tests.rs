@@ -38,6 +38,13 @@ fn shards_have_one_holder_and_are_shared_evenly_whatever_goes_wrong() {
     }
 }
 
+/// A machine that stalled while it stood still missed the same time twice: its boot clock went back, and for minutes it
+/// waited for a renewal that was not due.
+#[test]
+fn a_boot_clock_does_not_go_back() {
+    play(2_084, &Options::default());
+}
+
 #[test]
 fn shards_are_served_again_after_the_time_of_the_store_has_jumped() {
     for seed in 100..104 {
