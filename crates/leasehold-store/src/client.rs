@@ -136,8 +136,9 @@ impl Client {
     /// late could hit what others have put there since. Whoever needs it gone sees to it at the next sweep.
     pub async fn delete(&self, purpose: Purpose, key: &str) -> Result<()> {
         keys::check_key(key)?;
+        let sent = self.sent(Verb::Delete, purpose, 0);
         let answer = self.in_time(self.store.delete(key)).await;
-        self.count(Verb::Delete, purpose, outcome(&answer, |()| Outcome::Ok), 0, 0);
+        sent.ended(outcome(&answer, |()| Outcome::Ok), 0);
         answer.map_err(|failure| {
             let in_doubt = may_have_happened(&failure);
             doubtful(failure.error, in_doubt)
@@ -235,6 +236,7 @@ impl Client {
     }
 
     async fn get_once(&self, purpose: Purpose, key: &str, known: Option<&Version>) -> Answered<Get> {
+        let sent = self.sent(Verb::Get, purpose, 0);
         let answer = self.in_time(self.store.get(key, known)).await;
         let ended = outcome(&answer, |get| match get {
             Get::Found(_) => Outcome::Ok,
@@ -242,23 +244,25 @@ impl Client {
             Get::Unchanged => Outcome::NotModified,
         });
         let received = if let Ok(Get::Found(object)) = &answer { object.body.len() } else { 0 };
-        self.count(Verb::Get, purpose, ended, 0, received);
+        sent.ended(ended, received);
         answer
     }
 
     async fn list_once(&self, purpose: Purpose, list: &List) -> Answered<Page> {
+        let sent = self.sent(Verb::List, purpose, 0);
         let answer = self.in_time(self.store.list(list)).await;
-        self.count(Verb::List, purpose, outcome(&answer, |_| Outcome::Ok), 0, 0);
+        sent.ended(outcome(&answer, |_| Outcome::Ok), 0);
         answer
     }
 
     async fn put_once(&self, purpose: Purpose, key: &str, body: &Bytes, when: &When) -> Answered<PutAnswer> {
+        let sent = self.sent(Verb::Put, purpose, body.len());
         let answer = self.in_time(self.store.put(key, body.clone(), when)).await;
         let ended = outcome(&answer, |put| match put {
             PutAnswer::Written(_) => Outcome::Ok,
             PutAnswer::Refused => Outcome::Lost,
         });
-        self.count(Verb::Put, purpose, ended, body.len(), 0);
+        sent.ended(ended, 0);
         answer
     }
 
@@ -271,15 +275,9 @@ impl Client {
         }
     }
 
-    fn count(
-        &self,
-        verb: Verb,
-        purpose: Purpose,
-        outcome: Outcome,
-        bytes_sent: usize,
-        bytes_received: usize,
-    ) {
-        self.ledger.count(Line { verb, purpose, outcome }, bytes_sent, bytes_received);
+    fn sent(&self, verb: Verb, purpose: Purpose, bytes: usize) -> Sent<'_> {
+        let line = Line { verb, purpose, outcome: Outcome::Ambiguous };
+        Sent { ledger: &self.ledger, line, bytes_sent: bytes, bytes_received: 0 }
     }
 
     /// Waits for one answer, but not for ever; whoever gives up here treats the answer as lost.
@@ -292,6 +290,29 @@ impl Client {
                 format!("{} did not answer within {} s", self.store.describe(), ANSWER_WAIT.as_secs()),
             )),
         }
+    }
+}
+
+/// A request that is under way. It is counted when this is dropped: also if nobody waits for its answer any more, because
+/// it is paid for all the same.
+struct Sent<'a> {
+    ledger: &'a Ledger,
+    line: Line,
+    bytes_sent: usize,
+    bytes_received: usize,
+}
+
+impl Sent<'_> {
+    /// The answer has come, or will not.
+    fn ended(mut self, outcome: Outcome, bytes_received: usize) {
+        self.line.outcome = outcome;
+        self.bytes_received = bytes_received;
+    }
+}
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        self.ledger.count(self.line, self.bytes_sent, self.bytes_received);
     }
 }
 
