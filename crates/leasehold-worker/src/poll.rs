@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use crate::remember::{CORRUPT_PAUSE, Next, Remembered};
 use crate::run::Engine;
+use crate::served::Served;
 use crate::shutdown::{Shutdown, Stage};
 
 /// Types without a handler here are looked at again after this: someone may have added one elsewhere and gone.
@@ -54,6 +55,8 @@ pub(crate) struct Poller {
     rest: Option<(Instant, Duration)>,
     /// When the index was last looked at without any other reason.
     swept: Option<Instant>,
+    /// That look did not see the whole index: the next one begins elsewhere.
+    was_swept_partly: bool,
     /// One page does not show all that waits in the queue.
     is_crowded: bool,
     seen: Seen,
@@ -70,6 +73,8 @@ struct Seen {
     waiting: HashSet<Entry>,
     /// It did not see the whole index.
     is_partial: bool,
+    /// It was at all shards, also those of others.
+    is_of_all: bool,
     /// The shards that were served then.
     ranges: Vec<ShardRange>,
 }
@@ -88,6 +93,7 @@ impl Poller {
             remembered: Remembered::default(),
             rest: None,
             swept: None,
+            was_swept_partly: false,
             is_crowded: false,
             seen: Seen::default(),
         }
@@ -301,7 +307,9 @@ impl Poller {
     /// Asks for the bell, and looks at the index if there is a reason to.
     async fn poll(&mut self) -> Result<()> {
         let serves_nothing = self.engine.served.is_nothing(self.engine.queue.now()?);
-        let is_sweep = self.is_sweep_due();
+        // Whoever takes long for a page would look at nothing but those of the sweep.
+        let is_own_turn = self.seen.is_of_all && self.seen.is_partial && !serves_nothing;
+        let is_sweep = !is_own_turn && self.is_sweep_due();
         if serves_nothing && !is_sweep {
             // What is rung for now is not heard: it is looked for when there is something to serve again.
             self.seen.ranges.clear();
@@ -372,13 +380,17 @@ impl Poller {
         let is_of_all = is_sweep && engine.options.leasing.is_some();
         // What all have fits in one page most of the time: one list, in however many places our own shards lie.
         let is_at_a_glance = !is_of_all && !self.is_crowded && ranges.len() > 1;
-        let mut stretches: VecDeque<_> = if is_of_all || is_at_a_glance {
+        let mut stretches: VecDeque<_> = if is_of_all {
+            // No shard waits for those before it.
+            let anywhere = self.was_swept_partly.then(|| engine.host().random());
+            Served::new(engine.queue.shard_len(), None).stretches(Index::Ready, now, anywhere).into()
+        } else if is_at_a_glance {
             [Stretch::whole(Index::Ready)].into()
         } else {
             self.meanwhile(stretches(&engine, now, has_rung, is_partial)).await?.into()
         };
         let (mut stale, mut there) = (Vec::new(), HashSet::new());
-        self.seen = Seen { at: Some(engine.host().instant()), ranges, ..Seen::default() };
+        self.seen = Seen { at: Some(engine.host().instant()), is_of_all, ranges, ..Seen::default() };
         while let Some(stretch) = stretches.pop_front() {
             let (look, beyond) = self.meanwhile(engine.queue.look(Purpose::Discover, stretch)).await?;
             self.sort(look, &mut there, &mut stale)?;
@@ -395,6 +407,7 @@ impl Poller {
         }
         if is_sweep {
             self.swept = self.seen.at;
+            self.was_swept_partly = self.seen.is_partial;
         }
         if !self.seen.is_partial {
             self.remembered.keep(|entry| there.contains(entry));

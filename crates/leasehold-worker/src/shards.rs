@@ -67,10 +67,10 @@ pub(crate) async fn run(
         Err(error) => return tracing::error!("no shards are leased: {error}"),
     };
     while shutdown.stage() == Stage::Go {
-        match sharing.round().await {
-            Ok(()) => sharing.served.settle_in(sharing.has_share()),
-            Err(error) => tracing::warn!("leasing shards failed: {error}"),
+        if let Err(error) = sharing.round().await {
+            tracing::warn!("leasing shards failed: {error}");
         }
+        sharing.served.settle_in(sharing.has_share());
         sharing.serve();
         let asleep = sharing.host().sleep(sharing.pause());
         select(asleep, Box::pin(shutdown.reached(Stage::Drain))).await;
@@ -157,13 +157,14 @@ impl Sharing {
             self.is_counted = true;
             self.give_back().await;
         }
+        let mut settled = Ok(());
         if self.name.is_some() && !self.in_doubt.is_empty() {
-            self.settle_doubts().await?;
+            settled = self.settle_doubts().await;
         }
-        if self.name.is_some() && self.is_hungry() {
+        if self.name.is_some() && self.could_take() > 0 {
             self.take().await?;
         }
-        Ok(())
+        settled
     }
 
     fn set_quota(&mut self, quota: usize) {
@@ -175,6 +176,11 @@ impl Sharing {
 
     fn is_hungry(&self) -> bool {
         self.held.len() < self.quota
+    }
+
+    /// So many more would not be too many, whatever became of those in doubt.
+    fn could_take(&self) -> usize {
+        self.quota.saturating_sub(self.held.len() + self.in_doubt.len())
     }
 
     /// From when the last renewals were sent: a round may take long. A little early, because late is worse.
@@ -364,7 +370,8 @@ impl Sharing {
         let now = self.queue.now()?;
         let listed: BTreeMap<_, _> = listed.into_iter().map(|entry| (entry.key.clone(), entry)).collect();
         let mut wanted = Vec::new();
-        for group in self.groups.iter().filter(|group| !self.held.contains_key(group)) {
+        let is_known = |group: &&ShardRange| self.held.contains_key(group) || self.in_doubt.contains(group);
+        for group in self.groups.iter().filter(|group| !is_known(group)) {
             let seen = listed.get(&keys::shard_lease(group));
             if seen.is_none_or(|seen| self.others.is_held(seen, now) != Some(true)) {
                 wanted.push((group.clone(), seen.map(|seen| seen.modified)));
@@ -372,8 +379,8 @@ impl Sharing {
         }
         self.shuffle(&mut wanted);
         self.looks_in_vain = self.looks_in_vain.saturating_add(1);
-        while self.is_hungry() && !wanted.is_empty() {
-            let rest = wanted.split_off(wanted.len().min(self.quota - self.held.len()));
+        while self.could_take() > 0 && !wanted.is_empty() {
+            let rest = wanted.split_off(wanted.len().min(self.could_take()));
             self.take_groups(wanted).await?;
             wanted = rest;
         }
@@ -389,8 +396,8 @@ impl Sharing {
         Ok(())
     }
 
-    /// Takes these, at once, each with the stamp that a list has shown. If anything is in doubt afterwards, that is to be
-    /// known before anything else is taken.
+    /// Takes these, at once, each with the stamp that a list has shown. What is in doubt afterwards counts as taken until
+    /// that is known, and keeps from nothing else.
     async fn take_groups(&mut self, groups: Vec<(ShardRange, Option<StoreTime>)>) -> Result<()> {
         self.in_doubt.extend(groups.iter().map(|(group, _)| group.clone()));
         let (leases, host, patience) = (&self.leases, &self.host(), self.patience());
@@ -430,10 +437,22 @@ impl Sharing {
         self.served.lease(held.collect());
     }
 
-    /// Gives everything back, so that the others notice within a round.
+    /// Gives everything back, so that the others notice within a round; also what may be ours, although no answer has said
+    /// so. That is taken first: nothing that is under way for it can land then.
     async fn leave(&mut self) {
         self.quota = 0;
+        self.give_back().await;
+        let is_name_in_doubt =
+            self.name.is_none() && self.name_taken_until.is_none() && self.renewed_at.is_some();
+        if is_name_in_doubt && let Err(error) = self.has_place().await {
+            tracing::warn!("the name may not be given back: {error}");
+        }
         self.leaving.extend(self.name.take());
+        if !self.in_doubt.is_empty()
+            && let Err(error) = self.settle_doubts().await
+        {
+            tracing::warn!("some leases may not be given back: {error}");
+        }
         for _ in 0..ANSWER_PART {
             self.give_back().await;
             if self.leaving.is_empty() {

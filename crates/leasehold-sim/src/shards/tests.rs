@@ -1,6 +1,7 @@
 use bytes::Bytes;
+use leasehold_core::lease::RELEASED_BYTES;
 use leasehold_core::new_task::Start;
-use leasehold_core::{HexName, Holder, NewTask, keys};
+use leasehold_core::{HexName, Holder, NewTask, TaskId, keys};
 use leasehold_queue::lease::{Leases, break_lease};
 use leasehold_store::seam::{Answer, Cause, Failure};
 use leasehold_store::{Clock, Get, List, Page, Purpose, PutAnswer, Store, Verb, Version, When};
@@ -418,4 +419,154 @@ fn a_task_in_a_leased_shard_costs_a_get_and_two_puts() {
     // An entry may be seen before its task.
     let gets = tasks(Verb::Get);
     assert!(gets <= TASKS as u64 * 102 / 100, "{gets} gets");
+}
+
+/// One key that is never answered kept a worker from taking any other, for ever.
+#[test]
+fn a_take_that_is_never_answered_keeps_nobody_from_the_rest() {
+    for seed in 0..3 {
+        let mut alone = Alone::new(seed);
+        let is_without = |groups: usize| {
+            move |monitor: &Monitor| {
+                let served = monitor.shards().iter().map(ShardRange::count).sum::<usize>();
+                served == shards() - 4 * groups
+            }
+        };
+        let (host, client) = alone.world.process("operator");
+        let (process, other) = (host.process(), client.clone());
+        alone.world.spawn(process, async move {
+            drop(break_lease(&client, "shard-leases/00.json").await.unwrap());
+        });
+        alone.until(is_without(1), RENEW_EVERY * 2);
+        *alone.stuck.lock().unwrap() = Some("shard-leases/00.json");
+        alone.pass(RENEW_EVERY * 2);
+        alone.world.spawn(process, async move {
+            drop(break_lease(&other, "shard-leases/04.json").await.unwrap());
+        });
+        alone.until(is_without(2), RENEW_EVERY * 2);
+        alone.until(is_without(1), RENEW_EVERY * 2);
+    }
+}
+
+/// A store that carries out what is put under a certain prefix, and does not say so.
+#[derive(Debug)]
+struct Mute {
+    store: Arc<dyn Store>,
+    mute: Shut,
+}
+
+impl Store for Mute {
+    fn get<'a>(&'a self, key: &'a str, unless: Option<&'a Version>) -> Answer<'a, Get> {
+        self.store.get(key, unless)
+    }
+
+    fn put<'a>(&'a self, key: &'a str, body: Bytes, when: &'a When) -> Answer<'a, PutAnswer> {
+        let is_mute = self.mute.lock().unwrap().is_some_and(|prefix| key.starts_with(prefix));
+        Box::pin(async move {
+            let answer = self.store.put(key, body, when).await;
+            if is_mute { std::future::pending().await } else { answer }
+        })
+    }
+
+    fn delete<'a>(&'a self, key: &'a str) -> Answer<'a, ()> {
+        self.store.delete(key)
+    }
+
+    fn list<'a>(&'a self, list: &'a List) -> Answer<'a, Page> {
+        self.store.list(list)
+    }
+
+    fn clock(&self) -> &Clock {
+        self.store.clock()
+    }
+
+    fn describe(&self) -> String {
+        self.store.describe()
+    }
+}
+
+/// A worker whose puts under a prefix get no answer for so many seconds, and that is told to stop then.
+fn stopped_after(prefix: &'static str, secs: u64) -> World {
+    let mut world = World::new(1, Faults::none()).called("shards");
+    let mute: Shut = Arc::new(Mutex::new(Some(prefix)));
+    let gate = mute.clone();
+    world.wrap_stores(Arc::new(move |store| Arc::new(Mute { store, mute: gate.clone() })));
+    let (host, client) = world.process("worker");
+    let (shutdown, ended) = (Shutdown::default(), Arc::<Mutex<bool>>::default());
+    let (stop, told) = (shutdown.clone(), ended.clone());
+    world.spawn(host.process(), async move {
+        lone_worker(client).await.run(stop).await.unwrap();
+        *told.lock().unwrap() = true;
+    });
+    world.run_for(Duration::from_secs(secs)).unwrap_or_else(|failed| panic!("{failed}"));
+    assert!(held(&world, prefix) > 0, "{prefix} after {secs} s: nothing was taken yet");
+    *mute.lock().unwrap() = None;
+    shutdown.drain();
+    let done = || *ended.lock().unwrap();
+    world.run_until(done, RENEW_EVERY * 2).unwrap_or_else(|failed| panic!("{failed}"));
+    world
+}
+
+/// So many leases under a prefix were not released.
+fn held(world: &World, prefix: &str) -> usize {
+    let leases = world.objects().into_iter().filter(|(key, _)| key.starts_with(prefix));
+    leases.filter(|(_, stored)| (stored.object.body.len() as u64) < RELEASED_BYTES).count()
+}
+
+/// What was taken without an answer stood there until it ran out: nobody served it, and nobody came back under that name.
+#[test]
+fn a_worker_that_stops_gives_back_what_may_be_its_own() {
+    for (prefix, secs) in [("shard-leases/", 2), ("shard-leases/", 4), ("workers/", 2), ("workers/", 4)] {
+        let world = stopped_after(prefix, secs);
+        assert_eq!(held(&world, prefix), 0, "{prefix} after {secs} s");
+    }
+}
+
+/// Requests that were given up before their answer came were missing from the bill.
+#[test]
+fn a_request_that_nobody_waits_for_any_more_is_counted() {
+    stopped_after("shard-leases/", 4).every_request_is_counted().unwrap();
+}
+
+/// Who needed longer for a page than from one sweep to the next looked at nothing but the first page of all shards.
+#[test]
+fn no_shard_waits_for_ever_behind_those_before_it() {
+    let mut world = World::new(1, Faults::none()).called("shards");
+    world.trace().silence();
+    for number in 0..20 {
+        let (host, client) = world.process(&format!("producer{number}"));
+        world.spawn(host.process(), async move {
+            let queue = connected(client).await;
+            for number in 0.. {
+                queue.submit_task(NewTask::new("t", Value::Null).unwrap()).await.unwrap();
+                // Many at first, then about as many as are done.
+                let pause = Duration::from_millis(if number < 120 { 0 } else { 1_800 });
+                host.sleep(pause).await;
+            }
+        });
+    }
+    world.run_for(Duration::from_mins(1)).unwrap_or_else(|failed| panic!("{failed}"));
+    let runs = Arc::<Mutex<Vec<TaskId>>>::default();
+    let (host, client) = world.process("worker");
+    let done = runs.clone();
+    world.spawn(host.process(), async move {
+        let leasing = Some(ShardLeasing::default());
+        let options = WorkerOptions { leasing, concurrency: 10, ..WorkerOptions::default() };
+        let worker = Worker::new(connected(client).await, "w1", None).unwrap().options(options);
+        let run = move |context: Context, _: Value| {
+            let (host, done) = (host.clone(), done.clone());
+            async move {
+                host.sleep(Duration::from_secs(1)).await;
+                done.lock().unwrap().push(context.task().id);
+                Ok::<_, TaskError>(Value::Null)
+            }
+        };
+        worker.handle("*", run).unwrap().run(Shutdown::default()).await.unwrap();
+    });
+    world.run_for(Duration::from_mins(3)).unwrap_or_else(|failed| panic!("{failed}"));
+    runs.lock().unwrap().clear();
+    world.run_for(Duration::from_mins(10)).unwrap_or_else(|failed| panic!("{failed}"));
+    let runs = runs.lock().unwrap();
+    let last = runs.iter().filter(|id| id.to_string().starts_with(['c', 'd', 'e', 'f'])).count();
+    assert!(last > runs.len() / 20, "of {} runs, {last} were in the last quarter of the shards", runs.len());
 }
