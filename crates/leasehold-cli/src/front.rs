@@ -27,6 +27,7 @@ impl Front {
         profile: Option<&str>,
         said: impl IntoIterator<Item = (&'a str, String)>,
     ) -> Result<Self> {
+        crate::log();
         let flags = flags(said)?.with_profile(profile);
         let settings = settings::load(&Surroundings::of_process()?, &flags)?;
         commands::refuse_unbuilt(&settings)?;

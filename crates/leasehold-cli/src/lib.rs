@@ -42,11 +42,7 @@ pub fn main(program: &[OsString], args: impl IntoIterator<Item = OsString>) -> u
 }
 
 fn run(program: &[OsString], args: args::Args, printer: &Printer) -> anyhow::Result<()> {
-    let subscriber = tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::from_env("LEASEHOLD_LOG"))
-        .with_writer(std::io::stderr);
-    // Whoever runs this in a process of its own may have seen to the log already.
-    let _ = subscriber.try_init();
+    log();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let shutdown = Shutdown::default();
     runtime.block_on(async {
@@ -60,6 +56,15 @@ fn run(program: &[OsString], args: args::Args, printer: &Printer) -> anyhow::Res
         drop(signals);
         result
     })
+}
+
+/// Prints what happens, as far as `LEASEHOLD_LOG` asks for it.
+fn log() {
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_env("LEASEHOLD_LOG"))
+        .with_writer(std::io::stderr);
+    // Whoever runs this in a process of its own may have seen to that already.
+    let _ = subscriber.try_init();
 }
 
 async fn obey_signals(shutdown: Shutdown) {

@@ -37,7 +37,8 @@ pub(crate) struct Home {
     still: Option<Still>,
 }
 
-enum RunsOn {
+/// The threads themselves.
+pub(crate) enum RunsOn {
     Threads(Runtime),
     /// One thread, which ends when this is dropped.
     Test {
@@ -146,21 +147,35 @@ impl Home {
         self.still.is_some()
     }
 
-    /// Ends the runtime, and waits for its threads: for queues that had one to themselves, or were the last.
-    pub(crate) fn end(&self) {
+    /// Takes the threads away from the last queue on them, so that nobody else finds them; to be ended without the
+    /// interpreter's lock.
+    pub(crate) fn close(self: Arc<Self>) -> Option<RunsOn> {
+        if Arc::strong_count(&self) > 1 {
+            return None;
+        }
+        if let Some(still) = &self.still {
+            still.forget();
+        }
         let runs_on = self.runs_on.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match runs_on {
-            Some(runs_on) if self.check().is_err() => std::mem::forget(runs_on),
-            Some(RunsOn::Threads(runtime)) => runtime.shutdown_timeout(END_WAIT),
-            Some(RunsOn::Test { _end: end, thread }) => {
+        if self.check().is_err() {
+            // They are the parent's.
+            std::mem::forget(runs_on);
+            return None;
+        }
+        runs_on
+    }
+}
+
+impl RunsOn {
+    /// Ends the threads, and waits for them.
+    pub(crate) fn end(self) {
+        match self {
+            RunsOn::Threads(runtime) => runtime.shutdown_timeout(END_WAIT),
+            RunsOn::Test { _end: end, thread } => {
                 drop(end);
-                if let Some(still) = &self.still {
-                    still.forget();
-                }
                 // It has nothing to say.
                 let _ = thread.join();
             }
-            None => {}
         }
     }
 }

@@ -22,6 +22,7 @@ pub(crate) enum Letter {
 
 /// The box itself.
 pub(crate) struct Post {
+    process: u32,
     wake: OwnedFd,
     mail: Mutex<Mail>,
 }
@@ -89,7 +90,7 @@ impl Mailbox {
     fn new() -> PyResult<Self> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| std::io::Error::from_raw_os_error(error.raw_os_error()))?;
-        Ok(Self { post: Arc::new(Post { wake, mail: Mutex::default() }) })
+        Ok(Self { post: Arc::new(Post { process: std::process::id(), wake, mail: Mutex::default() }) })
     }
 
     /// Readable when there is mail.
@@ -100,6 +101,10 @@ impl Mailbox {
     /// Takes all mail: answers `(number, text, error)`, runs, and stops `(worker, run)`.
     #[expect(clippy::type_complexity, reason = "it is taken apart where it is used, once")]
     fn collect(&self) -> (Vec<(u64, Option<String>, Option<String>)>, Vec<Run>, Vec<(u64, u64)>) {
+        if self.post.process != std::process::id() {
+            // The descriptor is shared with the parent, who would miss what a child has read.
+            return (Vec::new(), Vec::new(), Vec::new());
+        }
         let mut count = [0; 8];
         // Empty: someone was faster.
         let _ = rustix::io::read(&self.post.wake, &mut count);

@@ -121,7 +121,7 @@ impl Queue {
     }
 
     /// Lists tasks: which of them is JSON.
-    fn list(&self, which: &str) -> PyResult<Listing> {
+    fn listing(&self, which: &str) -> PyResult<Listing> {
         let which: Which = serde_json::from_str(which)
             .map_err(|error| raised(&Error::new(Kind::Internal, "which tasks?").because(error)))?;
         let filter = which.filter().map_err(|error| raised(&error))?;
@@ -199,8 +199,8 @@ impl Queue {
     /// Leaves the queue; with the last one the threads end, and this waits for them.
     fn close(&self, py: Python<'_>) {
         let home = self.slot().take();
-        if let Some(home) = home.filter(|home| Arc::strong_count(home) == 1) {
-            py.detach(|| home.end());
+        if let Some(threads) = home.and_then(Home::close) {
+            py.detach(|| threads.end());
         }
     }
 }

@@ -51,7 +51,7 @@ def s3() -> Iterator[dict[str, str]]:
         os.kill(weed, 0)
     finally:
         holder.kill()
-        holder.wait()
+        holder.communicate()
 
 
 @pytest.fixture(params=["folder", "s3"])

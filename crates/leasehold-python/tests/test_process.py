@@ -111,6 +111,8 @@ if child == 0:
             return (await own.submit("greet", "child")).id
 
     print(asyncio.run(anew()), flush=True)
+    # Also a child that cleans up takes nothing away from its parent.
+    loop.run_until_complete(queue.close())
     os._exit(7)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 

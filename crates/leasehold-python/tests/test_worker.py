@@ -212,6 +212,43 @@ async def test_dataclasses_and_models_go_in_and_out() -> None:
             assert "the input does not fit the handler" in (failed.error or "")
 
 
+async def test_a_model_may_be_defined_where_the_handler_is() -> None:
+    @dataclasses.dataclass
+    class Local:
+        x: int
+
+    async with await testing.queue() as queue:
+        worker = Worker(queue, "worker-1")
+
+        @worker.task("local")
+        async def local(ctx: Context, input: Local) -> int:
+            return input.x
+
+        task = await queue.submit("local", Local(5))
+        await worker.run(drain=True)
+        assert (await queue.get(task.id)).output == 5
+
+
+async def test_closing_the_queue_gives_back_what_its_workers_hold(folder: Path) -> None:
+    queue = await connect(folder)
+    worker = Worker(queue, "w")
+    started = asyncio.Event()
+
+    @worker.task("long")
+    async def long(ctx: Context, input: None) -> None:
+        started.set()
+        await asyncio.sleep(600)
+
+    task = await queue.submit("long")
+    running = asyncio.create_task(worker.run())
+    await started.wait()
+    await queue.close()
+    assert (await running).put_back == 1
+    async with await connect(folder) as queue:
+        back = await queue.get(task.id)
+        assert (back.status, back.attempt) == ("pending", 0)
+
+
 async def test_an_output_that_is_not_json_fails_for_good() -> None:
     async with await testing.queue() as queue:
         worker = Worker(queue, "worker-1")

@@ -170,6 +170,21 @@ fn handing_back_costs_no_attempt_and_failing_does() {
 }
 
 #[test]
+fn a_failure_may_say_when_the_next_attempt_follows() {
+    let pause = Duration::from_secs(45);
+    let fail = |task: &Task, retryable| {
+        let event = Event::Fail { lease_id: lease(1), error: "busy".into(), retryable, after: Some(pause) };
+        done(task, &event, &later(1)).task
+    };
+    let failed = fail(&running(), true);
+    assert_eq!(failed.state, State::Pending { available_at: later(1).now.earliest.plus(pause) });
+    assert_eq!(failed.attempt, 1, "it counts all the same");
+    assert_eq!(fail(&running(), false).status(), Status::Failed);
+    let last = Task { max_attempts: 1, ..running() };
+    assert_eq!(fail(&last, true).status(), Status::Failed, "no attempt is left");
+}
+
+#[test]
 fn a_cancelled_task_never_runs_again_by_itself() {
     let cancelling = done(&running(), &Event::Cancel, &later(1)).task;
     for event in &events()[3..9] {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
@@ -21,6 +22,8 @@ class Runs(Protocol):
 
     def stop(self, number: int) -> None: ...
 
+    async def end(self) -> None: ...
+
 
 class Loop:
     """The mailbox of one event loop, and the futures that wait for answers.
@@ -35,6 +38,7 @@ class Loop:
         self.workers: dict[int, Runs] = {}
         self._waiting: dict[int, asyncio.Future[str]] = {}
         self._is_open = True
+        self._process = os.getpid()
         self.loop.add_reader(self.mailbox.fileno(), self._collect)
 
     def _collect(self) -> None:
@@ -88,7 +92,9 @@ class Loop:
         if not self._is_open:
             return
         self._is_open = False
-        self.loop.remove_reader(self.mailbox.fileno())
+        if self._process == os.getpid():
+            # What a child removed would be removed for its parent, too.
+            self.loop.remove_reader(self.mailbox.fileno())
         self.mailbox.close()
         for future in self._waiting.values():
             if not future.done():

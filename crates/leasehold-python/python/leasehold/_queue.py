@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import datetime
 import json
 import os
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypedDict
 
 from . import _models, _native
 from ._errors import Error, Invalid, from_description
@@ -19,6 +20,37 @@ from ._models import Change, Checked, LedgerLine, Purged, RetryPolicy, Stats, St
 
 Seconds = float | datetime.timedelta
 """A duration: a number of seconds, or a `timedelta`."""
+
+
+class SubmitOptions(TypedDict, total=False):
+    """What `Queue.submit` takes by name."""
+
+    delay: Seconds | None
+    at: datetime.datetime | None
+    key: str | None
+    key_scope: Literal["queue", "task_type"]
+    key_lifetime: Seconds | None
+    max_attempts: int | None
+    retry_policy: RetryPolicy | None
+    timeout: Seconds | None
+    expires_in: Seconds | None
+    priority: int | None
+    tags: Mapping[str, str] | None
+
+
+class ConnectOptions(TypedDict, total=False):
+    """What `connect` takes by name."""
+
+    bucket: str | None
+    prefix: str | None
+    shard_prefix_len: int | None
+    endpoint: str | None
+    region: str | None
+    access_key_id: str | None
+    secret_access_key: str | None
+    durability: Literal["fsync", "os"] | None
+    profile: str | None
+    by: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +220,7 @@ class Queue:
         out; `check` reports it.
         """
         which = {"status": status, "task_type": task_type, "tags": dict(tags or {})}
-        listing = checked(self._native.list, encode("filter", which))
+        listing = checked(self._native.listing, encode("filter", which))
         left = limit
         while left is None or left > 0:
             page = await self._loop.call(listing.next)
@@ -230,7 +262,14 @@ class Queue:
     async def check(self, *, repair: bool = False) -> Checked:
         """Looks at everything, and repairs it if asked to."""
         told = await self._loop.call(self._native.check, repair)
-        return Checked(**{name: tuple(value) if isinstance(value, list_type) else value for name, value in told.items()})
+        return Checked(
+            tasks=told["tasks"],
+            entries=told["entries"],
+            uncovered=tuple(told["uncovered"]),
+            dangling=tuple(told["dangling"]),
+            corrupt=tuple(told["corrupt"]),
+            repaired=told["repaired"],
+        )
 
     async def stats(self) -> Stats:
         """Counts what waits and what runs, by the index."""
@@ -238,18 +277,17 @@ class Queue:
         shards = {shard: (counts[0], counts[1], counts[2]) for shard, counts in told.pop("shards").items()}
         return Stats(**told, shards=shards)
 
-    def ledger(self) -> list_type[LedgerLine]:
+    def ledger(self) -> builtins.list[LedgerLine]:
         """Every request that this client has sent so far, by verb, purpose and outcome."""
         return [LedgerLine(**line) for line in json.loads(checked(self._native.ledger))]
 
     async def close(self) -> None:
-        """Leaves the queue. Calls under way are given up, and workers on it stop."""
+        """Leaves the queue. Calls under way are given up; workers on it are aborted, and waited for."""
+        for worker in list(self._loop.workers.values()):
+            await worker.end()
         self._loop.close()
         # With the last queue of the process its threads end, and someone has to wait for them.
         await asyncio.get_running_loop().run_in_executor(None, self._native.close)
-
-
-list_type = list
 
 
 async def connect(
@@ -292,7 +330,7 @@ async def connect(
 
 async def opened(loop: Loop, start: Any, *args: object) -> Queue:
     """The queue that the native half opens."""
-    natives: list_type[_native.Queue] = []
+    natives: builtins.list[_native.Queue] = []
 
     def begin(*arguments: object) -> _native.Call:
         native, call = start(*arguments)
@@ -317,7 +355,7 @@ def settings(said: Mapping[str, object]) -> dict[str, str]:
 def _setting(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, (list_type, tuple)):
+    if isinstance(value, (builtins.list, tuple)):
         return ",".join(str(part) for part in value)
     return str(value)
 

@@ -12,18 +12,18 @@ import signal
 import threading
 import traceback
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
+from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, Unpack
 
 from . import _models, _native
 from ._errors import Invalid, Permanent, Retry, Snooze
 from ._json import encode, fit
 from ._loop import checked
 from ._models import Counts, Submitted, Task
-from ._queue import Queue, Seconds, seconds, settings
+from ._queue import Queue, Seconds, SubmitOptions, seconds, settings
 
 log = logging.getLogger("leasehold")
 
@@ -112,14 +112,21 @@ class Context:
 class Handler(Generic[P, R]):
     """A handler of a worker: still the function it was, and a short way to submit tasks of its type."""
 
-    def __init__(self, worker: Worker, task_type: str, function: Callable[P, R], max_attempts: int | None) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        task_type: str,
+        function: Callable[P, R],
+        max_attempts: int | None,
+        names: Mapping[str, Any] | None,
+    ) -> None:
         functools.update_wrapper(self, function)
         self.task_type = task_type
         self.function = function
         self.max_attempts = max_attempts
         self._worker = worker
         self._is_async = inspect.iscoroutinefunction(function)
-        self._input_type = _input_type(function)
+        self._input_type = _input_type(function, names)
 
     def __repr__(self) -> str:
         return f"<leasehold.Handler of {self.task_type}>"
@@ -127,7 +134,7 @@ class Handler(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
 
-    async def submit(self, input: Any = None, **options: Any) -> Submitted:
+    async def submit(self, input: Any = None, **options: Unpack[SubmitOptions]) -> Submitted:
         """Submits a task of this type: as `Queue.submit`, with the handler's `max_attempts` if none is given."""
         if self.max_attempts is not None:
             options.setdefault("max_attempts", self.max_attempts)
@@ -143,14 +150,14 @@ class Handler(Generic[P, R]):
             raise Permanent(f"the input does not fit the handler: {error}") from error
 
 
-def _input_type(function: Callable[..., Any]) -> Any:
-    """What the handler asks for as its input, if that can be told."""
+def _input_type(function: Callable[..., Any], names: Mapping[str, Any] | None) -> Any:
+    """What the handler asks for as its input, if that can be told; `names` are those where it was made a handler."""
     parameters = list(inspect.signature(function).parameters.values())
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     if len(parameters) < 2 or any(each.kind not in positional for each in parameters[:2]):
         raise Invalid(f"a handler takes the context and the input; {function!r} does not")
     try:
-        return typing.get_type_hints(function).get(parameters[1].name)
+        return typing.get_type_hints(function, localns=dict(names or {})).get(parameters[1].name)
     except NameError:
         # Hints that only a type checker can resolve.
         return None
@@ -220,7 +227,9 @@ class Worker:
                 raise Invalid(f"task type `{task_type}` has two handlers")
             if max_attempts is not None and max_attempts < 1:
                 raise Invalid("max_attempts 0 would never run the task; it must be at least 1")
-            handler = Handler(self, task_type, function, max_attempts)
+            names = inspect.currentframe()
+            names = None if names is None else names.f_back
+            handler = Handler(self, task_type, function, max_attempts, names and names.f_locals)
             self._handlers[task_type] = handler
             return handler
 
@@ -271,6 +280,7 @@ class _Running:
 
     def __init__(self, queue: Queue, handlers: list[Handler[..., Any]]) -> None:
         self.native: _native.Worker
+        self._ended: asyncio.Future[str]
         self._queue = queue
         self._handlers = handlers
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -279,26 +289,32 @@ class _Running:
     async def run(self, said: dict[str, str], drain: bool) -> Counts:
         loop = self._queue._loop
         number, ended = loop.expect()
-        loop.workers[number] = self
+        self._ended = ended
         # As many as the native half starts at once: it bounds them, not the pool.
         self._threads = ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="leasehold-handler")
         try:
             types = [handler.task_type for handler in self._handlers]
             self.native = checked(self._queue._native.work, loop.mailbox, number, said, types, drain)
-            while True:
-                try:
-                    return Counts(**json.loads(await asyncio.shield(ended)))
-                except asyncio.CancelledError:
-                    if ended.done():
-                        raise
-                    # Handlers are stopped and tasks given back before the cancellation goes on.
-                    self.native.abort()
-                    await asyncio.wait([ended])
-                    raise
+            # Only now is there something to stop.
+            loop.workers[number] = self
+            try:
+                return Counts(**json.loads(await asyncio.shield(ended)))
+            except asyncio.CancelledError:
+                # Handlers are stopped and tasks given back before the cancellation goes on.
+                while not ended.done():
+                    with suppress(asyncio.CancelledError):
+                        await self.end()
+                raise
         finally:
             loop.workers.pop(number, None)
             loop.forget(number)
             self._threads.shutdown(wait=False)
+
+    async def end(self) -> None:
+        """Aborts, and waits for the end."""
+        self.native.abort()
+        if not self._ended.done():
+            await asyncio.wait([self._ended])
 
     def begin(self, run: _native.Run) -> None:
         handler = self._handlers[run.handler]

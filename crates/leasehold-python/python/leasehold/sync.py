@@ -13,17 +13,20 @@ it, also several at once.
 from __future__ import annotations
 
 import asyncio
+import builtins
 import concurrent.futures
+import datetime
+import os
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar, Unpack
 
 from . import _queue, _worker
 from ._errors import Error, Invalid
 from ._models import Change, Checked, Counts, LedgerLine, Purged, Stats, Status, Submitted, Task
-from ._queue import Order, Seconds
+from ._queue import ConnectOptions, Order, Seconds, SubmitOptions
 from ._worker import Handler, Polling, ShardLeasing
 
 __all__ = ["Queue", "Worker", "connect"]
@@ -95,11 +98,11 @@ class Queue:
         """How many hex digits name a shard."""
         return self._queue.shard_prefix_len
 
-    def now(self) -> Any:
+    def now(self) -> datetime.datetime:
         """The present, in the store's time."""
         return self._queue.now()
 
-    def submit(self, task_type: str, input: Any = None, **options: Any) -> Submitted:
+    def submit(self, task_type: str, input: Any = None, **options: Unpack[SubmitOptions]) -> Submitted:
         """Submits a task; the options are those of `leasehold.Queue.submit`."""
         return self._thread.do(self._queue.submit(task_type, input, **options))
 
@@ -144,7 +147,9 @@ class Queue:
         """Lets a task run again that has failed, was cancelled or has expired."""
         return self._thread.do(self._queue.retry(id))
 
-    def reschedule(self, id: str, at: Any = None, *, delay: Seconds | None = None) -> Task:
+    def reschedule(
+        self, id: str, at: datetime.datetime | None = None, *, delay: Seconds | None = None
+    ) -> Task:
         """Plans a waiting task for another time: `at` a moment, or after `delay`."""
         return self._thread.do(self._queue.reschedule(id, at, delay=delay))
 
@@ -160,7 +165,7 @@ class Queue:
         """Counts what waits and what runs, by the index."""
         return self._thread.do(self._queue.stats())
 
-    def ledger(self) -> Any:
+    def ledger(self) -> builtins.list[LedgerLine]:
         """Every request that this client has sent so far, by verb, purpose and outcome."""
         return self._queue.ledger()
 
@@ -240,7 +245,7 @@ class Worker:
         self._thread.loop.call_soon_threadsafe(self._worker.abort)
 
 
-def connect(store: Any = None, **options: Any) -> Queue:
+def connect(store: str | os.PathLike[str] | None = None, **options: Unpack[ConnectOptions]) -> Queue:
     """Opens a queue, or founds it; the arguments are those of `leasehold.connect`."""
     thread = _Thread()
     try:
