@@ -24,13 +24,19 @@ use leasehold_core::Error;
 use leasehold_queue::{Queue, QueueConfig};
 use leasehold_store::Client;
 use leasehold_worker::Shutdown;
+use std::ffi::OsString;
 use std::time::Duration;
 
 use crate::args::{Args, Command, ConfigCommand, Global, LeasesCommand};
 use crate::printer::Printer;
 use crate::settings::{self, Flags, Settings, Surroundings, typed};
 
-pub(crate) async fn run(args: Args, printer: &Printer, shutdown: Shutdown) -> anyhow::Result<()> {
+pub(crate) async fn run(
+    program: &[OsString],
+    args: Args,
+    printer: &Printer,
+    shutdown: Shutdown,
+) -> anyhow::Result<()> {
     let around = Surroundings::of_process()?;
     let flags = flags(&args.global, &args.command);
     let settings = || settings::load(&around, &flags);
@@ -39,7 +45,7 @@ pub(crate) async fn run(args: Args, printer: &Printer, shutdown: Shutdown) -> an
         Command::Config { command: ConfigCommand::Show } => config::show(&settings()?, printer),
         Command::Completions { shell } => completions(*shell),
         Command::Cost(args) => cost::run(args, printer)?,
-        Command::Demo => demo::run(printer, shutdown).await?,
+        Command::Demo => demo::run(program, printer, shutdown).await?,
         Command::Doctor => doctor::run(client(&settings()?.queue)?, printer).await?,
         _ => with_queue(args.command, &settings()?, printer, shutdown).await?,
     }
@@ -47,7 +53,7 @@ pub(crate) async fn run(args: Args, printer: &Printer, shutdown: Shutdown) -> an
 }
 
 /// Settings for what is not built yet are refused, not ignored.
-fn refuse_unbuilt(settings: &Settings) -> anyhow::Result<()> {
+pub(crate) fn refuse_unbuilt(settings: &Settings) -> leasehold_core::Result<()> {
     let unbuilt = if settings.queue.kind == typed::QueueType::Filesystem {
         "queue.type filesystem"
     } else if settings.queue.dispatch == typed::DispatchMode::Direct {
@@ -55,7 +61,7 @@ fn refuse_unbuilt(settings: &Settings) -> anyhow::Result<()> {
     } else {
         return Ok(());
     };
-    Err(Error::invalid(format!("{unbuilt} is not built yet; leave the setting out")).into())
+    Err(Error::invalid(format!("{unbuilt} is not built yet; leave the setting out")))
 }
 
 async fn with_queue(
@@ -116,16 +122,20 @@ fn flags(global: &Global, command: &Command) -> Flags {
     }
 }
 
-fn client(settings: &typed::Queue) -> leasehold_core::Result<Client> {
+pub(crate) fn client(settings: &typed::Queue) -> leasehold_core::Result<Client> {
     Client::open(&settings.store, &settings.open)
 }
 
-async fn open_queue(command: &Command, settings: &typed::Queue) -> anyhow::Result<Queue> {
-    let mut config = QueueConfig {
+pub(crate) fn config(settings: &typed::Queue, by: &str) -> QueueConfig {
+    QueueConfig {
         shard_prefix_len: settings.shard_len.map_or(QueueConfig::AS_FOUND, leasehold_core::ShardLen::digits),
-        by: "cli".into(),
+        by: by.into(),
         ..QueueConfig::default()
-    };
+    }
+}
+
+async fn open_queue(command: &Command, settings: &typed::Queue) -> anyhow::Result<Queue> {
+    let mut config = config(settings, "cli");
     if let Command::Check(overview::Check { grace_secs: Some(grace), .. }) = command {
         config.ahead_grace = Duration::from_secs(*grace);
         config.stale_grace = config.ahead_grace;

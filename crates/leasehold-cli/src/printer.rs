@@ -6,7 +6,6 @@ use leasehold_core::{Error, Kind};
 use serde_json::json;
 use std::fmt;
 use std::io::{IsTerminal, Write};
-use std::process::ExitCode;
 use std::time::Duration;
 
 /// How often a spinner turns while nothing else happens.
@@ -126,7 +125,7 @@ impl Printer {
     }
 
     /// Says what went wrong, and gives the exit code that goes with it.
-    pub(crate) fn error(&self, error: &anyhow::Error) -> ExitCode {
+    pub(crate) fn error(&self, error: &anyhow::Error) -> u8 {
         let known = error.downcast_ref::<Error>();
         let kind = known.map_or(Kind::Internal, Error::kind);
         if self.json {
@@ -140,7 +139,7 @@ impl Printer {
             eprintln!("error: {error}");
         }
         tracing::debug!("{error:?}");
-        ExitCode::from(kind.exit_code())
+        kind.exit_code()
     }
 }
 
@@ -158,8 +157,8 @@ pub(crate) fn line(line: impl fmt::Display) {
 }
 
 /// Help and version are answers; anything else is a call to be fixed.
-pub(crate) fn usage(usage: &clap::Error) -> ExitCode {
+pub(crate) fn usage(usage: &clap::Error) -> u8 {
     // Nobody is left to tell if the terminal is gone.
     let _ = usage.print();
-    if usage.use_stderr() { ExitCode::from(Kind::Invalid.exit_code()) } else { ExitCode::SUCCESS }
+    if usage.use_stderr() { Kind::Invalid.exit_code() } else { 0 }
 }

@@ -151,6 +151,16 @@ fn resolve(around: &Surroundings, flags: &Flags) -> Result<Vec<Effective>> {
     given.retain(|given| given.profile.is_none() || given.profile == chosen);
     given.extend(from_environment(around)?);
     given.extend(from_flags(flags)?);
+    Ok(effective(&given))
+}
+
+/// What holds where neither files nor variables count.
+pub(crate) fn load_bare(flags: &Flags) -> Result<Settings> {
+    let all = effective(&from_flags(flags)?);
+    Ok(Settings { queue: Queue::new(&all)?, worker: Worker::new(&all)?, all })
+}
+
+fn effective(given: &[Given]) -> Vec<Effective> {
     let effective = |setting| {
         let said = given.iter().filter(|given| given.setting == setting);
         let last = said.max_by_key(|given| given.origin.layer);
@@ -159,7 +169,7 @@ fn resolve(around: &Surroundings, flags: &Flags) -> Result<Vec<Effective>> {
             |given| Effective { setting, value: Some(given.value.clone()), origin: given.origin.clone() },
         )
     };
-    Ok(TABLE.iter().map(effective).collect())
+    TABLE.iter().map(effective).collect()
 }
 
 impl Default for Origin {

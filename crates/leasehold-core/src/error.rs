@@ -72,19 +72,43 @@ impl Kind {
     }
 }
 
+/// What an error is about, where a caller may want to tell it from others of its kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Matter {
+    /// There is no such thing.
+    Missing,
+    /// It contradicts what is there.
+    Conflict,
+    /// What was waited for has not happened in time.
+    NotYet,
+}
+
+impl Matter {
+    /// The word for it in machine-readable output.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Matter::Missing => "missing",
+            Matter::Conflict => "conflict",
+            Matter::NotYet => "not-yet",
+        }
+    }
+}
+
 /// A failure, with the kind that says what to do and a message that names the thing.
 #[derive(Debug)]
 pub struct Error {
     kind: Kind,
     message: String,
     outcome_unknown: bool,
+    matter: Option<Matter>,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
 impl Error {
     /// An error of this kind; the message is lower case, without a full stop, and names the thing.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), outcome_unknown: false, source: None }
+        Self { kind, message: message.into(), outcome_unknown: false, matter: None, source: None }
     }
 
     /// The call or a setting is wrong.
@@ -104,6 +128,19 @@ impl Error {
     pub fn with_unknown_outcome(mut self) -> Self {
         self.outcome_unknown = true;
         self
+    }
+
+    /// Says what it is about.
+    #[must_use]
+    pub fn about(mut self, matter: Matter) -> Self {
+        self.matter = Some(matter);
+        self
+    }
+
+    /// What it is about, where that was said.
+    #[must_use]
+    pub fn matter(&self) -> Option<Matter> {
+        self.matter
     }
 
     /// What to do about it.

@@ -35,7 +35,7 @@ pub mod task;
 mod testing;
 pub mod time;
 
-pub use error::{Error, Kind, Result};
+pub use error::{Error, Kind, Matter, Result};
 pub use ids::{HexName, LeaseId, Name, TaskId, TaskType, WorkerId, WriteId};
 pub use keys::{Entry, Index};
 pub use lease::{Holder, Lease};

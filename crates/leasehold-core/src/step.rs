@@ -51,6 +51,8 @@ pub enum Event {
         error: String,
         /// Whether another attempt could help.
         retryable: bool,
+        /// When it follows, if not by the task's retry policy.
+        after: Option<Duration>,
     },
     /// Its worker wants it later.
     Snooze {
@@ -207,8 +209,8 @@ pub fn step(task: &Task, event: &Event, act: &Act) -> Result<Step, Rejected> {
             settled(task, lease_id)?;
             next.end(State::Completed { output: output.clone(), finished_at: now })
         }
-        Event::Fail { lease_id, error, retryable } => {
-            next.fail(settled(task, lease_id)?, shortened(error), *retryable, act)
+        Event::Fail { lease_id, error, retryable, after } => {
+            next.fail(settled(task, lease_id)?, shortened(error), *retryable, *after, act)
         }
         Event::Snooze { lease_id, until } => next.hand_back(settled(task, lease_id)?, *until, now),
         Event::Release { lease_id } => next.hand_back(settled(task, lease_id)?, now, now),
@@ -299,14 +301,22 @@ impl Next {
     }
 
     /// Pending again after a pause, or ended for good.
-    fn fail(&mut self, claim: &Claim, error: String, retryable: bool, act: &Act) -> Course {
+    fn fail(
+        &mut self,
+        claim: &Claim,
+        error: String,
+        retryable: bool,
+        after: Option<Duration>,
+        act: &Act,
+    ) -> Course {
         self.why = Some(error.clone());
         self.task.error = Some(error);
         let finished_at = act.now.earliest;
         if claim.cancel_requested {
             self.end(State::Cancelled { finished_at })
         } else if retryable && self.task.attempt < self.task.max_attempts {
-            let pause = self.task.retry_policy.backoff(self.task.attempt, act.chance);
+            let backoff = || self.task.retry_policy.backoff(self.task.attempt, act.chance);
+            let pause = after.unwrap_or_else(backoff);
             self.wait(finished_at.plus(pause))
         } else {
             self.end(State::Failed { finished_at })
@@ -327,7 +337,7 @@ impl Next {
         if !act.now.is_past(claim.expires_at) {
             return Err(Rejected::NotBefore(claim.expires_at));
         }
-        self.fail(claim, format!("the lease of {} ran out", claim.by), true, act);
+        self.fail(claim, format!("the lease of {} ran out", claim.by), true, None, act);
         // It did not settle the task, and must not be told that it has.
         self.task.lease_id = None;
         // The lease entry by which it was found stays until the new entry is there, so the task may go first.

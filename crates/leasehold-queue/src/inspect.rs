@@ -2,7 +2,7 @@
 
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 use leasehold_core::task::Change;
-use leasehold_core::{Entry, Error, Index, Kind, Minute, Result, Shard, Status, Task, TaskId, keys};
+use leasehold_core::{Entry, Error, Index, Kind, Matter, Minute, Result, Shard, Status, Task, TaskId, keys};
 use leasehold_store::{Get, List, Purpose};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -150,7 +150,8 @@ impl Queue {
             }
             let left = patience.map(|patience| patience.saturating_sub(host.instant().since(started)));
             if left.is_some_and(|left| left.is_zero()) {
-                return Err(Error::new(Kind::Unavailable, format!("task {id} is not final yet")));
+                return Err(Error::new(Kind::Unavailable, format!("task {id} is not final yet"))
+                    .about(Matter::NotYet));
             }
             host.sleep(left.map_or(pause, |left| left.min(pause))).await;
             pause = (pause * 2).min(WAIT_MAX);

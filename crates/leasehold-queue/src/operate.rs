@@ -1,7 +1,7 @@
 //! What people and tools do to tasks: cancel, retry, reschedule.
 
 use leasehold_core::new_task::check_time;
-use leasehold_core::{Error, Event, Rejected, Result, StoreTime, Task, TaskId};
+use leasehold_core::{Error, Event, Matter, Rejected, Result, StoreTime, Task, TaskId};
 use leasehold_store::Purpose;
 
 use crate::connect::Queue;
@@ -43,5 +43,5 @@ impl Queue {
 }
 
 pub(crate) fn unknown_task(id: &TaskId) -> Error {
-    Error::invalid(format!("there is no task {id} in this queue"))
+    Error::invalid(format!("there is no task {id} in this queue")).about(Matter::Missing)
 }

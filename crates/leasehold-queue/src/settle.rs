@@ -3,8 +3,9 @@
 //! Requests: a renewal is 1 put; a settlement is 1 put and 1 delete, and 1 put more (the ready entry, first) when the
 //! task is to run again.
 
+use leasehold_core::limits::PLAN_AHEAD_MAX;
 use leasehold_core::new_task::{check_size, check_time};
-use leasehold_core::{Event, Rejected, Result, StoreTime, Task};
+use leasehold_core::{Error, Event, LeaseId, Rejected, Result, StoreTime, Task};
 use leasehold_store::Purpose;
 use serde_json::Value;
 use std::time::Duration;
@@ -24,6 +25,8 @@ pub enum Settlement {
         error: String,
         /// Whether another attempt could help.
         retryable: bool,
+        /// When it follows, if not by the task's retry policy.
+        after: Option<Duration>,
     },
     /// To be run again at this moment; does not count as an attempt.
     Snooze(StoreTime),
@@ -77,12 +80,17 @@ impl Queue {
         let event = match settlement {
             Settlement::Complete(output) => match check_size("output", &output) {
                 Ok(()) => Event::Complete { lease_id, output },
-                Err(error) => Event::Fail { lease_id, error: error.to_string(), retryable: false },
+                Err(error) => for_good(lease_id, &error),
             },
-            Settlement::Fail { error, retryable } => Event::Fail { lease_id, error, retryable },
+            Settlement::Fail { error, retryable, after } => Event::Fail {
+                lease_id,
+                error,
+                retryable,
+                after: after.map(|pause| pause.min(PLAN_AHEAD_MAX)),
+            },
             Settlement::Snooze(until) => match check_time("snooze", until, self.now()?.earliest) {
                 Ok(()) => Event::Snooze { lease_id, until },
-                Err(error) => Event::Fail { lease_id, error: error.to_string(), retryable: false },
+                Err(error) => for_good(lease_id, &error),
             },
             Settlement::Release => Event::Release { lease_id },
             Settlement::Stop => Event::Stop { lease_id },
@@ -97,4 +105,9 @@ impl Queue {
             Moved::Rejected(..) | Moved::Missing => None,
         })
     }
+}
+
+/// What cannot be written down as it is fails, and no further attempt would change that.
+fn for_good(lease_id: LeaseId, error: &Error) -> Event {
+    Event::Fail { lease_id, error: error.to_string(), retryable: false, after: None }
 }

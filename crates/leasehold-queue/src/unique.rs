@@ -7,7 +7,7 @@
 use bytes::Bytes;
 use leasehold_core::limits::PLAN_AHEAD_MAX;
 use leasehold_core::{
-    Error, HexName, Kind, NewTask, Now, Result, StoreTime, Task, TaskId, TaskType, keys, record,
+    Error, HexName, Kind, Matter, NewTask, Now, Result, StoreTime, Task, TaskId, TaskType, keys, record,
 };
 use leasehold_store::{Decision, Object, Purpose, Put, When, update_from};
 use serde::{Deserialize, Serialize};
@@ -167,7 +167,8 @@ impl Queue {
             return Err(Error::invalid(format!(
                 "idempotency key `{}` belongs to task {} with another type or input",
                 key.key, found.task_id
-            )));
+            ))
+            .about(Matter::Conflict));
         }
         Ok(match self.load(Purpose::Submit, &found.task_id).await? {
             None => Some(Reserved::Unfinished(found.task_id)),

@@ -275,9 +275,9 @@ impl Client {
         }
     }
 
-    fn sent(&self, verb: Verb, purpose: Purpose, bytes: usize) -> Sent<'_> {
+    fn sent(&self, verb: Verb, purpose: Purpose, bytes: usize) -> UnderWay<'_> {
         let line = Line { verb, purpose, outcome: Outcome::Ambiguous };
-        Sent { ledger: &self.ledger, line, bytes_sent: bytes, bytes_received: 0 }
+        UnderWay { ledger: &self.ledger, line, bytes_sent: bytes, bytes_received: 0 }
     }
 
     /// Waits for one answer, but not for ever; whoever gives up here treats the answer as lost.
@@ -295,14 +295,14 @@ impl Client {
 
 /// A request that is under way. It is counted when this is dropped: also if nobody waits for its answer any more, because
 /// it is paid for all the same.
-struct Sent<'a> {
+struct UnderWay<'a> {
     ledger: &'a Ledger,
     line: Line,
     bytes_sent: usize,
     bytes_received: usize,
 }
 
-impl Sent<'_> {
+impl UnderWay<'_> {
     /// The answer has come, or will not.
     fn ended(mut self, outcome: Outcome, bytes_received: usize) {
         self.line.outcome = outcome;
@@ -310,7 +310,7 @@ impl Sent<'_> {
     }
 }
 
-impl Drop for Sent<'_> {
+impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         self.ledger.count(self.line, self.bytes_sent, self.bytes_received);
     }

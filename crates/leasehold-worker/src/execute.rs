@@ -4,14 +4,14 @@ use futures::FutureExt;
 use futures::future::{Either, select};
 use leasehold_core::{Kind, Status, Task};
 use leasehold_queue::{Claimed, Found, Met, Settlement};
-use leasehold_store::host::End;
+use leasehold_store::host::{End, Running};
 use serde_json::Value;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-use crate::handler::{Context, TaskError};
+use crate::handler::{Context, Handler, TaskError};
 use crate::renew::{Held, Stop, time_left};
 use crate::run::Engine;
 
@@ -70,7 +70,7 @@ impl Engine {
     /// Runs the handler until it ends or has to stop; nothing if there is nothing to be written any more. When this
     /// returns, the handler has stopped.
     async fn run_handler(&self, task: Task, held: &Arc<Held>) -> Option<Settlement> {
-        let Some(handler) = self.handlers.get(&task.task_type).cloned() else {
+        let Some(Handler { run, is_awaited }) = self.handlers.get(&task.task_type).cloned() else {
             return Some(Settlement::Release);
         };
         let (timeout, input) = (task.timeout_secs, task.input.clone());
@@ -78,33 +78,60 @@ impl Engine {
         let context = Context::new(task, held.clone());
         let mut running = self.host().spawn(Box::pin(async move {
             // Nobody listens any more if the run was given up.
-            let _ = tell.send(handler(context, input).await);
+            let _ = tell.send(run(context, input).await);
         }));
         let limit = timeout.map_or_else(
             || futures::future::pending().boxed(),
             |secs| self.host().sleep(Duration::from_secs(secs)),
         );
         let interrupted = select(Box::pin(held.until_stopped()), limit);
-        let interruption = match select(&mut running, interrupted).await {
+        let why = match select(&mut running, interrupted).await {
             Either::Left((end, _)) => return self.ended(end, told.await.ok()),
-            Either::Right((Either::Left((stop, _)), _)) => Some(stop),
-            Either::Right((Either::Right(_), _)) => None,
+            Either::Right((Either::Left((stop, _)), _)) => stop,
+            Either::Right((Either::Right(_), _)) => Stop::TimedOut,
         };
-        running.stop();
-        running.await;
-        match interruption {
-            Some(Stop::Lost | Stop::Settled) => None,
-            Some(Stop::Cancelled) => Some(Settlement::Stop),
-            Some(Stop::Shutdown) => Some(Settlement::Release),
-            None => Some(retry(format!("did not finish within {} s", timeout.unwrap_or_default()))),
+        let outcome = if is_awaited {
+            held.stop(why);
+            self.stopped_by_itself(&mut running, held).await?;
+            told.await.ok()
+        } else {
+            running.stop();
+            running.await;
+            None
+        };
+        match (why, outcome) {
+            (Stop::Lost | Stop::Settled, _) => None,
+            (Stop::Cancelled, _) => Some(Settlement::Stop),
+            // It has come to its end all the same.
+            (Stop::Shutdown, Some(Ok(output))) => Some(Settlement::Complete(output)),
+            (Stop::Shutdown, _) => Some(Settlement::Release),
+            (Stop::TimedOut, _) => {
+                Some(retry(format!("did not finish within {} s", timeout.unwrap_or_default())))
+            }
         }
+    }
+
+    /// Waits for a handler that was told to stop; nothing if it does not. Then nothing may be written either: the claim
+    /// is renewed no more, and runs out.
+    async fn stopped_by_itself(&self, running: &mut Running, held: &Held) -> Option<()> {
+        let late = self.host().sleep(self.options.stop_wait);
+        if let Either::Left(_) = select(running, late).await {
+            return Some(());
+        }
+        tracing::warn!(task = %held.id, "the handler does not stop; its claim is left to run out");
+        None
     }
 
     fn ended(&self, end: End, outcome: Option<Outcome>) -> Option<Settlement> {
         Some(match (end, outcome) {
             (_, Some(Ok(output))) => Settlement::Complete(output),
             (_, Some(Err(TaskError::Retry(error)))) => retry(error),
-            (_, Some(Err(TaskError::Permanent(error)))) => Settlement::Fail { error, retryable: false },
+            (_, Some(Err(TaskError::RetryAfter(error, pause)))) => {
+                Settlement::Fail { error, retryable: true, after: Some(pause) }
+            }
+            (_, Some(Err(TaskError::Permanent(error)))) => {
+                Settlement::Fail { error, retryable: false, after: None }
+            }
             (_, Some(Err(TaskError::Snooze(pause)))) => {
                 Settlement::Snooze(self.queue.now().ok()?.latest_known().plus(pause))
             }
@@ -156,5 +183,5 @@ impl Engine {
 }
 
 fn retry(error: String) -> Settlement {
-    Settlement::Fail { error, retryable: true }
+    Settlement::Fail { error, retryable: true, after: None }
 }

@@ -18,6 +18,8 @@ use crate::renew::Held;
 pub enum TaskError {
     /// It failed; another attempt may help.
     Retry(String),
+    /// The same, and the next attempt begins after this pause rather than after that of the task's retry policy.
+    RetryAfter(String, Duration),
     /// It failed for good: no attempt will help.
     Permanent(String),
     /// Not now: run it again after this pause. Does not count as an attempt.
@@ -91,8 +93,16 @@ impl fmt::Debug for Context {
 }
 
 /// A handler without types: JSON in, JSON out.
-pub(crate) type Handler =
+pub(crate) type Run =
     Arc<dyn Fn(Context, Value) -> BoxFuture<'static, Result<Value, TaskError>> + Send + Sync>;
+
+/// What runs the tasks of one type.
+#[derive(Clone)]
+pub(crate) struct Handler {
+    pub(crate) run: Run,
+    /// What it has begun goes on when its future is dropped: it is told to stop, and waited for.
+    pub(crate) is_awaited: bool,
+}
 
 /// The handlers of a worker, by task type.
 #[derive(Clone, Default)]
@@ -125,7 +135,7 @@ impl Handlers {
 }
 
 /// Makes a handler of an async function over serde types. An input that does not fit its type fails for good.
-pub(crate) fn typed<I, O, F, R>(run: F) -> Handler
+pub(crate) fn typed<I, O, F, R>(run: F) -> Run
 where
     I: DeserializeOwned + Send + 'static,
     O: Serialize + Send + 'static,

@@ -19,6 +19,9 @@ pub struct WorkerOptions {
     pub polling: Polling,
     /// How long handlers may go on after a shutdown was asked for; then they are stopped and their tasks given back.
     pub drain: Duration,
+    /// How long a handler that is waited for ([`Worker::handle_awaited`](crate::Worker::handle_awaited)) may take to
+    /// stop once it was told to; then its claim is left to run out, and someone else's attempt follows.
+    pub stop_wait: Duration,
     /// How often to look for claims that were lost.
     pub recover_every: Duration,
     /// How often to look at the index without being rung for: a ring may be lost.
@@ -37,6 +40,7 @@ impl Default for WorkerOptions {
             lease: Duration::from_mins(1),
             polling: Polling::default(),
             drain: Duration::from_secs(30),
+            stop_wait: Duration::from_secs(10),
             recover_every: Duration::from_secs(5),
             sweep_every: Duration::from_mins(1),
             until_empty: false,

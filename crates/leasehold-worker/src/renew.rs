@@ -25,6 +25,8 @@ pub enum Stop {
     Lost,
     /// The worker stops.
     Shutdown,
+    /// It has run for longer than the task allows.
+    TimedOut,
     /// The claim has ended: there is nothing to renew any more.
     Settled,
 }

@@ -137,8 +137,21 @@ impl Worker {
         F: Fn(Context, I) -> R + Send + Sync + 'static,
         R: Future<Output = std::result::Result<O, TaskError>> + Send + 'static,
     {
-        let handler: Handler = typed(run);
-        self.handlers.add(task_type, handler)?;
+        self.handlers.add(task_type, Handler { run: typed(run), is_awaited: false })?;
+        Ok(self)
+    }
+
+    /// The same for a function that has begun something which does not end when its future is dropped, such as a thread.
+    /// It is told to stop by [`Context::cancelled`] and must end by itself: nothing is written about the task before
+    /// that. If it does not end in [`WorkerOptions::stop_wait`], the claim is left to run out.
+    pub fn handle_awaited<I, O, F, R>(mut self, task_type: &str, run: F) -> Result<Self>
+    where
+        I: DeserializeOwned + Send + 'static,
+        O: Serialize + Send + 'static,
+        F: Fn(Context, I) -> R + Send + Sync + 'static,
+        R: Future<Output = std::result::Result<O, TaskError>> + Send + 'static,
+    {
+        self.handlers.add(task_type, Handler { run: typed(run), is_awaited: true })?;
         Ok(self)
     }
 

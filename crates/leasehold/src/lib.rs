@@ -51,8 +51,8 @@
 pub use leasehold_core::new_task::Start;
 pub use leasehold_core::task::{Change, Claim};
 pub use leasehold_core::{
-    Error, Kind, NewTask, Now, Priority, Rejected, Result, RetryPolicy, Shard, State, Status, StoreTime,
-    Task, TaskId,
+    Error, Kind, Matter, NewTask, Now, Priority, Rejected, Result, RetryPolicy, Shard, State, Status,
+    StoreTime, Task, TaskId,
 };
 pub use leasehold_queue::check::Checked;
 pub use leasehold_queue::purge::{Purged, PurgedAll, Retention};

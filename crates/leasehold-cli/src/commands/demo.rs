@@ -1,6 +1,7 @@
 //! `leasehold demo`: a tour that ends by itself. A queue in a folder, tasks worked by two processes, one of them killed
 //! in the middle, its tasks recovered, the history of one of them, and what it all would have cost on S3.
 
+use anyhow::Context;
 use futures::StreamExt;
 use futures::future::{Either, select};
 use leasehold_core::{Error, Kind, NewTask, Status, Task, TaskId};
@@ -10,6 +11,7 @@ use leasehold_worker::Shutdown;
 use leasehold_worker::shutdown::Stage;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -29,12 +31,12 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Of this type are the demo's tasks.
 const TYPE: &str = "resize";
 
-pub(crate) async fn run(printer: &Printer, shutdown: Shutdown) -> anyhow::Result<()> {
+pub(crate) async fn run(program: &[OsString], printer: &Printer, shutdown: Shutdown) -> anyhow::Result<()> {
     let folder = tempfile::Builder::new().prefix("leasehold-demo-").tempdir()?;
     let host: Arc<dyn Host> = Arc::new(SystemHost);
     let late = host.sleep(LIMIT);
     let stop = select(late, Box::pin(shutdown.reached(Stage::Drain)));
-    match select(Box::pin(tour(folder.path(), &host, printer)), stop).await {
+    match select(Box::pin(tour(program, folder.path(), &host, printer)), stop).await {
         Either::Left((toured, _)) => toured,
         Either::Right((Either::Left(_), _)) => {
             Err(Error::new(Kind::Unavailable, format!("the demo took longer than {} s", LIMIT.as_secs()))
@@ -44,7 +46,12 @@ pub(crate) async fn run(printer: &Printer, shutdown: Shutdown) -> anyhow::Result
     }
 }
 
-async fn tour(folder: &Path, host: &Arc<dyn Host>, printer: &Printer) -> anyhow::Result<()> {
+async fn tour(
+    program: &[OsString],
+    folder: &Path,
+    host: &Arc<dyn Host>,
+    printer: &Printer,
+) -> anyhow::Result<()> {
     let step = |number: u32, text: &str| {
         line(format_args!("\n{} {text}", printer.paint(Style::Strong, &format!("{number}."))));
     };
@@ -68,7 +75,7 @@ async fn tour(folder: &Path, host: &Arc<dyn Host>, printer: &Printer) -> anyhow:
     line(format_args!("   {TASKS} submitted"));
 
     step(3, "Two worker processes start. One of them is killed (kill -9) in the middle.");
-    let (mut alice, mut bob) = (worker(folder, "alice")?, worker(folder, "bob")?);
+    let (mut alice, mut bob) = (worker(program, folder, "alice")?, worker(program, folder, "bob")?);
     let bar = printer.bar(TASKS, "working");
     while finished(&queue, &bar).await? < TASKS / 4 {
         host.sleep(LOOK_EVERY).await;
@@ -112,9 +119,11 @@ async fn tour(folder: &Path, host: &Arc<dyn Host>, printer: &Printer) -> anyhow:
 }
 
 /// A worker in a process of its own; it is killed when this is dropped.
-fn worker(folder: &Path, name: &str) -> anyhow::Result<Child> {
-    let mut command = Command::new(std::env::current_exe()?);
+fn worker(program: &[OsString], folder: &Path, name: &str) -> anyhow::Result<Child> {
+    let (first, rest) = program.split_first().context("nobody said how this program is started")?;
+    let mut command = Command::new(first);
     command
+        .args(rest)
         .args(["worker", "--json", "--drain", "--concurrency", "4", "--id", name])
         .args(["--lease-secs", &LEASE_SECS.to_string()])
         .args(["--exec", &format!("{TYPE}=sleep 0.1")])

@@ -3,6 +3,7 @@
 use clap::Args;
 use leasehold_core::new_task::Start;
 use leasehold_core::{Error, NewTask, Priority, Result, StoreTime, record};
+use leasehold_queue::unique::LIFETIME;
 use leasehold_queue::{Queue, Scope, Submit as Submitting, UniqueKey};
 use serde_json::{Value, json};
 use std::io::Read;
@@ -109,10 +110,10 @@ fn parse_input(input: &str) -> Result<Value> {
     serde_json::from_str(&text).map_err(|error| Error::invalid(format!("the input is not JSON: {error}")))
 }
 
-/// One line of `submit-many`.
+/// One line of `submit-many`: a task, and everything that can be said about it.
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Line {
+pub struct Line {
     task_type: String,
     #[serde(default)]
     input: Value,
@@ -120,6 +121,7 @@ pub(crate) struct Line {
     at: Option<StoreTime>,
     key: Option<String>,
     key_scope: Option<KeyScope>,
+    key_lifetime_secs: Option<u64>,
     max_attempts: Option<u32>,
     timeout_secs: Option<u64>,
     expires_secs: Option<u64>,
@@ -137,7 +139,8 @@ enum KeyScope {
 }
 
 impl Line {
-    pub(crate) fn submit(self, queue: &Queue) -> Result<Submitting<'_>> {
+    /// The submit that it asks for; nothing is sent before that is awaited.
+    pub fn submit(self, queue: &Queue) -> Result<Submitting<'_>> {
         let mut order = NewTask::new(&self.task_type, self.input)?;
         order.start = match (self.delay_secs, self.at) {
             (Some(_), Some(_)) => return Err(Error::invalid("delay_secs and at exclude each other")),
@@ -155,9 +158,10 @@ impl Line {
             Some(KeyScope::TaskType) => Scope::TaskType,
             Some(KeyScope::Queue) | None => Scope::Queue,
         };
+        let lifetime = self.key_lifetime_secs.map_or(LIFETIME, Duration::from_secs);
         let submit = queue.submit_task(order);
         Ok(match self.key {
-            Some(key) => submit.key(UniqueKey { scope, ..UniqueKey::new(key) }),
+            Some(key) => submit.key(UniqueKey { key, scope, lifetime }),
             None => submit,
         })
     }

@@ -130,14 +130,14 @@ pub(super) fn price(ledger: &Snapshot) -> f64 {
     Prices::of("aws").map(|prices| prices.total(ledger)).unwrap_or_default()
 }
 
-pub(super) fn name(queue: &Queue, settings: &typed::Worker) -> String {
+pub(crate) fn name(queue: &Queue, settings: &typed::Worker) -> String {
     match &settings.id {
         Some(id) => id.to_string(),
         None => format!("w-{:08x}", queue.client().host().random_bits() & 0xffff_ffff),
     }
 }
 
-fn shards(queue: &Queue, choice: &ShardChoice) -> Result<Option<Vec<Shard>>> {
+pub(crate) fn shards(queue: &Queue, choice: &ShardChoice) -> Result<Option<Vec<Shard>>> {
     let len = queue.shard_len();
     match choice {
         ShardChoice::All => Ok(None),
@@ -150,7 +150,7 @@ fn shards(queue: &Queue, choice: &ShardChoice) -> Result<Option<Vec<Shard>>> {
     }
 }
 
-fn options(settings: &typed::Worker) -> WorkerOptions {
+pub(crate) fn options(settings: &typed::Worker) -> WorkerOptions {
     let polling = match settings.polling {
         Polling::Adaptive { min, max, factor } => leasehold_worker::Polling { min, max, factor },
         Polling::Fixed { interval } => leasehold_worker::Polling::fixed(interval),

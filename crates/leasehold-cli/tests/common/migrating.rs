@@ -50,7 +50,8 @@ fn lives() -> Vec<(Status, Vec<Event>)> {
     let worker = leasehold_core::Name::checked("worker id", "w").unwrap();
     let claim = Event::Claim { worker, lease_id: lease_id.clone(), lease: FOR_LONG };
     let complete = Event::Complete { lease_id: lease_id.clone(), output: json!({"n": [1, 2.5]}) };
-    let fail = |retryable| Event::Fail { lease_id: lease_id.clone(), error: "oh".into(), retryable };
+    let fail =
+        |retryable| Event::Fail { lease_id: lease_id.clone(), error: "oh".into(), retryable, after: None };
     vec![
         (Status::Pending, vec![]),
         (Status::Pending, vec![claim.clone(), fail(true)]),

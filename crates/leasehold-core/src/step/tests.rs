@@ -20,8 +20,8 @@ fn events() -> Vec<Event> {
         claim(2),
         Event::Renew { lease_id: lease_id.clone(), lease: Duration::from_mins(1), progress: None },
         Event::Complete { lease_id: lease_id.clone(), output: json!("done") },
-        Event::Fail { lease_id: lease_id.clone(), error: "oh".into(), retryable: true },
-        Event::Fail { lease_id: lease_id.clone(), error: "oh".into(), retryable: false },
+        Event::Fail { lease_id: lease_id.clone(), error: "oh".into(), retryable: true, after: None },
+        Event::Fail { lease_id: lease_id.clone(), error: "oh".into(), retryable: false, after: None },
         Event::Snooze { lease_id: lease_id.clone(), until: at },
         Event::Release { lease_id: lease_id.clone() },
         Event::Stop { lease_id },
@@ -40,7 +40,7 @@ fn events() -> Vec<Event> {
 fn tasks() -> Vec<(&'static str, Task)> {
     let soon = now().earliest.plus(Duration::from_secs(30));
     let act = act_at(now());
-    let fail = |retryable| Event::Fail { lease_id: lease(1), error: "oh".into(), retryable };
+    let fail = |retryable| Event::Fail { lease_id: lease(1), error: "oh".into(), retryable, after: None };
     let planned =
         done(&pending(), &Event::Reschedule { at: now().earliest.plus(Duration::from_hours(1)) }, &act).task;
     let expiring = Task { expires_at: Some(soon), ..pending() };
@@ -157,13 +157,31 @@ fn handing_back_costs_no_attempt_and_failing_does() {
     assert_eq!(running().attempt, 1);
     assert_eq!(done(&running(), &snooze, &later(1)).task.attempt, 0);
     assert_eq!(done(&running(), &Event::Release { lease_id: lease(1) }, &later(1)).task.attempt, 0);
-    let failed =
-        done(&running(), &Event::Fail { lease_id: lease(1), error: "oh".into(), retryable: true }, &later(1));
+    let failed = done(
+        &running(),
+        &Event::Fail { lease_id: lease(1), error: "oh".into(), retryable: true, after: None },
+        &later(1),
+    );
     assert_eq!(failed.task.attempt, 1);
     assert_eq!(
         failed.task.state,
         State::Pending { available_at: now().earliest.plus(Duration::from_secs(2)) }
     );
+}
+
+#[test]
+fn a_failure_may_say_when_the_next_attempt_follows() {
+    let pause = Duration::from_secs(45);
+    let fail = |task: &Task, retryable| {
+        let event = Event::Fail { lease_id: lease(1), error: "busy".into(), retryable, after: Some(pause) };
+        done(task, &event, &later(1)).task
+    };
+    let failed = fail(&running(), true);
+    assert_eq!(failed.state, State::Pending { available_at: later(1).now.earliest.plus(pause) });
+    assert_eq!(failed.attempt, 1, "it counts all the same");
+    assert_eq!(fail(&running(), false).status(), Status::Failed);
+    let last = Task { max_attempts: 1, ..running() };
+    assert_eq!(fail(&last, true).status(), Status::Failed, "no attempt is left");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::support::audit::assert_covered;
 use crate::support::{LEASE, World, mins, order, requests, secs};
 
 fn fail(retryable: bool) -> Settlement {
-    Settlement::Fail { error: "oh".into(), retryable }
+    Settlement::Fail { error: "oh".into(), retryable, after: None }
 }
 
 #[tokio::test]

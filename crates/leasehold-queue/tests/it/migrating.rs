@@ -249,7 +249,7 @@ async fn holders_renew_and_settle_before_during_and_after_their_task_moves() {
                 let context = format!("before {number} of {stop}");
                 let renewed = holder.queue.renew(&held, hours(2), None).await.unwrap();
                 let Renewal::Kept(held) = renewed else { panic!("{context}: lost") };
-                let settlement = Settlement::Fail { error: "later".into(), retryable: true };
+                let settlement = Settlement::Fail { error: "later".into(), retryable: true, after: None };
                 let settled = holder.queue.settle(&held, settlement).await.unwrap();
                 assert_eq!(settled.expect(&context).status(), Status::Pending, "{context}");
             },

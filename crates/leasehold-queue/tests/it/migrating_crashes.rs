@@ -219,7 +219,7 @@ async fn holders_go_on_while_a_migration_is_called_off() {
         stage.interrupt(move |number, _| number == request, async move {
             let renewed = holder.queue.renew(&held, hours(2), None).await.unwrap();
             let Renewal::Kept(held) = renewed else { panic!("{was_settled}: lost") };
-            let settlement = Settlement::Fail { error: "later".into(), retryable: true };
+            let settlement = Settlement::Fail { error: "later".into(), retryable: true, after: None };
             let task = holder.queue.settle(&held, settlement).await.unwrap().expect(&was_settled);
             assert_eq!(task.status(), Status::Pending, "{was_settled}");
             done.fetch_add(1, Relaxed);

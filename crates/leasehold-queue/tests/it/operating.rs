@@ -32,7 +32,7 @@ async fn what_has_failed_or_was_cancelled_runs_again_with_all_its_attempts() {
     let id = world.submit_this(NewTask { max_attempts: 1, ..order() }).await;
     for _ in 0..2 {
         let claimed = world.claim(&id).await;
-        let failure = Settlement::Fail { error: "oh".into(), retryable: true };
+        let failure = Settlement::Fail { error: "oh".into(), retryable: true, after: None };
         let task = world.queue.settle(&claimed, failure).await.unwrap().unwrap();
         assert_eq!(task.status(), Status::Failed);
         let task = done(world.queue.retry(&id).await.unwrap());

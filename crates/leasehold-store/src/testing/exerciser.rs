@@ -1,7 +1,7 @@
 //! A process that uses a store as tests tell it to, so that several can run at once and be killed.
 //!
 //! `increment ADDRESS KEY TIMES` · `create ADDRESS ROOT COUNT` · `overwrite ADDRESS ROOT KEYS` (until killed) ·
-//! `hold-weed BINARY - 0` (until killed).
+//! `hold-weed BINARY BUCKET 0` (until killed; `-` for no bucket).
 #![expect(clippy::print_stdout, reason = "the test that started it reads what it prints")]
 
 use bytes::Bytes;
@@ -21,7 +21,7 @@ async fn main() -> Result<()> {
     };
     let number: usize = number.parse().map_err(|_| Error::invalid("NUMBER is a number"))?;
     if action == "hold-weed" {
-        return hold_weed(address).await;
+        return hold_weed(address, key).await;
     }
     let host: Arc<dyn Host> = Arc::new(SystemHost);
     let client = Client::new(open(address, &OpenOptions::default(), &host)?, host);
@@ -40,10 +40,14 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-/// Starts a real server, names its process, and keeps it until killed.
-async fn hold_weed(binary: &str) -> Result<()> {
-    let weed = Weed::start(binary.as_ref()).await.map_err(|error| Error::invalid("weed").because(error))?;
-    println!("{}", weed.pid().unwrap_or(0));
+/// Starts a real server, names its process and its address, and keeps it until killed.
+async fn hold_weed(binary: &str, bucket: &str) -> Result<()> {
+    let failed = |error| Error::invalid("weed").because(error);
+    let weed = Weed::start(binary.as_ref()).await.map_err(failed)?;
+    if bucket != "-" {
+        weed.create_bucket(bucket).await.map_err(failed)?;
+    }
+    println!("{}\n{}", weed.pid().unwrap_or(0), weed.endpoint());
     std::future::pending().await
 }
 

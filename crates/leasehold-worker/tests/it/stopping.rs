@@ -82,6 +82,75 @@ async fn a_cancelled_task_is_stopped_at_the_next_renewal() {
     assert_eq!(status(&queue, &id).await, Status::Cancelled);
 }
 
+/// A worker whose handler starts something that does not end with its future: it says when it is told to stop, and ends
+/// when it is let go.
+fn unstoppable(
+    queue: &leasehold_queue::Queue,
+    let_go: &Arc<Notify>,
+) -> (Worker, mpsc::UnboundedReceiver<&'static str>) {
+    let (tell, told) = mpsc::unbounded_channel();
+    let let_go = let_go.clone();
+    let worker = Worker::new(queue.clone(), "w1", None).unwrap();
+    let handler = move |context: leasehold_worker::Context, (): ()| {
+        let (tell, let_go) = (tell.clone(), let_go.clone());
+        async move {
+            tell.send("started").unwrap();
+            context.cancelled().await;
+            tell.send("told to stop").unwrap();
+            let_go.notified().await;
+            Ok::<_, TaskError>("ended")
+        }
+    };
+    (worker.handle_awaited("unstoppable", handler).unwrap(), told)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_that_is_waited_for_has_ended_before_anything_is_written() {
+    let (queue, let_go) = (queue().await, Arc::new(Notify::new()));
+    let id = submit(&queue, "unstoppable", json!(null)).await;
+    let (worker, mut told) = unstoppable(&queue, &let_go);
+    let lease = Duration::from_secs(3);
+    let running = tokio::spawn(worker.options(WorkerOptions { lease, ..options() }).run(Shutdown::default()));
+    assert_eq!(told.recv().await, Some("started"));
+    queue.cancel(&id).await.unwrap();
+    assert_eq!(told.recv().await, Some("told to stop"));
+    assert_eq!(status(&queue, &id).await, Status::Running);
+    let_go.notify_one();
+    assert_eq!(running.await.unwrap().unwrap().cancelled, 1);
+    assert_eq!(status(&queue, &id).await, Status::Cancelled);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_handler_has_finished_after_being_told_to_stop_counts() {
+    let (queue, let_go, shutdown) = (queue().await, Arc::new(Notify::new()), Shutdown::default());
+    let id = submit(&queue, "unstoppable", json!(null)).await;
+    let (worker, mut told) = unstoppable(&queue, &let_go);
+    let running = tokio::spawn(worker.options(options()).run(shutdown.clone()));
+    assert_eq!(told.recv().await, Some("started"));
+    shutdown.abort();
+    assert_eq!(told.recv().await, Some("told to stop"));
+    let_go.notify_one();
+    assert_eq!(running.await.unwrap().unwrap().completed, 1);
+    assert_eq!(queue.get(&id).await.unwrap().output(), Some(&json!("ended")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_claim_of_a_handler_that_does_not_stop_is_left_to_run_out() {
+    let (queue, never) = (queue().await, Arc::new(Notify::new()));
+    let order = queue.submit("unstoppable", json!(null)).timeout(Duration::from_secs(1)).max_attempts(1);
+    let id = order.await.unwrap().id;
+    let (worker, mut told) = unstoppable(&queue, &never);
+    let options =
+        WorkerOptions { lease: Duration::from_secs(3), stop_wait: Duration::from_millis(50), ..options() };
+    let running = tokio::spawn(worker.options(options).run(Shutdown::default()));
+    assert_eq!(told.recv().await, Some("started"));
+    assert_eq!(told.recv().await, Some("told to stop"), "its time is over");
+    let counts = running.await.unwrap().unwrap();
+    assert_eq!((counts.lost, counts.recovered), (1, 1));
+    let task = queue.get(&id).await.unwrap();
+    assert_eq!((task.status(), task.error.as_deref()), (Status::Failed, Some("the lease of w1 ran out")));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_submitted_in_the_same_process_wakes_an_idle_worker() {
     let (queue, finish, shutdown) = (queue().await, Arc::new(Notify::new()), Shutdown::default());

@@ -48,8 +48,8 @@ impl Every {
         queue.cancel(&cancelled).await.unwrap();
         for settlement in [
             Settlement::Complete(json!("done")),
-            Settlement::Fail { error: "oh".into(), retryable: false },
-            Settlement::Fail { error: "again".into(), retryable: true },
+            Settlement::Fail { error: "oh".into(), retryable: false, after: None },
+            Settlement::Fail { error: "again".into(), retryable: true, after: None },
         ] {
             let id = world.submit().await;
             let claimed = world.claim(&id).await;

@@ -201,8 +201,12 @@ impl Ready {
                 queue.renew(claimed.expect("it was claimed"), LEASE, Some(json!(7))).await.map(|_| None)
             }
             (Op::Complete | Op::CompleteAfterRenewal, _) => settle(Settlement::Complete(json!("done"))).await,
-            (Op::FailAndRetry, _) => settle(Settlement::Fail { error: "oh".into(), retryable: true }).await,
-            (Op::FailForGood, _) => settle(Settlement::Fail { error: "oh".into(), retryable: false }).await,
+            (Op::FailAndRetry, _) => {
+                settle(Settlement::Fail { error: "oh".into(), retryable: true, after: None }).await
+            }
+            (Op::FailForGood, _) => {
+                settle(Settlement::Fail { error: "oh".into(), retryable: false, after: None }).await
+            }
             (Op::Release, _) => settle(Settlement::Release).await,
             (Op::Snooze, _) => settle(Settlement::Snooze(now.plus(mins(5)))).await,
             (Op::Stop, _) => settle(Settlement::Stop).await,

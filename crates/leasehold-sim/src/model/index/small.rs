@@ -124,10 +124,10 @@ fn real(from: Small, event: Happens) -> Event {
         Happens::Renew(claim) => Event::Renew { lease_id: lease_id(claim), lease, progress: None },
         Happens::Complete(claim) => Event::Complete { lease_id: lease_id(claim), output: Value::Null },
         Happens::Fail(claim) => {
-            Event::Fail { lease_id: lease_id(claim), error: "oh".into(), retryable: true }
+            Event::Fail { lease_id: lease_id(claim), error: "oh".into(), retryable: true, after: None }
         }
         Happens::FailForGood(claim) => {
-            Event::Fail { lease_id: lease_id(claim), error: "oh".into(), retryable: false }
+            Event::Fail { lease_id: lease_id(claim), error: "oh".into(), retryable: false, after: None }
         }
         Happens::TimeOut => Event::TimeOut,
         Happens::Cancel => Event::Cancel,

@@ -99,7 +99,7 @@ async fn a_binary_that_fails_is_reported_with_its_log() {
 #[tokio::test]
 async fn a_killed_parent_leaves_no_server() {
     let mut parent = Command::new(env!("CARGO_BIN_EXE_store-exerciser"))
-        .args(["hold-weed", binary().to_str().unwrap(), "", "0"])
+        .args(["hold-weed", binary().to_str().unwrap(), "-", "0"])
         .stdout(Stdio::piped())
         .kill_on_drop(true)
         .spawn()

@@ -1,0 +1,80 @@
+//! The command line of Leasehold.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | [`args`] | what can be asked for |
+//! | [`commands`] | one file per command |
+//! | [`printer`] | the only place that prints: for people on a terminal, for machines with `--json` |
+//! | [`table`] | columns for people |
+//! | [`settings`] | what a user has said in files, variables and flags, and which of it counts |
+//! | [`front`] | the same settings, and the orders of `submit-many`, for other fronts of the queue |
+
+mod args;
+mod commands;
+pub mod front;
+mod printer;
+#[cfg(test)]
+mod reference;
+mod settings;
+mod table;
+
+use clap::Parser;
+use leasehold_store::{Host, SystemHost};
+use leasehold_worker::Shutdown;
+use leasehold_worker::shutdown::Stage;
+use std::ffi::OsString;
+use tokio::signal::unix::{SignalKind, signal};
+
+use printer::Printer;
+
+/// Does what the arguments ask for, the first of which is the program's name, and gives its exit code. `program` is how
+/// this command line is started: the tour starts workers of its own.
+pub fn main(program: &[OsString], args: impl IntoIterator<Item = OsString>) -> u8 {
+    let args = match args::Args::try_parse_from(args) {
+        Ok(args) => args,
+        Err(usage) => return printer::usage(&usage),
+    };
+    let printer = Printer::new(args.global.json);
+    match run(program, args, &printer) {
+        Ok(()) => 0,
+        Err(error) => printer.error(&error),
+    }
+}
+
+fn run(program: &[OsString], args: args::Args, printer: &Printer) -> anyhow::Result<()> {
+    log();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let shutdown = Shutdown::default();
+    runtime.block_on(async {
+        // What runs until it is told to stop: Ctrl-C drains; twice, it aborts. Anything else ends at once, as programs
+        // do; the queue is made for being left at any instant.
+        let signals = args
+            .command
+            .runs_until_stopped()
+            .then(|| SystemHost.spawn(Box::pin(obey_signals(shutdown.clone()))));
+        let result = commands::run(program, args, printer, shutdown).await;
+        drop(signals);
+        result
+    })
+}
+
+/// Prints what happens, as far as `LEASEHOLD_LOG` asks for it.
+fn log() {
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_env("LEASEHOLD_LOG"))
+        .with_writer(std::io::stderr);
+    // Whoever runs this in a process of its own may have seen to that already.
+    let _ = subscriber.try_init();
+}
+
+async fn obey_signals(shutdown: Shutdown) {
+    let (Ok(mut interrupt), Ok(mut terminate)) =
+        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
+        return;
+    };
+    loop {
+        tokio::select! { biased; _ = interrupt.recv() => {} _ = terminate.recv() => {} }
+        if shutdown.stage() == Stage::Go { shutdown.drain() } else { shutdown.abort() }
+    }
+}

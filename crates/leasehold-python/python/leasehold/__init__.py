@@ -1,0 +1,84 @@
+"""A task queue with no server of its own: a bucket, or a folder, is enough.
+
+    from leasehold import Worker, connect
+
+    queue = await connect("./leasehold-data")
+    task = await queue.submit("resize", {"url": "a.png"}, delay=5, key="img-1")
+
+    worker = Worker(queue, "worker-1")
+
+    @worker.task("resize")
+    async def resize(ctx, input): ...
+
+    await worker.run(drain=True)
+    print(await queue.wait(task.id))
+
+Everything here is for asyncio; `leasehold.sync` has the same without it, `leasehold.testing` a queue for your tests,
+and `python -m leasehold` is the command line.
+"""
+
+from ._errors import (
+    Conflict,
+    Corrupt,
+    Denied,
+    Error,
+    Internal,
+    Invalid,
+    Lost,
+    NotFound,
+    NotYet,
+    Permanent,
+    Retry,
+    Snooze,
+    Unavailable,
+)
+from ._models import (
+    Change,
+    Checked,
+    Counts,
+    LedgerLine,
+    Purged,
+    RetryPolicy,
+    Stats,
+    Status,
+    Submitted,
+    Task,
+)
+from ._native import __version__
+from ._queue import Order, Queue, connect
+from ._worker import Context, Handler, Polling, ShardLeasing, Worker
+
+__all__ = [
+    "Change",
+    "Checked",
+    "Conflict",
+    "Context",
+    "Corrupt",
+    "Counts",
+    "Denied",
+    "Error",
+    "Handler",
+    "Internal",
+    "Invalid",
+    "LedgerLine",
+    "Lost",
+    "NotFound",
+    "NotYet",
+    "Order",
+    "Permanent",
+    "Polling",
+    "Purged",
+    "Queue",
+    "Retry",
+    "RetryPolicy",
+    "ShardLeasing",
+    "Snooze",
+    "Stats",
+    "Status",
+    "Submitted",
+    "Task",
+    "Unavailable",
+    "Worker",
+    "__version__",
+    "connect",
+]

@@ -1,0 +1,18 @@
+"""`python -m leasehold`: the command line."""
+
+import signal
+import sys
+
+from . import _native
+
+
+def main() -> int:
+    """Runs the command line with the arguments of this process; gives its exit code."""
+    # Ctrl-C is the command line's affair: what answers and ends is ended by it, workers drain.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    program = [sys.executable, "-m", "leasehold"]
+    return _native.main(program, ["leasehold", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

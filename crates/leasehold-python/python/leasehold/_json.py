@@ -1,0 +1,91 @@
+"""Inputs and outputs as JSON. Dataclasses and Pydantic models are welcome; neither is required."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+import json
+import re
+import types
+import typing
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from ._errors import Invalid
+
+_encoder = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=lambda value: _plain(value)
+)
+_LARGE = re.compile(r"\d{19}")
+_LARGEST = 2**64 - 1
+_SMALLEST = -(2**63)
+
+
+def encode(what: str, value: object) -> str:
+    """The text of a value. What JSON cannot hold is refused, not bent."""
+    try:
+        text = _encoder.encode(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Invalid(f"the {what} cannot be written as JSON: {error}") from error
+    if _LARGE.search(text):
+        json.loads(text, parse_int=lambda digits: _check_number(what, digits))
+    return text
+
+
+def _check_number(what: str, digits: str) -> None:
+    """A whole number beyond 64 bits would come back as another."""
+    if not _SMALLEST <= int(digits) <= _LARGEST:
+        raise Invalid(f"the {what} has the number {digits}, which does not fit into 64 bits; pass it as text")
+
+
+def _plain(value: Any) -> object:
+    """What stands for a value that JSON does not know."""
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, (datetime.datetime, datetime.date, datetime.time)):
+        return value.isoformat()
+    if isinstance(value, uuid.UUID):
+        return str(value)
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__qualname__} is neither JSON, nor a dataclass, nor a Pydantic model")
+
+
+def fit(wanted: Any, value: Any) -> Any:
+    """The value as the type that a handler asks for: a Pydantic model, a dataclass, or lists and dicts of them.
+
+    Whatever else is asked for gets the value as JSON has it.
+    """
+    if hasattr(wanted, "model_validate"):
+        return wanted.model_validate(value)
+    if dataclasses.is_dataclass(wanted) and isinstance(wanted, type):
+        return _dataclass(wanted, value)
+    origin, parts = typing.get_origin(wanted), typing.get_args(wanted)
+    if origin in (typing.Union, types.UnionType):
+        return _union(parts, value)
+    if origin is list and isinstance(value, list):
+        return [fit(parts[0], item) for item in value]
+    if origin is dict and isinstance(value, dict):
+        return {key: fit(parts[1], item) for key, item in value.items()}
+    return value
+
+
+def _dataclass(wanted: type, value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise TypeError(f"{wanted.__qualname__} is made of an object, not of {type(value).__name__}")
+    hints = typing.get_type_hints(wanted)
+    return wanted(**{name: fit(hints.get(name, Any), item) for name, item in value.items()})
+
+
+def _union(parts: tuple[Any, ...], value: Any) -> Any:
+    if value is None and type(None) in parts:
+        return None
+    others = [part for part in parts if part is not type(None)]
+    # With several models nobody can say which is meant.
+    return fit(others[0], value) if len(others) == 1 else value

@@ -1,0 +1,109 @@
+"""Calls into the native half, and its mail, on one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from . import _native
+from ._errors import Invalid, from_text
+
+T = TypeVar("T")
+
+
+class Runs(Protocol):
+    """Whoever runs handlers: a worker."""
+
+    def begin(self, run: _native.Run) -> None: ...
+
+    def stop(self, number: int) -> None: ...
+
+    async def end(self) -> None: ...
+
+
+class Loop:
+    """The mailbox of one event loop, and the futures that wait for answers.
+
+    The native half never calls into Python. It makes the mailbox readable, and the loop collects what is there.
+    """
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.mailbox = _native.Mailbox()
+        self.numbers = itertools.count()
+        self.workers: dict[int, Runs] = {}
+        self._waiting: dict[int, asyncio.Future[str]] = {}
+        self._is_open = True
+        self._process = os.getpid()
+        self.loop.add_reader(self.mailbox.fileno(), self._collect)
+
+    def _collect(self) -> None:
+        answers, runs, stops = self.mailbox.collect()
+        for number, text, error in answers:
+            future = self._waiting.get(number)
+            if future is None or future.done():
+                continue
+            if error is None:
+                future.set_result(text or "null")
+            else:
+                future.set_exception(from_text(error))
+        for run in runs:
+            worker = self.workers.get(run.worker)
+            # A run that nobody begins goes back by being dropped.
+            if worker is not None:
+                worker.begin(run)
+        for number, stopped in stops:
+            worker = self.workers.get(number)
+            if worker is not None:
+                worker.stop(stopped)
+
+    def expect(self) -> tuple[int, asyncio.Future[str]]:
+        """A number for a call, and the future of its answer."""
+        if not self._is_open:
+            raise Invalid("the queue is closed")
+        if asyncio.get_running_loop() is not self.loop:
+            raise Invalid("this queue was opened on another event loop; connect on this one")
+        number = next(self.numbers)
+        future: asyncio.Future[str] = self.loop.create_future()
+        self._waiting[number] = future
+        return number, future
+
+    def forget(self, number: int) -> None:
+        self._waiting.pop(number, None)
+
+    async def call(self, start: Callable[..., _native.Call], *args: object) -> Any:
+        """Starts something and waits for its answer. Whoever is cancelled while waiting gives it up."""
+        number, future = self.expect()
+        try:
+            call = checked(start, self.mailbox, number, *args)
+            try:
+                return json.loads(await future)
+            except asyncio.CancelledError:
+                call.cancel()
+                raise
+        finally:
+            self.forget(number)
+
+    def close(self) -> None:
+        if not self._is_open:
+            return
+        self._is_open = False
+        if self._process == os.getpid():
+            # What a child removed would be removed for its parent, too.
+            self.loop.remove_reader(self.mailbox.fileno())
+        self.mailbox.close()
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(Invalid("the queue was closed"))
+
+
+def checked(start: Callable[..., T], *args: object) -> T:
+    """Calls the native half; what it refuses at once is raised as what it is."""
+    try:
+        return start(*args)
+    except _native.Failure as failure:
+        raise from_text(str(failure)) from None

@@ -1,0 +1,400 @@
+"""A queue, on asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import datetime
+import json
+import os
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Self, TypedDict
+
+from . import _models, _native
+from ._errors import Error, Invalid, from_description
+from ._json import encode
+from ._loop import Loop, checked
+from ._models import Change, Checked, LedgerLine, Purged, RetryPolicy, Stats, Status, Submitted, Task
+
+Seconds = float | datetime.timedelta
+"""A duration: a number of seconds, or a `timedelta`."""
+
+
+class SubmitOptions(TypedDict, total=False):
+    """What `Queue.submit` takes by name."""
+
+    delay: Seconds | None
+    at: datetime.datetime | None
+    key: str | None
+    key_scope: Literal["queue", "task_type"]
+    key_lifetime: Seconds | None
+    max_attempts: int | None
+    retry_policy: RetryPolicy | None
+    timeout: Seconds | None
+    expires_in: Seconds | None
+    priority: int | None
+    tags: Mapping[str, str] | None
+
+
+class ConnectOptions(TypedDict, total=False):
+    """What `connect` takes by name."""
+
+    bucket: str | None
+    prefix: str | None
+    shard_prefix_len: int | None
+    endpoint: str | None
+    region: str | None
+    access_key_id: str | None
+    secret_access_key: str | None
+    durability: Literal["fsync", "os"] | None
+    profile: str | None
+    by: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """A task for `Queue.submit_many`: what `Queue.submit` takes, as a value."""
+
+    task_type: str
+    input: Any = None
+    delay: Seconds | None = None
+    at: datetime.datetime | None = None
+    key: str | None = None
+    key_scope: Literal["queue", "task_type"] = "queue"
+    key_lifetime: Seconds | None = None
+    max_attempts: int | None = None
+    retry_policy: RetryPolicy | None = None
+    timeout: Seconds | None = None
+    expires_in: Seconds | None = None
+    priority: int | None = None
+    tags: Mapping[str, str] | None = None
+
+    def _written(self) -> str:
+        """As a line of `submit-many`."""
+        said: dict[str, Any] = {"task_type": _text("task type", self.task_type)}
+        if self.delay is not None:
+            said["delay_secs"] = seconds("delay", self.delay)
+        if self.at is not None:
+            said["at"] = _moment("at", self.at)
+        if self.key is not None:
+            said["key"] = _text("key", self.key)
+            said["key_scope"] = self.key_scope
+            if self.key_lifetime is not None:
+                said["key_lifetime_secs"] = _whole("key_lifetime", self.key_lifetime)
+        if self.max_attempts is not None:
+            said["max_attempts"] = self.max_attempts
+        if self.retry_policy is not None:
+            said["retry_policy"] = self.retry_policy
+        if self.timeout is not None:
+            said["timeout_secs"] = _whole("timeout", self.timeout)
+        if self.expires_in is not None:
+            said["expires_secs"] = _whole("expires_in", self.expires_in)
+        if self.priority is not None:
+            said["priority"] = self.priority
+        if self.tags:
+            said["tags"] = self.tags
+        # The input is written apart, so that a complaint names it.
+        return f'{encode("order", said)[:-1]},"input":{encode("input", self.input)}}}'
+
+
+class Queue:
+    """A queue: tasks in a bucket or in a folder. `connect` opens one.
+
+    It belongs to the event loop on which it was opened and to the process that opened it. Close it when you are done,
+    or use it as `async with await connect(…) as queue`.
+    """
+
+    def __init__(self, loop: Loop, native: _native.Queue, about: dict[str, Any]) -> None:
+        self._loop = loop
+        self._native = native
+        self._about = about
+
+    def __repr__(self) -> str:
+        return f"<leasehold.Queue {self._about['describe']}>"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def id(self) -> str:
+        """The queue's own name, for good."""
+        return str(self._about["id"])
+
+    @property
+    def shard_prefix_len(self) -> int:
+        """How many hex digits name a shard."""
+        return int(self._about["shard_prefix_len"])
+
+    @staticmethod
+    def all_shards(digits: int) -> list[str]:
+        """The names of all shards of a queue with so many digits."""
+        return checked(_native.all_shards, digits)
+
+    def now(self) -> datetime.datetime:
+        """The present, in the store's time."""
+        return _models.moment(checked(self._native.now))
+
+    async def submit(
+        self,
+        task_type: str,
+        input: Any = None,
+        *,
+        delay: Seconds | None = None,
+        at: datetime.datetime | None = None,
+        key: str | None = None,
+        key_scope: Literal["queue", "task_type"] = "queue",
+        key_lifetime: Seconds | None = None,
+        max_attempts: int | None = None,
+        retry_policy: RetryPolicy | None = None,
+        timeout: Seconds | None = None,
+        expires_in: Seconds | None = None,
+        priority: int | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> Submitted:
+        """Submits a task. Once this returns, it survives the crash of any process.
+
+        `input` is anything that can be written as JSON, a dataclass or a Pydantic model. `delay` (seconds) or `at` says
+        when it may start; `key` submits it only once, for a day unless `key_lifetime` says otherwise; `timeout` bounds
+        one run of its handler; after `expires_in` it is not worth starting any more; `priority` is 0 to 9, 9 first.
+        """
+        order = Order(
+            task_type=task_type,
+            input=input,
+            delay=delay,
+            at=at,
+            key=key,
+            key_scope=key_scope,
+            key_lifetime=key_lifetime,
+            max_attempts=max_attempts,
+            retry_policy=retry_policy,
+            timeout=timeout,
+            expires_in=expires_in,
+            priority=priority,
+            tags=tags,
+        )
+        return Submitted(**await self._loop.call(self._native.submit, order._written()))
+
+    async def submit_many(self, orders: Iterable[Order]) -> list[Submitted | Error]:
+        """Submits many tasks, several at once. Each has its own result, in the order of the tasks.
+
+        A mistake in any of them submits nothing and is raised; what the store does not take is an error in the list.
+        """
+        written = [order._written() for order in orders]
+        results = await self._loop.call(self._native.submit_many, written)
+        return [
+            from_description(result["error"]) if "error" in result else Submitted(**result)
+            for result in results
+        ]
+
+    async def get(self, id: str) -> Task:
+        """Reads a task; `NotFound` if there is none."""
+        return _models.task(await self._loop.call(self._native.get, _id(id)))
+
+    async def history(self, id: str) -> list[Change]:
+        """Reads how a task came to be what it is, oldest change first."""
+        return list((await self.get(id)).history)
+
+    async def wait(self, id: str, timeout: Seconds | None = None) -> Task:
+        """Waits until a task is final, and gives it; `NotYet`, a `TimeoutError`, after `timeout`."""
+        patience = None if timeout is None else seconds("timeout", timeout)
+        return _models.task(await self._loop.call(self._native.wait, _id(id), patience))
+
+    async def list(
+        self,
+        *,
+        status: Status | str | None = None,
+        task_type: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[Task]:
+        """Lists tasks as they are read: `async for task in queue.list(status="failed")`.
+
+        Every task of the queue is read for that, so it is for people and tools. What cannot be read as a task is left
+        out; `check` reports it.
+        """
+        which = {"status": status, "task_type": task_type, "tags": dict(tags or {})}
+        listing = checked(self._native.listing, encode("filter", which))
+        left = limit
+        while left is None or left > 0:
+            page = await self._loop.call(listing.next)
+            if not page:
+                return
+            for record in page[:left]:
+                yield _models.task(record)
+            if left is not None:
+                left -= len(page)
+
+    async def cancel(self, id: str) -> Task:
+        """Calls a task off: at once if it waits; a running one is stopped by its worker at the next renewal."""
+        return _models.task(await self._loop.call(self._native.cancel, _id(id)))
+
+    async def retry(self, id: str) -> Task:
+        """Lets a task run again that has failed, was cancelled or has expired."""
+        return _models.task(await self._loop.call(self._native.retry, _id(id)))
+
+    async def reschedule(
+        self, id: str, at: datetime.datetime | None = None, *, delay: Seconds | None = None
+    ) -> Task:
+        """Plans a waiting task for another time: `at` a moment, or after `delay`."""
+        if (at is None) == (delay is None):
+            raise Invalid("say either at or delay")
+        if delay is not None:
+            at = self.now() + datetime.timedelta(seconds=seconds("delay", delay))
+        assert at is not None
+        return _models.task(await self._loop.call(self._native.reschedule, _id(id), _moment("at", at)))
+
+    async def purge(self, older_than: Seconds, statuses: Iterable[Status | str] = ()) -> Purged:
+        """Removes tasks that have been final for so long: all of them, or those in these states.
+
+        A task is marked first, and deleted by a purge a day later.
+        """
+        wanted = [str(status) for status in statuses]
+        told = await self._loop.call(self._native.purge, wanted, seconds("older_than", older_than))
+        return Purged(told["marked"], told["deleted"], tuple(told["corrupt"]))
+
+    async def check(self, *, repair: bool = False) -> Checked:
+        """Looks at everything, and repairs it if asked to."""
+        told = await self._loop.call(self._native.check, repair)
+        return Checked(
+            tasks=told["tasks"],
+            entries=told["entries"],
+            uncovered=tuple(told["uncovered"]),
+            dangling=tuple(told["dangling"]),
+            corrupt=tuple(told["corrupt"]),
+            repaired=told["repaired"],
+        )
+
+    async def stats(self) -> Stats:
+        """Counts what waits and what runs, by the index."""
+        told = await self._loop.call(self._native.stats)
+        shards = {shard: (counts[0], counts[1], counts[2]) for shard, counts in told.pop("shards").items()}
+        return Stats(**told, shards=shards)
+
+    def ledger(self) -> builtins.list[LedgerLine]:
+        """Every request that this client has sent so far, by verb, purpose and outcome."""
+        return [LedgerLine(**line) for line in json.loads(checked(self._native.ledger))]
+
+    async def close(self) -> None:
+        """Leaves the queue. Calls under way are given up; workers on it are aborted, and waited for."""
+        for worker in list(self._loop.workers.values()):
+            await worker.end()
+        self._loop.close()
+        # With the last queue of the process its threads end, and someone has to wait for them.
+        await asyncio.get_running_loop().run_in_executor(None, self._native.close)
+
+
+async def connect(
+    store: str | os.PathLike[str] | None = None,
+    *,
+    bucket: str | None = None,
+    prefix: str | None = None,
+    shard_prefix_len: int | None = None,
+    endpoint: str | None = None,
+    region: str | None = None,
+    access_key_id: str | None = None,
+    secret_access_key: str | None = None,
+    durability: Literal["fsync", "os"] | None = None,
+    profile: str | None = None,
+    by: str | None = None,
+) -> Queue:
+    """Opens a queue, or founds it: `connect("./data")`, `connect("s3://my-bucket/tasks")`, `connect(bucket="my-tasks")`.
+
+    What is not said here is as everywhere: variables (`LEASEHOLD_…`, and `AWS_…` for buckets), then `leasehold.toml`,
+    then the user's file, then defaults; `profile` names one of their profiles. `shard_prefix_len` must agree with the
+    queue if it is there already. `durability` says when a write to a folder counts as done: on the disk (`fsync`), or
+    with the operating system (`os`). `by` is who acts, in the history of tasks.
+    """
+    said = {
+        "queue.store": _address(store, bucket, prefix),
+        "queue.shard_prefix_len": shard_prefix_len,
+        "queue.endpoint": endpoint,
+        "queue.region": region,
+        "queue.access_key_id": access_key_id,
+        "queue.secret_access_key": secret_access_key,
+        "queue.durability": durability,
+    }
+    loop = Loop()
+    try:
+        return await opened(loop, _native.Queue.connect, profile, settings(said), by)
+    except BaseException:
+        loop.close()
+        raise
+
+
+async def opened(loop: Loop, start: Any, *args: object) -> Queue:
+    """The queue that the native half opens."""
+    natives: builtins.list[_native.Queue] = []
+
+    def begin(*arguments: object) -> _native.Call:
+        native, call = start(*arguments)
+        natives.append(native)
+        assert isinstance(call, _native.Call)
+        return call
+
+    try:
+        about = await loop.call(begin, *args)
+    except BaseException:
+        for native in natives:
+            native.close()
+        raise
+    return Queue(loop, natives[0], about)
+
+
+def settings(said: Mapping[str, object]) -> dict[str, str]:
+    """Settings as one would write them into variables, without those that were not said."""
+    return {name: _setting(value) for name, value in said.items() if value is not None}
+
+
+def _setting(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (builtins.list, tuple)):
+        return ",".join(str(part) for part in value)
+    return str(value)
+
+
+def _address(store: str | os.PathLike[str] | None, bucket: str | None, prefix: str | None) -> str | None:
+    if bucket is None:
+        if prefix is not None:
+            raise Invalid("a prefix is part of a bucket; say bucket too")
+        return None if store is None else os.fspath(store)
+    if store is not None:
+        raise Invalid("say either where the store is, or bucket")
+    if "/" in bucket or not bucket:
+        raise Invalid(f"`{bucket}` is not the name of a bucket; write connect(bucket='name', prefix='a/b')")
+    return f"s3://{bucket}/{prefix.strip('/')}" if prefix else f"s3://{bucket}"
+
+
+def seconds(what: str, value: Seconds) -> float:
+    secs = value.total_seconds() if isinstance(value, datetime.timedelta) else value
+    if isinstance(secs, bool) or not isinstance(secs, (int, float)) or not 0 <= secs < float("inf"):
+        raise Invalid(f"{what} {value!r} is not a number of seconds from now on")
+    return float(secs)
+
+
+def _whole(what: str, value: Seconds) -> int:
+    """In whole seconds; a part of one counts as one."""
+    return int(-(-seconds(what, value) // 1))
+
+
+def _moment(what: str, value: datetime.datetime) -> str:
+    if not isinstance(value, datetime.datetime) or value.tzinfo is None:
+        raise Invalid(f"{what} needs a datetime with a time zone, such as datetime.now(timezone.utc)")
+    return value.astimezone(datetime.timezone.utc).isoformat(timespec="milliseconds")
+
+
+def _text(what: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise Invalid(f"the {what} is text, not {type(value).__name__}")
+    return value
+
+
+def _id(id: object) -> str:
+    return _text("id of a task", id)

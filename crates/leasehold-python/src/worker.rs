@@ -1,0 +1,245 @@
+//! A worker whose handlers run in Python.
+//!
+//! A handler here is a future that puts a [`Run`] into the mail and waits for Python to finish it. A run that has to
+//! stop is told so by another letter, and waited for all the same: a thread of Python's cannot be dropped.
+
+use futures::future::{Either, select};
+use leasehold_cli::front::Front;
+use leasehold_core::{Error, Result};
+use leasehold_worker::{Context, Monitor, Shutdown, TaskError, WorkerOptions};
+use pyo3::prelude::*;
+use serde_json::Value;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+use crate::home::Home;
+use crate::mailbox::{Letter, Post};
+use crate::queue::seconds;
+use crate::told::{self, raised, told};
+
+/// How a run has ended, as Python says it.
+enum Ended {
+    /// With this output, as JSON.
+    Done(String),
+    Failed(TaskError),
+}
+
+/// A worker that runs.
+#[pyclass(frozen)]
+pub(crate) struct Worker {
+    #[pyo3(get)]
+    name: String,
+    shutdown: Shutdown,
+    monitor: Monitor,
+}
+
+impl Worker {
+    pub(crate) fn start(
+        home: &Arc<Home>,
+        queue: &leasehold_queue::Queue,
+        front: &Front,
+        post: &Arc<Post>,
+        number: u64,
+        task_types: &[String],
+        until_empty: bool,
+    ) -> PyResult<Self> {
+        let (name, worker) = build(home, queue, front, post, number, task_types, until_empty)
+            .map_err(|error| raised(&error))?;
+        let (shutdown, monitor, post) = (Shutdown::default(), worker.monitor(), post.clone());
+        post.serves(shutdown.clone());
+        let stop = shutdown.clone();
+        // Someone waits for a worker that ends by itself; one that goes on for ever does not make time pass.
+        home.start(until_empty, async move { post.answer(number, told(worker.run(stop).await)) })?;
+        Ok(Self { name, shutdown, monitor })
+    }
+}
+
+#[pymethods]
+impl Worker {
+    /// Claims nothing new, and lets handlers finish.
+    fn drain(&self) {
+        self.shutdown.drain();
+    }
+
+    /// Stops handlers, and gives their tasks back.
+    fn abort(&self) {
+        self.shutdown.abort();
+    }
+
+    /// What it has done so far, as JSON.
+    fn counts(&self) -> PyResult<String> {
+        told(Ok(self.monitor.counts())).map_err(told::Failure::new_err)
+    }
+
+    /// The ranges of shards that it serves at this moment.
+    fn shards(&self) -> Vec<(String, String)> {
+        let ends = |range: leasehold_core::ShardRange| {
+            (range.first.as_str().to_owned(), range.last.as_str().to_owned())
+        };
+        self.monitor.shards().into_iter().map(ends).collect()
+    }
+}
+
+fn build(
+    home: &Arc<Home>,
+    queue: &leasehold_queue::Queue,
+    front: &Front,
+    post: &Arc<Post>,
+    number: u64,
+    task_types: &[String],
+    until_empty: bool,
+) -> Result<(String, leasehold_worker::Worker)> {
+    let (name, mut worker, options) = front.worker(queue)?;
+    let runs = Arc::new(AtomicU64::new(0));
+    for (handler, task_type) in task_types.iter().enumerate() {
+        let (home, post, runs) = (Arc::downgrade(home), post.clone(), runs.clone());
+        worker = worker.handle_awaited(task_type, move |context, _input: Value| {
+            let still = home.upgrade().and_then(|home| home.hold_still());
+            let run = runs.fetch_add(1, Relaxed);
+            let running = run_in_python(post.clone(), context, (number, run, handler));
+            async move {
+                let ended = running.await;
+                drop(still);
+                ended
+            }
+        })?;
+    }
+    Ok((name, worker.options(WorkerOptions { until_empty, ..options })))
+}
+
+async fn run_in_python(
+    post: Arc<Post>,
+    context: Context,
+    (worker, number, handler): (u64, u64, usize),
+) -> Result<Value, TaskError> {
+    let (tell, told) = oneshot::channel();
+    let run = Run { worker, number, handler, context: context.clone(), tell: Mutex::new(Some(tell)) };
+    post.put(Letter::Run(run));
+    let ended = match select(told, Box::pin(context.cancelled())).await {
+        Either::Left((ended, _)) => ended,
+        Either::Right(((), told)) => {
+            post.put(Letter::Stop { worker, run: number });
+            told.await
+        }
+    };
+    match ended {
+        Ok(Ended::Done(output)) => serde_json::from_str(&output)
+            .map_err(|error| TaskError::Permanent(format!("the output cannot be written as JSON: {error}"))),
+        Ok(Ended::Failed(error)) => Err(error),
+        // Dropped without an end: there is no event loop any more. It costs no attempt.
+        Err(_) => Err(TaskError::Snooze(Duration::ZERO)),
+    }
+}
+
+/// One run of a handler.
+#[pyclass(frozen)]
+pub(crate) struct Run {
+    /// The number of the call that started the worker.
+    #[pyo3(get)]
+    worker: u64,
+    /// Of this run, among those of its worker.
+    #[pyo3(get)]
+    number: u64,
+    /// Which of the worker's handlers.
+    #[pyo3(get)]
+    handler: usize,
+    context: Context,
+    tell: Mutex<Option<oneshot::Sender<Ended>>>,
+}
+
+#[pymethods]
+impl Run {
+    /// The task as it was claimed, as JSON.
+    fn task(&self) -> String {
+        told::of_task(self.context.task())
+    }
+
+    /// The input, as JSON.
+    fn input(&self) -> String {
+        self.context.task().input.to_string()
+    }
+
+    #[getter]
+    fn id(&self) -> String {
+        self.context.task().id.to_string()
+    }
+
+    #[getter]
+    fn attempt(&self) -> u32 {
+        self.context.attempt()
+    }
+
+    #[getter]
+    fn max_attempts(&self) -> u32 {
+        self.context.task().max_attempts
+    }
+
+    #[getter]
+    fn epoch(&self) -> u64 {
+        self.context.epoch()
+    }
+
+    /// Whether the handler should stop.
+    fn is_cancelled(&self) -> bool {
+        self.context.is_cancelled()
+    }
+
+    /// Says how far the handler is, as JSON; written down with the next renewal.
+    fn progress(&self, progress: &str) -> PyResult<()> {
+        let progress: Value = serde_json::from_str(progress)
+            .map_err(|error| raised(&Error::invalid(format!("the progress is not JSON: {error}"))))?;
+        self.context.progress(progress);
+        Ok(())
+    }
+
+    /// Renews the claim soon.
+    fn extend(&self) {
+        self.context.extend();
+    }
+
+    /// The handler has given this output, as JSON.
+    fn complete(&self, output: String) {
+        self.end(Ended::Done(output));
+    }
+
+    /// The handler has failed; another attempt may help, after so many seconds or by the task's retry policy.
+    fn fail(&self, error: String, after: Option<f64>) -> PyResult<()> {
+        let error = match after {
+            None => TaskError::Retry(error),
+            Some(secs) => {
+                TaskError::RetryAfter(error, seconds("after", secs).map_err(|error| raised(&error))?)
+            }
+        };
+        self.end(Ended::Failed(error));
+        Ok(())
+    }
+
+    /// The handler has failed for good.
+    fn give_up(&self, error: String) {
+        self.end(Ended::Failed(TaskError::Permanent(error)));
+    }
+
+    /// The handler wants to run again after so many seconds.
+    fn snooze(&self, secs: f64) -> PyResult<()> {
+        let pause = seconds("snooze", secs).map_err(|error| raised(&error))?;
+        self.end(Ended::Failed(TaskError::Snooze(pause)));
+        Ok(())
+    }
+
+    /// The handler was stopped before its end: the task is as if it had not been run.
+    fn hand_back(&self) {
+        self.end(Ended::Failed(TaskError::Snooze(Duration::ZERO)));
+    }
+}
+
+impl Run {
+    fn end(&self, ended: Ended) {
+        let tell = self.tell.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(tell) = tell {
+            // Nobody listens if the run was given up.
+            let _ = tell.send(ended);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+"""The programs in the documents are run, and the examples are checked by the strictest type checker."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+import leasehold
+
+DOCUMENTS = ["README.md", "docs/guides/python.md", "crates/leasehold-python/README.md"]
+EXAMPLES = ROOT / "examples/python"
+
+
+def programs() -> list[object]:
+    found: list[object] = []
+    for document in DOCUMENTS:
+        text = (ROOT / document).read_text()
+        blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+        assert blocks, f"{document} has no programs"
+        found += [pytest.param(block, id=f"{document}-{number}") for number, block in enumerate(blocks)]
+    return found
+
+
+def run(*args: object) -> str:
+    command = [sys.executable, *map(str, args)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("program", programs())
+def test_a_program_of_the_documents_runs(program: str, tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(program)
+    run("-W", "error", path)
+
+
+def test_the_example_runs(folder: Path) -> None:
+    shown = run("-W", "error", EXAMPLES / "resize.py", folder)
+    assert shown.startswith("3 completed, 1 failed\n")
+    assert "-> completed {'url': 'b-64.png', 'written_with': 2}" in shown
+    assert "-> failed leasehold._errors.Permanent: an image cannot be 0 wide" in shown
+
+
+def test_the_package_and_the_example_are_typed(tmp_path: Path) -> None:
+    package = Path(leasehold.__file__).parent
+    assert (package / "py.typed").exists()
+    run("-m", "mypy", "--strict", "--cache-dir", tmp_path, "-p", "leasehold")
+    run("-m", "mypy", "--strict", "--cache-dir", tmp_path, *sorted(EXAMPLES.glob("*.py")))
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text("import leasehold\n\nasync def f(q: leasehold.Queue) -> int:\n    return await q.get('x')\n")
+    checked = subprocess.run([sys.executable, "-m", "mypy", "--strict", wrong], capture_output=True, text=True)
+    assert checked.returncode == 1 and 'got "Task"' in checked.stdout
+
+
+def test_the_stubs_are_true() -> None:
+    assert "Success: no issues found" in run("-m", "mypy.stubtest", "leasehold")
+
+
+def test_everything_public_has_a_docstring() -> None:
+    for name in leasehold.__all__:
+        if name.startswith("__"):
+            continue
+        public = getattr(leasehold, name)
+        assert public.__doc__, name
+        for member in vars(public) if isinstance(public, type) else ():
+            value = getattr(public, member)
+            if not member.startswith("_") and callable(value):
+                assert value.__doc__, f"{name}.{member}"

@@ -1,0 +1,205 @@
+"""What concerns the process: signals, forks, the command line, the sync front."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leasehold import Context, Invalid, connect, sync
+
+WORKS = '''
+import asyncio, sys
+from leasehold import Worker, connect
+
+async def main():
+    async with await connect(sys.argv[1]) as queue:
+        worker = Worker(queue, "w")
+
+        @worker.task("slow")
+        async def slow(ctx, input):
+            print("started", flush=True)
+            await asyncio.sleep(input)
+            return "finished"
+
+        counts = await worker.run()
+        print(counts.completed, counts.put_back, flush=True)
+
+asyncio.run(main())
+'''
+
+WORKS_SYNC = '''
+import sys, time
+from leasehold import sync
+
+with sync.connect(sys.argv[1]) as queue:
+    worker = sync.Worker(queue, "w")
+
+    @worker.task("slow")
+    def slow(ctx, input):
+        print("started", flush=True)
+        until = time.monotonic() + input
+        while time.monotonic() < until and not ctx.cancelled:
+            time.sleep(0.01)
+        if ctx.cancelled:
+            raise RuntimeError("stopped")
+        return "finished"
+
+    counts = worker.run()
+    print(counts.completed, counts.put_back, flush=True)
+'''
+
+
+@pytest.mark.parametrize("program", [WORKS, WORKS_SYNC], ids=["async", "sync"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_drains_and_the_process_ends_well(folder: Path, program: str, number: signal.Signals) -> None:
+    with sync.connect(folder) as queue:
+        task = queue.submit("slow", 1)
+        process = start(program, folder)
+        assert process.stdout.readline() == "started\n"
+        process.send_signal(number)
+        after = queue.submit("slow", 0)
+        out, _ = process.communicate(timeout=60)
+        assert (process.returncode, out) == (0, "1 0\n")
+        assert queue.get(task.id).output == "finished"
+        assert queue.get(after.id).status == "pending"
+
+
+@pytest.mark.parametrize("program", [WORKS, WORKS_SYNC], ids=["async", "sync"])
+def test_a_second_signal_gives_tasks_back(folder: Path, program: str) -> None:
+    with sync.connect(folder) as queue:
+        task = queue.submit("slow", 600)
+        process = start(program, folder)
+        assert process.stdout.readline() == "started\n"
+        process.send_signal(signal.SIGINT)
+        # One signal is seen before the next is sent; two of a kind would be one.
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=60)
+        assert (process.returncode, out) == (0, "0 1\n")
+        back = queue.get(task.id)
+        assert (back.status, back.attempt) == ("pending", 0)
+
+
+def start(program: str, folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE, text=True)
+
+
+FORKS = '''
+import asyncio, os, sys
+import leasehold
+
+async def connected():
+    return await leasehold.connect(sys.argv[1])
+
+loop = asyncio.new_event_loop()
+queue = loop.run_until_complete(connected())
+child = os.fork()
+if child == 0:
+    try:
+        loop.run_until_complete(queue.submit("greet"))
+    except leasehold.Invalid as error:
+        print(error)
+
+    async def anew():
+        async with await leasehold.connect(sys.argv[1]) as own:
+            return (await own.submit("greet", "child")).id
+
+    print(asyncio.run(anew()), flush=True)
+    # Also a child that cleans up takes nothing away from its parent.
+    loop.run_until_complete(queue.close())
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+async def go_on():
+    print((await queue.submit("greet", "parent")).id)
+    await queue.close()
+
+loop.run_until_complete(go_on())
+'''
+
+
+def test_a_forked_process_is_refused_with_a_clear_message_and_may_connect_again(folder: Path) -> None:
+    command = [sys.executable, "-c", FORKS, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    message, child, parent = done.stdout.splitlines()
+    assert message.startswith("this process was forked after the queue was opened")
+    assert "connect again in the child" in message
+    with sync.connect(folder) as queue:
+        assert {queue.get(child).input, queue.get(parent).input} == {"child", "parent"}
+
+
+def test_python_dash_m_is_the_command_line(folder: Path) -> None:
+    def run(*args: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "leasehold", *map(str, args)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == code, done.stderr
+        return done
+
+    assert run("--version").stdout.startswith("leasehold ")
+    assert "Usage: leasehold" in run("--help").stdout
+    id = run("submit", "-t", "greet", "-i", '"Ada"', "--store", folder).stdout.strip()
+    run("worker", "--exec", "greet=cat", "--drain", "--store", folder)
+    assert '"Ada"' in run("get", id, "--store", folder).stdout
+    assert "is not a task id" in run("get", "x", "--store", folder, code=64).stderr
+    assert "All 200 tasks were completed" in run("demo").stdout
+
+
+def test_the_command_line_ends_at_ctrl_c(folder: Path) -> None:
+    with sync.connect(folder) as queue:
+        id = queue.submit("greet").id
+        waits = [sys.executable, "-m", "leasehold", "wait", id, "--store", str(folder)]
+        environment = os.environ | {"LEASEHOLD_LOG": "debug"}
+        process = subprocess.Popen(waits, stderr=subprocess.PIPE, env=environment)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(2)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == -signal.SIGINT
+        process.communicate()
+
+
+def test_the_sync_front_does_all_of_it(folder: Path) -> None:
+    before = threading.active_count()
+    with sync.connect(folder, shard_prefix_len=1) as queue:
+        assert repr(queue) == f"<leasehold.sync.Queue folder {folder}>"
+        task = queue.submit("greet", "Ada", tags={"a": "b"})
+        later = queue.submit("greet", "Bob", delay=3_600)
+        worker = sync.Worker(queue, "w")
+
+        @worker.task("greet")
+        def greet(ctx: Context, input: Any) -> str:
+            return f"Hello, {input}! There are {queue.stats().running} running"
+
+        assert worker.run(drain=True).completed == 1
+        assert queue.wait(task.id, 5).output == "Hello, Ada! There are 1 running"
+        assert [each.id for each in queue.list(tags={"a": "b"})] == [task.id]
+        assert queue.cancel(later.id).status == "cancelled"
+        assert queue.retry(later.id).status == "pending"
+        assert queue.reschedule(later.id, delay=60).status == "pending"
+        assert queue.history(task.id)[0].event == "submit"
+        assert queue.check().tasks == 2
+        assert queue.purge(3_600).marked == 0
+        assert queue.ledger() and queue.now() and queue.id and queue.shard_prefix_len == 1
+    assert threading.active_count() == before
+    with pytest.raises(Invalid, match="closed"):
+        queue.stats()
+
+
+async def test_the_sync_front_may_not_wait_for_itself(folder: Path) -> None:
+    async with await connect(folder):
+        with sync.connect(folder) as queue:
+            task = queue.submit("greet", max_attempts=1)
+            worker = sync.Worker(queue, "w")
+
+            @worker.task("greet")
+            async def greet(ctx: Context, input: Any) -> None:
+                queue.stats()
+
+            worker.run(drain=True)
+            assert "must not wait for its own event loop" in (queue.get(task.id).error or "")

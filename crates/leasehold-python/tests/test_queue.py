@@ -1,0 +1,273 @@
+"""The whole queue, on every kind of store."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import datetime
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import command_line
+
+import leasehold
+from leasehold import Conflict, Invalid, NotFound, NotYet, Order, RetryPolicy, Status, Submitted, Worker, connect
+
+NOBODY = "3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3"
+
+
+async def test_a_task_is_submitted_worked_and_settled(store: dict[str, Any]) -> None:
+    async with await connect(**store) as queue:
+        submitted = await queue.submit("greet", {"name": "Ada"}, key="ada")
+        assert submitted.is_new
+        again = await queue.submit("greet", {"name": "Ada"}, key="ada")
+        assert (again.id, again.is_new) == (submitted.id, False)
+        worker = Worker(queue, "worker-1")
+
+        @worker.task("greet")
+        async def greet(ctx, input):
+            return f"Hello, {input['name']}! ({ctx.attempt}, {ctx.epoch})"
+
+        counts = await worker.run(drain=True)
+        assert counts.completed == 1
+        task = await queue.wait(submitted.id)
+        assert task.status is Status.COMPLETED
+        assert task.output == "Hello, Ada! (1, 1)"
+        assert [change.event for change in task.history] == ["submit", "claim", "complete"]
+        assert [change.by for change in task.history] == ["python", "worker-1", "worker-1"]
+
+
+async def test_every_operation_does_what_its_command_does(store: dict[str, Any]) -> None:
+    async with await connect(**store, shard_prefix_len=2) as queue:
+        assert queue.shard_prefix_len == 2
+        soon = queue.now() + datetime.timedelta(hours=1)
+        order = Order(
+            task_type="resize",
+            input={"url": "a.png"},
+            at=soon,
+            max_attempts=7,
+            retry_policy=RetryPolicy(max_secs=60),
+            timeout=datetime.timedelta(seconds=30.5),
+            expires_in=86_400,
+            priority=9,
+            tags={"customer": "17"},
+        )
+        first, second = await queue.submit_many([order, Order(task_type="measure", input=[1, 2.5, None, "ü"])])
+        assert isinstance(first, Submitted) and isinstance(second, Submitted)
+        task = await queue.get(first.id)
+        assert task.status == "pending" and task.available_at is not None
+        assert abs(task.available_at - soon) < datetime.timedelta(milliseconds=2)
+        assert (task.max_attempts, task.timeout_secs, task.priority) == (7, 31, 9)
+        assert (task.tags, task.retry_policy.max_secs) == ({"customer": "17"}, 60.0)
+        assert task.shard == first.id[:2]
+        assert (await queue.get(second.id)).input == [1, 2.5, None, "ü"]
+
+        assert {each.id async for each in queue.list()} == {first.id, second.id}
+        assert [each.id async for each in queue.list(tags={"customer": "17"})] == [first.id]
+        assert [each.id async for each in queue.list(task_type="measure", status="pending")] == [second.id]
+        assert [each async for each in queue.list(status=Status.FAILED)] == []
+        assert len([each async for each in queue.list(limit=1)]) == 1
+
+        stats = await queue.stats()
+        assert (stats.due, stats.scheduled, stats.running) == (1, 1, 0)
+        moved = await queue.reschedule(first.id, delay=7_200)
+        assert moved.available_at is not None and moved.available_at > task.available_at
+        assert (await queue.cancel(first.id)).status == "cancelled"
+        assert (await queue.wait(first.id)).status == "cancelled"
+        assert (await queue.retry(first.id)).status == "pending"
+        history = await queue.history(first.id)
+        assert [change.event for change in history] == ["submit", "reschedule", "cancel", "retry"]
+        assert (await queue.purge(0, ["cancelled"])).deleted == 0
+        checked = await queue.check()
+        assert (checked.tasks, checked.uncovered, checked.corrupt) == (2, (), ())
+        puts = [line for line in queue.ledger() if (line.verb, line.purpose) == ("put", "submit")]
+        assert sum(line.requests for line in puts) >= 4
+
+
+async def test_errors_say_what_to_do(folder: Path) -> None:
+    async with await connect(folder) as queue:
+        task = await queue.submit("greet", key="one")
+        with pytest.raises(NotFound, match=NOBODY):
+            await queue.get(NOBODY)
+        with pytest.raises(NotFound):
+            await queue.cancel(NOBODY)
+        with pytest.raises(Invalid, match="is not a task id"):
+            await queue.get("x")
+        with pytest.raises(Conflict, match=f"belongs to task {task.id}"):
+            await queue.submit("greet", "another input", key="one")
+        with pytest.raises(Conflict, match="cannot be retried: the task is pending"):
+            await queue.retry(task.id)
+        with pytest.raises(NotYet, match="not final yet") as caught:
+            await queue.wait(task.id, timeout=0.05)
+        assert isinstance(caught.value, TimeoutError) and caught.value.kind == "unavailable"
+        with pytest.raises(Invalid, match="shard_prefix_len is 3 here, but this queue has 1"):
+            await connect(folder, shard_prefix_len=3)
+        stats = await queue.stats()
+        assert stats.due == 1
+    with pytest.raises(Invalid, match="closed"):
+        await queue.get(task.id)
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"input": float("nan")}, "the input cannot be written as JSON"),
+        ({"input": {"a": object()}}, "object is neither JSON, nor a dataclass"),
+        ({"input": {"a": [2**64]}}, "18446744073709551616, which does not fit into 64 bits"),
+        ({"input": "x" * 300_000}, "at most 262144 fit into a task"),
+        ({"task_type": ""}, "task type"),
+        ({"task_type": "a/b"}, "task type"),
+        ({"task_type": 5}, "the task type is text, not int"),
+        ({"delay": -1}, "delay -1 is not a number of seconds from now on"),
+        ({"delay": "5"}, "delay '5' is not a number of seconds"),
+        ({"delay": 1e12}, "more than ten years ahead"),
+        ({"at": datetime.datetime(2030, 1, 1)}, "a datetime with a time zone"),
+        ({"delay": 1, "at": datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC)}, "exclude each other"),
+        ({"max_attempts": 0}, "max_attempts 0 would never run the task"),
+        ({"max_attempts": "many"}, "this is not a task: invalid type"),
+        ({"priority": 10}, "priority 10 is not between 0 and 9"),
+        ({"key": ""}, "the idempotency key is empty"),
+        ({"key": "k", "key_lifetime": 60}, "at least one hour"),
+        ({"tags": {"": "x"}}, "tag"),
+    ],
+)
+async def test_bad_orders_are_refused_and_nothing_is_written(
+    folder: Path, said: dict[str, Any], message: str
+) -> None:
+    async with await connect(folder) as queue:
+        with pytest.raises(Invalid, match=message):
+            await queue.submit(**{"task_type": "greet", **said})
+        assert [task async for task in queue.list()] == []
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"store": "redis://x"}, "is not a kind of store"),
+        ({"store": "x", "bucket": "y"}, "either where the store is, or bucket"),
+        ({"bucket": "a/b"}, "is not the name of a bucket"),
+        ({"prefix": "a"}, "say bucket too"),
+        ({"store": "x", "shard_prefix_len": 9}, "queue.shard_prefix_len must be"),
+        ({"store": "x", "durability": "none"}, "queue.durability must be"),
+        ({"store": "x", "profile": "nobody"}, "no profile is called `nobody`"),
+        ({"store": "x", "access_key_id": "a"}, "is of no use alone"),
+    ],
+)
+async def test_bad_addresses_are_refused(said: dict[str, Any], message: str) -> None:
+    with pytest.raises(Invalid, match=message):
+        await connect(**said)
+
+
+async def test_settings_and_variables_count_as_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("leasehold.toml").write_text('[queue]\nstore = "from-file"\nshard_prefix_len = 2\n')
+    async with await connect() as queue:
+        assert repr(queue).endswith("/work/from-file>") and queue.shard_prefix_len == 2
+    monkeypatch.setenv("LEASEHOLD_STORE", str(tmp_path / "from-variable"))
+    async with await connect() as queue:
+        assert repr(queue) == f"<leasehold.Queue folder {tmp_path}/from-variable>"
+        monkeypatch.setenv("LEASEHOLD_WORKER_ID", "named-by-variable")
+        worker = Worker(queue)
+
+        @worker.task("greet")
+        async def greet(ctx, input):
+            return worker.name
+
+        task = await queue.submit("greet")
+        await worker.run(drain=True)
+        assert (await queue.get(task.id)).output == "named-by-variable"
+    monkeypatch.setenv("LEASEHOLD_STOER", "x")
+    with pytest.raises(Invalid, match="did you mean `LEASEHOLD_STORE`"):
+        await connect(tmp_path / "said")
+
+
+async def test_a_bucket_is_found_by_the_usual_variables(
+    s3: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3["endpoint"])
+    monkeypatch.setenv("AWS_REGION", s3["region"])
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3["access_key_id"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong" + s3["secret_access_key"])
+    with pytest.raises(leasehold.Denied) as caught:
+        await connect(bucket="python-tests", prefix="variables")
+    assert "testsecret" not in str(caught.value)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3["secret_access_key"])
+    async with await connect(bucket="python-tests", prefix="variables") as queue:
+        assert repr(queue) == "<leasehold.Queue s3://python-tests/variables>"
+        task = await queue.submit("greet")
+        assert (await queue.get(task.id)).status == "pending"
+
+
+async def test_secrets_are_in_no_repr(store: dict[str, Any]) -> None:
+    async with await connect(**store) as queue:
+        shown = repr(queue) + repr(Worker(queue, "w")) + str(vars(queue)) + str(vars(queue._loop))
+        assert "testsecret" not in shown
+
+
+async def test_a_thousand_submits_at_once_and_nothing_left_behind(folder: Path) -> None:
+    tasks, threads = len(asyncio.all_tasks()), thread_count()
+    queue = await connect(folder, durability="os")
+    submitted = await asyncio.gather(*(queue.submit("count", number) for number in range(1_000)))
+    assert len({each.id for each in submitted}) == 1_000
+    worker = Worker(queue, concurrency=32)
+    seen: list[int] = []
+
+    @worker.task("count")
+    async def count(ctx, input):
+        seen.append(input)
+
+    await worker.run(drain=True)
+    assert sorted(seen) == list(range(1_000))
+    assert thread_count() > threads
+    await queue.close()
+    await asyncio.get_running_loop().shutdown_default_executor()
+    assert len(asyncio.all_tasks()) == tasks
+    assert thread_count() == threads
+
+
+def thread_count() -> int:
+    """All threads of this process, also those that Python does not know."""
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+async def test_a_call_that_is_cancelled_is_given_up(folder: Path) -> None:
+    async with await connect(folder) as queue:
+        task = await queue.submit("greet")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(queue.wait(task.id), 0.05)
+        assert queue._loop._waiting == {}
+        waiting = asyncio.create_task(queue.wait(task.id))
+        await asyncio.sleep(0)
+    with pytest.raises(Invalid, match="was closed"):
+        await waiting
+
+
+async def test_a_queue_belongs_to_its_event_loop(folder: Path) -> None:
+    async with await connect(folder) as queue:
+
+        def elsewhere() -> str:
+            with pytest.raises(Invalid) as caught:
+                asyncio.run(queue.stats())
+            return str(caught.value)
+
+        assert "opened on another event loop" in await asyncio.to_thread(elsewhere)
+
+
+async def test_the_command_line_sees_the_same_queue(folder: Path) -> None:
+    async with await connect(folder, by="a-program") as queue:
+        task = await queue.submit("greet", {"name": "Ada"})
+        shown = await asyncio.to_thread(command_line, "history", task.id, "--store", folder)
+        assert "a-program" in shown.stdout
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+async def test_threads_may_not_outlive_the_test() -> None:
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("leasehold")]

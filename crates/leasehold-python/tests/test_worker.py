@@ -1,0 +1,518 @@
+"""Workers: what handlers get, how they end, and who keeps their claims."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pydantic
+import pytest
+from conftest import command_line
+
+import leasehold
+from leasehold import Context, Invalid, Permanent, Polling, Retry, ShardLeasing, Snooze, Worker, connect, testing
+
+
+async def test_async_and_sync_handlers_run_side_by_side(store: dict[str, Any]) -> None:
+    async with await connect(**store) as queue:
+        worker = Worker(queue, "worker-1", concurrency=4)
+        both = threading.Barrier(2, timeout=30)
+        main = threading.current_thread()
+
+        @worker.task("sync")
+        def sync(ctx: Context, input: int) -> dict[str, Any]:
+            # Passes only if another one runs at the same time.
+            both.wait()
+            return {"input": input, "main": threading.current_thread() is main}
+
+        @worker.task("async")
+        async def not_sync(ctx: Context, input: int) -> bool:
+            await asyncio.sleep(0)
+            return threading.current_thread() is main
+
+        tasks = [await queue.submit("sync", number) for number in range(2)]
+        other = await queue.submit("async")
+        assert (await worker.run(drain=True)).completed == 3
+        outputs = [(await queue.get(task.id)).output for task in tasks]
+        assert outputs == [{"input": 0, "main": False}, {"input": 1, "main": False}]
+        assert (await queue.get(other.id)).output is True
+
+
+async def test_an_exception_is_a_retry_with_its_traceback_in_the_history(folder: Path) -> None:
+    async with await testing.queue() as queue:
+        worker = Worker(queue, "worker-1")
+
+        def helper(input: str) -> None:
+            raise ValueError(f"bad luck with {input}")
+
+        @worker.task("sync")
+        def sync(ctx: Context, input: str) -> str:
+            if ctx.attempt == 1:
+                helper(input)
+            return "fine"
+
+        @worker.task("async")
+        async def not_sync(ctx: Context, input: str) -> str:
+            if ctx.attempt == 1:
+                helper(input)
+            return "fine"
+
+        for task_type in ("sync", "async"):
+            task = await queue.submit(task_type, "Ada")
+            await worker.run(drain=True)
+            history = await queue.history(task.id)
+            assert [change.event for change in history] == ["submit", "claim", "fail", "claim", "complete"]
+            why = history[2].why or ""
+            assert why.startswith("ValueError: bad luck with Ada\n")
+            assert "Traceback (most recent call last)" in why
+            assert "in helper" in why and __file__ in why
+            assert history[3].attempt == 2
+
+
+async def test_a_long_traceback_keeps_its_end() -> None:
+    async with await testing.queue() as queue:
+        worker = Worker(queue, "worker-1")
+
+        def deeper(levels: int) -> None:
+            if levels == 0:
+                raise RuntimeError("ü" * 3_000)
+            deeper(levels - 1) if levels % 2 else deeper(levels - 1)
+
+        @worker.task("dig")
+        def dig(ctx: Context, input: int) -> None:
+            deeper(input)
+
+        task = await queue.submit("dig", 200, max_attempts=1)
+        await worker.run(drain=True)
+        failed = await queue.get(task.id)
+        assert failed.error is not None and failed.error.startswith("RuntimeError: üüü")
+        assert failed.error.rstrip().endswith("ü") and len(failed.error.encode()) <= 4_096
+
+
+async def test_permanent_is_not_retried() -> None:
+    async with await testing.queue() as queue:
+        worker = Worker(queue, "worker-1")
+
+        @worker.task("hopeless")
+        async def hopeless(ctx: Context, input: None) -> None:
+            raise Permanent("there is nothing to do")
+
+        task = await queue.submit("hopeless")
+        assert (await worker.run(drain=True)).failed == 1
+        failed = await queue.get(task.id)
+        assert (failed.status, failed.attempt) == ("failed", 1)
+        assert failed.error is not None and "there is nothing to do" in failed.error
+
+
+async def test_snooze_costs_no_attempt() -> None:
+    async with await testing.queue() as queue:
+        worker = Worker(queue, "worker-1")
+        naps = []
+
+        @worker.task("nap")
+        async def nap(ctx: Context, input: None) -> int:
+            naps.append(queue.now())
+            if len(naps) == 1:
+                raise Snooze(30)
+            if len(naps) == 2:
+                ctx.snooze(10)
+            return ctx.attempt
+
+        task = await queue.submit("nap", max_attempts=1)
+        await worker.run(drain=True)
+        assert (await queue.get(task.id)).output == 1
+        assert (await queue.get(task.id)).epoch == 3
+        pauses = [(after - before).total_seconds() for before, after in zip(naps, naps[1:])]
+        assert 30 <= pauses[0] < 36 and 10 <= pauses[1] < 16
+
+
+async def test_retry_says_when() -> None:
+    async with await testing.queue() as queue:
+        worker = Worker(queue, "worker-1")
+        runs = []
+
+        @worker.task("busy")
+        async def busy(ctx: Context, input: None) -> int:
+            runs.append(queue.now())
+            if ctx.attempt == 1:
+                raise Retry("the other side is busy", after=45)
+            return ctx.attempt
+
+        task = await queue.submit("busy")
+        await worker.run(drain=True)
+        assert (await queue.get(task.id)).output == 2
+        assert 45 <= (runs[1] - runs[0]).total_seconds() < 51
+
+
+async def test_max_attempts_of_a_handler() -> None:
+    async with await testing.queue() as queue:
+        worker = Worker(queue, "worker-1")
+
+        @worker.task("fails", max_attempts=2)
+        async def fails(ctx: Context, input: None) -> None:
+            raise OSError("again")
+
+        own, others = await fails.submit(), await queue.submit("fails", max_attempts=9)
+        await worker.run(drain=True)
+        for task in (await queue.get(own.id), await queue.get(others.id)):
+            assert (task.status, task.attempt) == ("failed", 2)
+        with pytest.raises(Invalid, match="two handlers"):
+            worker.task("fails")(lambda ctx, input: None)
+        with pytest.raises(Invalid, match="takes the context and the input"):
+            worker.task("other")(lambda ctx: None)
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+@dataclasses.dataclass
+class Line:
+    ends: list[Point]
+    colour: str | None = None
+
+
+class Image(pydantic.BaseModel):
+    url: str
+    width: int = 100
+
+
+async def test_dataclasses_and_models_go_in_and_out() -> None:
+    async with await testing.queue() as queue:
+        worker = Worker(queue, "worker-1")
+
+        @worker.task("turn")
+        async def turn(ctx: Context, input: Line) -> Line:
+            return Line([Point(point.y, point.x) for point in input.ends], input.colour)
+
+        @worker.task("resize")
+        def resize(ctx: Context, input: Image) -> Image:
+            return Image(url=input.url, width=input.width // 2)
+
+        line = await queue.submit("turn", Line([Point(1, 2), Point(3)]))
+        image = await queue.submit("resize", Image(url="a.png"))
+        wrong = await queue.submit("resize", {"width": "wide"})
+        unfit = await queue.submit("turn", {"ends": [], "weight": 3})
+        await worker.run(drain=True)
+        turned = {"ends": [{"x": 2, "y": 1}, {"x": 0, "y": 3}], "colour": None}
+        assert (await queue.get(line.id)).output == turned
+        assert (await queue.get(image.id)).output == {"url": "a.png", "width": 50}
+        for id in (wrong.id, unfit.id):
+            failed = await queue.get(id)
+            assert (failed.status, failed.attempt) == ("failed", 1)
+            assert "the input does not fit the handler" in (failed.error or "")
+
+
+async def test_a_model_may_be_defined_where_the_handler_is() -> None:
+    @dataclasses.dataclass
+    class Local:
+        x: int
+
+    async with await testing.queue() as queue:
+        worker = Worker(queue, "worker-1")
+
+        @worker.task("local")
+        async def local(ctx: Context, input: Local) -> int:
+            return input.x
+
+        task = await queue.submit("local", Local(5))
+        await worker.run(drain=True)
+        assert (await queue.get(task.id)).output == 5
+
+
+async def test_closing_the_queue_gives_back_what_its_workers_hold(folder: Path) -> None:
+    queue = await connect(folder)
+    worker = Worker(queue, "w")
+    started = asyncio.Event()
+
+    @worker.task("long")
+    async def long(ctx: Context, input: None) -> None:
+        started.set()
+        await asyncio.sleep(600)
+
+    task = await queue.submit("long")
+    running = asyncio.create_task(worker.run())
+    await started.wait()
+    await queue.close()
+    assert (await running).put_back == 1
+    async with await connect(folder) as queue:
+        back = await queue.get(task.id)
+        assert (back.status, back.attempt) == ("pending", 0)
+
+
+async def test_an_output_that_is_not_json_fails_for_good() -> None:
+    async with await testing.queue() as queue:
+        worker = Worker(queue, "worker-1")
+
+        @worker.task("odd")
+        async def odd(ctx: Context, input: None) -> object:
+            return object()
+
+        task = await queue.submit("odd")
+        await worker.run(drain=True)
+        failed = await queue.get(task.id)
+        assert failed.status == "failed" and "the output cannot be written as JSON" in (failed.error or "")
+
+
+async def test_a_task_cancelled_from_outside_stops_its_async_handler(folder: Path) -> None:
+    async with await connect(folder) as queue:
+        worker = Worker(queue, "worker-1", lease_secs=3)
+        started, caught = asyncio.Event(), []
+
+        @worker.task("long")
+        async def long(ctx: Context, input: None) -> None:
+            started.set()
+            try:
+                await asyncio.sleep(600)
+            except asyncio.CancelledError as error:
+                caught.append((error, ctx.cancelled))
+                raise
+
+        task = await queue.submit("long")
+        running = asyncio.create_task(worker.run(drain=True))
+        await started.wait()
+        assert (await queue.cancel(task.id)).cancel_requested
+        assert (await queue.wait(task.id, timeout=30)).status == "cancelled"
+        assert len(caught) == 1 and caught[0][1]
+        assert (await running).cancelled == 1
+
+
+async def test_a_sync_handler_sees_that_it_is_cancelled(folder: Path) -> None:
+    async with await connect(folder) as queue:
+        worker = Worker(queue, "worker-1", lease_secs=3)
+        started = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        @worker.task("long")
+        def long(ctx: Context, input: None) -> str:
+            loop.call_soon_threadsafe(started.set)
+            while not ctx.cancelled:
+                time.sleep(0.01)
+            return "stopped in time"
+
+        task = await queue.submit("long")
+        running = asyncio.create_task(worker.run(drain=True))
+        await started.wait()
+        await queue.cancel(task.id)
+        assert (await queue.wait(task.id, timeout=30)).status == "cancelled"
+        assert (await running).cancelled == 1
+
+
+async def test_a_handler_that_takes_too_long_is_stopped_and_tried_again() -> None:
+    async with await connect("data") as queue:
+        worker = Worker(queue, "worker-1")
+
+        @worker.task("short")
+        async def short(ctx: Context, input: None) -> int:
+            if ctx.attempt == 1:
+                await asyncio.sleep(600)
+            return ctx.attempt
+
+        task = await queue.submit("short", timeout=1)
+        await worker.run(drain=True)
+        done = await queue.get(task.id)
+        assert done.output == 2
+        assert "did not finish within 1 s" in (done.history[2].why or "")
+
+
+HOLDS_THE_LOCK = '''
+import asyncio, sys, threading, time
+from leasehold import Worker, connect
+
+others = 0
+
+def watch():
+    global others
+    while True:
+        others += 1
+        time.sleep(0.01)
+
+async def main():
+    threading.Thread(target=watch, daemon=True).start()
+    async with await connect(sys.argv[1]) as queue:
+        worker = Worker(queue, "holder", lease_secs=3)
+
+        @worker.task("sync")
+        def sync(ctx, input):
+            # Nobody else gets the interpreter's lock until this is over.
+            sys.setswitchinterval(1_000)
+            before, begun = others, time.monotonic()
+            while time.monotonic() - begun < 9.5:
+                pass
+            return f"holder, while {others - before} other threads ran"
+
+        @worker.task("loop")
+        async def loop(ctx, input):
+            time.sleep(9.5)
+            return "holder, while 0 other threads ran"
+
+        await worker.run(drain=True)
+
+asyncio.run(main())
+'''
+
+
+@pytest.mark.parametrize("task_type", ["sync", "loop"])
+async def test_a_claim_outlives_three_leases_of_a_handler_that_blocks(folder: Path, task_type: str) -> None:
+    async with await connect(folder) as queue:
+        task = await queue.submit(task_type)
+        holder = subprocess.Popen([sys.executable, "-c", HOLDS_THE_LOCK, str(folder)])
+        try:
+            while (await queue.get(task.id)).status == "pending":
+                await asyncio.sleep(0.02)
+            # Another worker wants it all the time.
+            other = Worker(queue, "other", lease_secs=3)
+
+            @other.task(task_type)
+            async def take(ctx: Context, input: None) -> str:
+                return "other"
+
+            taking = asyncio.create_task(other.run())
+            done = await queue.wait(task.id, timeout=60)
+            other.stop()
+            counts = await taking
+        finally:
+            await asyncio.to_thread(holder.wait, 60)
+        assert (done.output, done.epoch) == ("holder, while 0 other threads ran", 1)
+        assert (counts.started, counts.recovered) == (0, 0)
+        claimed, completed = done.history[1].at, done.history[2].at
+        assert (completed - claimed).total_seconds() > 9
+
+
+async def test_rust_works_what_python_submits_and_the_other_way_round(store: dict[str, Any]) -> None:
+    said = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "testsecret", "AWS_REGION": "us-east-1"}
+    if "endpoint" in store:
+        said["AWS_ENDPOINT_URL"] = store["endpoint"]
+    at = ["--store", store["store"]]
+
+    def rust(*args: object) -> str:
+        return command_line(*args, *at, env=said | {"PATH": "/usr/bin:/bin"}).stdout
+
+    async with await connect(**store) as queue:
+        ours = [await queue.submit("for-rust", {"number": number, "name": "Ädä"}) for number in range(20)]
+        await asyncio.to_thread(
+            rust, "worker", "--id", "rust", "--exec", "for-rust=cat", "--drain", "--concurrency", "4"
+        )
+        for number, task in enumerate(ours):
+            done = await queue.get(task.id)
+            assert done.output == {"number": number, "name": "Ädä"} and done.history[1].by == "rust"
+
+        theirs = []
+        for number in range(20):
+            text = json.dumps({"number": number, "name": "Ädä"})
+            theirs.append((await asyncio.to_thread(rust, "submit", "-t", "for-python", "-i", text)).strip())
+        worker = Worker(queue, "python", concurrency=4)
+
+        @worker.task("for-python")
+        async def echo(ctx: Context, input: Any) -> Any:
+            return input
+
+        assert (await worker.run(drain=True)).completed == 20
+        for number, id in enumerate(theirs):
+            shown = json.loads(await asyncio.to_thread(rust, "get", id, "--json"))
+            assert shown["output"] == {"number": number, "name": "Ädä"}
+            assert shown["history"][1]["by"] == "python"
+
+
+async def test_worker_options_reach_the_worker(folder: Path) -> None:
+    async with await connect(folder, shard_prefix_len=1) as queue:
+
+        async def worked_by(**options: Any) -> list[tuple[str, str]]:
+            worker = Worker(queue, "w", polling=Polling(min_interval_ms=10, max_interval_ms=50), **options)
+
+            @worker.task("x")
+            async def handler(ctx: Context, input: None) -> None: ...
+
+            running = asyncio.create_task(worker.run())
+            while not (served := worker.served()):
+                assert not running.done(), running.result()
+                await asyncio.sleep(0.01)
+            worker.stop()
+            await running
+            return served
+
+        assert await worked_by() == [("0", "f")]
+        assert await worked_by(shards=["0", "1", "7"]) == [("0", "1"), ("7", "7")]
+        assert await worked_by(shard_range="8-b") == [("8", "b")]
+        assert await worked_by(shard_leasing=ShardLeasing(ttl_secs=10, renew_interval_secs=2)) == [("0", "f")]
+        for options, message in [
+            ({"shards": ["zz"]}, "zz"),
+            ({"shards": ["0"], "shard_range": "0-1"}, "exclude each other"),
+            ({"shards": ["0"], "shard_leasing": True}, "excludes"),
+            ({"concurrency": 0}, "worker.concurrency must be"),
+            ({"lease_secs": 1}, "a lease below 3 s"),
+            ({"polling": Polling(min_interval_ms=0)}, "min_interval_ms must be"),
+        ]:
+            worker = Worker(queue, "w", **options)
+            worker.task("x")(lambda ctx, input: None)
+            with pytest.raises(Invalid, match=message):
+                await worker.run(drain=True)
+        with pytest.raises(Invalid, match="no handlers"):
+            await Worker(queue, "w").run(drain=True)
+
+
+async def test_concurrency_is_a_bound(folder: Path) -> None:
+    async with await connect(folder, durability="os") as queue:
+        worker = Worker(queue, "w", concurrency=3)
+        now = most = 0
+
+        @worker.task("x")
+        async def handler(ctx: Context, input: None) -> None:
+            nonlocal now, most
+            now += 1
+            most = max(most, now)
+            await asyncio.sleep(0.02)
+            now -= 1
+
+        await asyncio.gather(*(queue.submit("x") for _ in range(30)))
+        await worker.run(drain=True)
+        assert most == 3
+
+
+async def test_cancelling_the_run_gives_tasks_back(folder: Path) -> None:
+    async with await connect(folder) as queue:
+        worker = Worker(queue, "w")
+        started = asyncio.Event()
+
+        @worker.task("long")
+        async def long(ctx: Context, input: None) -> None:
+            started.set()
+            await asyncio.sleep(600)
+
+        task = await queue.submit("long")
+        running = asyncio.create_task(worker.run())
+        await started.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        back = await queue.get(task.id)
+        assert (back.status, back.attempt) == ("pending", 0)
+
+
+async def test_progress_is_seen_while_the_handler_runs(folder: Path) -> None:
+    async with await connect(folder) as queue:
+        worker = Worker(queue, "w")
+        seen = asyncio.Event()
+
+        @worker.task("long")
+        async def long(ctx: Context, input: None) -> None:
+            ctx.progress({"done": 7})
+            ctx.extend()
+            await seen.wait()
+
+        task = await queue.submit("long")
+        running = asyncio.create_task(worker.run(drain=True))
+        while (await queue.get(task.id)).progress != {"done": 7}:
+            await asyncio.sleep(0.02)
+        seen.set()
+        assert (await running).completed == 1
+        assert leasehold.__version__
