@@ -104,7 +104,7 @@ pub const ALL: [About; 38] = [
     about(Code(Rule::LeaseTrustedForEver), Shards, STEADY, "P2", "trusts", "a lease is trusted beyond its last confirmed expiry"),
     // Changing the number of shards.
     about(Migration(Careless::NeverAsks), Queue, "wild", "P8", "P8: ", "a client never asks again how many shards there are").from(13),
-    about(Migration(Careless::MovesAtOnce), Queue, "wild", "P8", "P8: ", "a migration does not wait until everyone knows of it").from(108),
+    about(Migration(Careless::MovesAtOnce), Queue, "wild,late=1500,trouble-every=300", "P8", "P8: ", "a migration does not wait until everyone knows of it").from(8),
     about(Migration(Careless::SweepsAtOnce), Queue, "wild", "P8", "P8: it is there twice", "a migration removes what is left at the old place without a grace").from(28),
     // Retention.
     about(Store(B::PurgedUnmarked), Purge, "wild", "P1", "is gone while it was", "a task is purged by a plain delete"),
