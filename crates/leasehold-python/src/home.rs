@@ -10,7 +10,6 @@
 use leasehold_core::{Error, Kind, Result};
 use pyo3::prelude::*;
 use std::future::Future;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
 use std::time::Duration;
 use tokio::runtime::{Builder, Handle, Runtime};
@@ -222,9 +221,15 @@ impl Call {
 #[derive(Clone)]
 struct Still {
     handle: Handle,
-    /// How many wait for the queue; time stands still while it is none.
-    waiting: Arc<AtomicUsize>,
-    nobody_waits: Arc<Mutex<Option<Held>>>,
+    /// Counted and held under one lock: one who begins to wait while the last other one ends must find time moving.
+    waiting: Arc<Mutex<Waiters>>,
+}
+
+/// Who waits for the queue: time stands still while it is nobody.
+#[derive(Default)]
+struct Waiters {
+    count: usize,
+    held: Option<Held>,
 }
 
 /// Time stands still as long as this is there.
@@ -234,8 +239,8 @@ pub(crate) struct Held {
 
 impl Still {
     fn new(handle: Handle) -> Self {
-        let still = Self { handle, waiting: Arc::default(), nobody_waits: Arc::default() };
-        *still.guard() = Some(still.held());
+        let still = Self { handle, waiting: Arc::default() };
+        still.waiters().held = Some(still.held());
         still
     }
 
@@ -251,18 +256,19 @@ impl Still {
 
     /// Someone waits for the queue, until the guard is dropped.
     fn let_go(&self) -> Waiting {
-        if self.waiting.fetch_add(1, Ordering::SeqCst) == 0 {
-            *self.guard() = None;
-        }
+        let mut waiters = self.waiters();
+        waiters.count += 1;
+        waiters.held = None;
+        drop(waiters);
         Waiting { still: self.clone() }
     }
 
     fn forget(&self) {
-        *self.guard() = None;
+        self.waiters().held = None;
     }
 
-    fn guard(&self) -> std::sync::MutexGuard<'_, Option<Held>> {
-        self.nobody_waits.lock().unwrap_or_else(PoisonError::into_inner)
+    fn waiters(&self) -> std::sync::MutexGuard<'_, Waiters> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -273,9 +279,10 @@ struct Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        if self.still.waiting.fetch_sub(1, Ordering::SeqCst) == 1 {
-            let held = self.still.held();
-            *self.still.guard() = Some(held);
+        let mut waiters = self.still.waiters();
+        waiters.count -= 1;
+        if waiters.count == 0 {
+            waiters.held = Some(self.still.held());
         }
     }
 }

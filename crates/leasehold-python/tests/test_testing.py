@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from leasehold import Context, Invalid, Worker, connect, testing
+from leasehold import Context, Invalid, NotYet, Worker, connect, testing
 
 BEGINNING = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
@@ -97,3 +97,16 @@ async def test_only_the_time_of_tests_can_be_moved() -> None:
     async with await connect("data") as queue:
         with pytest.raises(Invalid, match="only the time of a queue for tests"):
             await testing.TestQueue(queue._loop, queue._native, queue._about).advance(1)
+
+
+async def test_time_goes_on_for_one_who_begins_to_wait_while_another_ends() -> None:
+    async with await testing.queue() as queue:
+
+        async def wait_for_nothing() -> None:
+            task = await queue.submit("nobody-runs-this")
+            for _ in range(20):
+                with pytest.raises(NotYet):
+                    await queue.wait(task.id, timeout=60)
+
+        # Each wait ends only if time passes; waits end and begin side by side, hundreds of times.
+        await asyncio.wait_for(asyncio.gather(*(wait_for_nothing() for _ in range(20))), 120)
