@@ -348,12 +348,12 @@ async def main():
             before, begun = others, time.monotonic()
             while time.monotonic() - begun < 9.5:
                 pass
-            return f"holder, while {others - before} other threads ran"
+            return others - before
 
         @worker.task("loop")
         async def loop(ctx, input):
             time.sleep(9.5)
-            return "holder, while 0 other threads ran"
+            return 0
 
         await worker.run(drain=True)
 
@@ -382,7 +382,9 @@ async def test_a_claim_outlives_three_leases_of_a_handler_that_blocks(folder: Pa
             counts = await taking
         finally:
             await asyncio.to_thread(holder.wait, 60)
-        assert (done.output, done.epoch) == ("holder, while 0 other threads ran", 1)
+        assert (done.history[-1].by, done.epoch) == ("holder", 1)
+        # How often another thread had its turn: it may have asked just before. Without the lock it would be hundreds.
+        assert done.output <= 1
         assert (counts.started, counts.recovered) == (0, 0)
         claimed, completed = done.history[1].at, done.history[2].at
         assert (completed - claimed).total_seconds() > 9
