@@ -288,7 +288,7 @@ async def test_a_task_cancelled_from_outside_stops_its_async_handler(folder: Pat
 
 async def test_a_sync_handler_sees_that_it_is_cancelled(folder: Path) -> None:
     async with await connect(folder) as queue:
-        worker = Worker(queue, "worker-1", lease_secs=3)
+        worker = Worker(queue, "worker-1", lease_secs=6)
         started = asyncio.Event()
         loop = asyncio.get_running_loop()
 

@@ -85,19 +85,27 @@ impl Engine {
             |secs| self.host().sleep(Duration::from_secs(secs)),
         );
         let interrupted = select(Box::pin(held.until_stopped()), limit);
-        let why = match select(&mut running, interrupted).await {
-            Either::Left((end, _)) => return self.ended(end, told.await.ok()),
-            Either::Right((Either::Left((stop, _)), _)) => stop,
-            Either::Right((Either::Right(_), _)) => Stop::TimedOut,
-        };
-        let outcome = if is_awaited {
-            held.stop(why);
-            self.stopped_by_itself(&mut running, held).await?;
-            told.await.ok()
-        } else {
-            running.stop();
-            running.await;
-            None
+        let (why, outcome) = match select(&mut running, interrupted).await {
+            Either::Left((end, _)) => match held.stopped() {
+                None => return self.ended(end, told.await.ok()),
+                // It was told to stop, and has heard of it before us.
+                Some(why) => (why, told.await.ok()),
+            },
+            Either::Right((interrupted, _)) => {
+                let why = match interrupted {
+                    Either::Left((why, _)) => why,
+                    Either::Right(_) => Stop::TimedOut,
+                };
+                if is_awaited {
+                    held.stop(why);
+                    self.stopped_by_itself(&mut running, held).await?;
+                    (why, told.await.ok())
+                } else {
+                    running.stop();
+                    running.await;
+                    (why, None)
+                }
+            }
         };
         match (why, outcome) {
             (Stop::Lost | Stop::Settled, _) => None,

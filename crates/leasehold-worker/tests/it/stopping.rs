@@ -120,6 +120,36 @@ async fn a_handler_that_is_waited_for_has_ended_before_anything_is_written() {
     assert_eq!(status(&queue, &id).await, Status::Cancelled);
 }
 
+/// The handler hears of the cancel at the same time as its worker, and may have ended before the worker looks.
+#[tokio::test(flavor = "multi_thread")]
+async fn handlers_that_end_at_once_when_cancelled_are_cancelled_all_the_same() {
+    let queue = queue().await;
+    let (tell, mut started) = mpsc::unbounded_channel();
+    let handler = move |context: leasehold_worker::Context, (): ()| {
+        let tell = tell.clone();
+        async move {
+            tell.send(()).unwrap();
+            context.cancelled().await;
+            Ok::<_, TaskError>("stopped in time")
+        }
+    };
+    let worker = Worker::new(queue.clone(), "w1", None).unwrap();
+    let worker = worker.handle("prompt", handler.clone()).unwrap().handle_awaited("waited", handler).unwrap();
+    let options = WorkerOptions { lease: Duration::from_secs(6), concurrency: 64, ..options() };
+    let mut ids = Vec::new();
+    for task_type in ["prompt", "waited"].repeat(32) {
+        ids.push(submit(&queue, task_type, json!(null)).await);
+    }
+    let running = tokio::spawn(worker.options(options).run(Shutdown::default()));
+    for _ in &ids {
+        started.recv().await.unwrap();
+    }
+    for id in &ids {
+        queue.cancel(id).await.unwrap();
+    }
+    assert_eq!(running.await.unwrap().unwrap().cancelled, 64);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_handler_has_finished_after_being_told_to_stop_counts() {
     let (queue, let_go, shutdown) = (queue().await, Arc::new(Notify::new()), Shutdown::default());
