@@ -107,7 +107,8 @@ pub(crate) enum Command {
         after_help = "Example:\n  leasehold shards --json | jq -r 'select(.state == \"free\") | .shards'"
     )]
     Shards,
-    /// Show the workers that divide the shards among themselves, and until when they are counted on
+    /// Show the workers that divide the shards among themselves or have inboxes: until when they are counted on, and what
+    /// is in the inboxes
     #[command(after_help = "Example:\n  leasehold workers --store s3://my-bucket/tasks")]
     Workers(workers::Workers),
     /// Change leases on shards and on workers' names

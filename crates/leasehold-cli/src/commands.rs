@@ -54,14 +54,10 @@ pub(crate) async fn run(
 
 /// Settings for what is not built yet are refused, not ignored.
 pub(crate) fn refuse_unbuilt(settings: &Settings) -> leasehold_core::Result<()> {
-    let unbuilt = if settings.queue.kind == typed::QueueType::Filesystem {
-        "queue.type filesystem"
-    } else if settings.queue.dispatch == typed::DispatchMode::Direct {
-        "queue.dispatch_mode direct"
-    } else {
-        return Ok(());
-    };
-    Err(Error::invalid(format!("{unbuilt} is not built yet; leave the setting out")))
+    if settings.queue.kind == typed::QueueType::Filesystem {
+        return Err(Error::invalid("queue.type filesystem is not built yet; leave the setting out"));
+    }
+    Ok(())
 }
 
 async fn with_queue(
@@ -106,11 +102,15 @@ async fn with_queue(
 fn flags(global: &Global, command: &Command) -> Flags {
     let flags = Flags::default().with_profile(global.profile.as_deref());
     let flags = flags.with("--store", "queue.store", global.store.as_deref());
+    let direct = |is_direct: bool| is_direct.then_some("direct");
     match command {
         Command::Init(init) => {
             flags.with("--shard-prefix-len", "queue.shard_prefix_len", init.shard_prefix_len)
         }
+        Command::Submit(submit) => flags.with("--direct", "queue.dispatch_mode", direct(submit.direct)),
+        Command::SubmitMany(many) => flags.with("--direct", "queue.dispatch_mode", direct(many.direct)),
         Command::Worker(work) | Command::Up(work) => flags
+            .with("--direct", "queue.dispatch_mode", direct(work.direct))
             .with("--id", "worker.id", work.id.as_deref())
             .with("--concurrency", "worker.concurrency", work.concurrency)
             .with("--shards", "worker.shards", work.shards.as_deref())
@@ -130,6 +130,7 @@ pub(crate) fn config(settings: &typed::Queue, by: &str) -> QueueConfig {
     QueueConfig {
         shard_prefix_len: settings.shard_len.map_or(QueueConfig::AS_FOUND, leasehold_core::ShardLen::digits),
         by: by.into(),
+        direct: settings.direct.clone(),
         ..QueueConfig::default()
     }
 }

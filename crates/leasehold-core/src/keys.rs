@@ -9,11 +9,15 @@
 //! | `tasks/{shard}/{id}.json` | a task, its whole state and history, for life; or the mark of one that has moved to a shard of another length | its producer (*absent*), then whoever moves it on (*unchanged*) | retention; a mark at the end of the migration |
 //! | `ready/{shard}/{bucket}/{9-priority}{id}.{rev}` | nothing: a pointer, due in that minute | producer, retry, recovery | the task moved on |
 //! | `leases/{shard}/{bucket}/{id}.{rev}` | nothing: a pointer, due when the lease runs out | claimer, recovery | the task moved on |
+//! | `inbox/{worker}/{bucket}/{9-priority}{id}.{rev}` | nothing: a pointer for one worker | producer | its task was settled, or went elsewhere; whoever finds the worker dead moves it to the overflow |
+//! | `overflow/{bucket}/{9-priority}{id}.{rev}` | nothing: a pointer from the inbox of a dead worker, for everyone | whoever finds the worker dead | the task moved on |
 //! | `unique/{hash}.json` | an idempotency record | producer (*absent*) | its expiry |
 //! | `index/bell` | that something was made pending (a ring) | everyone who makes a task pending | overwritten |
+//! | `index/bells/{worker}` | that something was put into an inbox (a ring) | producers | overwritten |
 //! | `shard-leases/{first}.json` | the lease on a group of shards | workers | never: released or taken over |
 //! | `duty-leases/{duty}.json` | the lease on a duty that one worker does for all | workers | never: released or taken over |
-//! | `workers/{id}.lease.json` | the lease on a worker's name | the worker | a week after it ran out |
+//! | `workers/{id}.lease.json` | the lease on the name of a worker that divides the shards with others | the worker | a week after it ran out |
+//! | `workers/{id}.inbox.json` | the lease on a worker's inbox, and so on its name | the worker | a week after it ran out |
 //! | `probe/{name}/…` | throw-away objects | `leasehold doctor`, the first connection | at the end of the probe |
 //!
 //! No key is a path prefix of another: folders cannot hold both, and some S3-compatibles refuse it.
@@ -80,6 +84,12 @@ pub const UNIQUE: &str = "unique/";
 /// Changes when something was made pending.
 pub const BELL: &str = "index/bell";
 
+/// Changes when something was put into the inbox of this worker.
+#[must_use]
+pub fn inbox_bell(worker: &WorkerId) -> String {
+    format!("index/bells/{worker}")
+}
+
 /// What the keys of all leases on shards begin with.
 pub const SHARD_LEASES: &str = "shard-leases/";
 
@@ -91,6 +101,28 @@ pub fn shard_lease(group: &ShardRange) -> String {
 
 /// The lease on looking for lost claims, among workers that do not divide the shards.
 pub const RECOVERY_LEASE: &str = "duty-leases/recover.json";
+
+/// The lease on looking for inboxes of dead workers.
+pub const RESCUE_LEASE: &str = "duty-leases/rescue.json";
+
+/// What the keys of all inboxes begin with.
+pub const INBOXES: &str = "inbox/";
+
+/// What the keys of an inbox begin with.
+#[must_use]
+pub fn inbox(worker: &WorkerId) -> String {
+    format!("{INBOXES}{worker}/")
+}
+
+/// The worker whose inbox begins so.
+#[must_use]
+pub fn parse_inbox(prefix: &str) -> Option<WorkerId> {
+    let name = prefix.strip_prefix(INBOXES)?.strip_suffix('/')?;
+    WorkerId::checked("worker id", name).ok()
+}
+
+/// What the keys of all pointers from the inboxes of dead workers begin with.
+pub const OVERFLOW: &str = "overflow/";
 
 /// What the keys of all workers' own objects begin with.
 pub const WORKERS: &str = "workers/";
@@ -110,7 +142,25 @@ pub fn parse_worker_lease(key: &str) -> Option<WorkerId> {
     WorkerId::checked("worker id", name).ok()
 }
 
-/// Which index an entry belongs to.
+/// The lease on a worker's inbox.
+#[must_use]
+pub fn inbox_lease(worker: &WorkerId) -> String {
+    format!("{WORKERS}{worker}{INBOX_LEASE}")
+}
+
+const INBOX_LEASE: &str = ".inbox.json";
+
+/// The worker whose inbox a key is the lease on.
+#[must_use]
+pub fn parse_inbox_lease(key: &str) -> Option<WorkerId> {
+    let name = key.strip_prefix(WORKERS)?.strip_suffix(INBOX_LEASE)?;
+    WorkerId::checked("worker id", name).ok()
+}
+
+/// What the keys of all entries begin with.
+pub const ENTRIES: [&str; 4] = ["ready/", "leases/", INBOXES, OVERFLOW];
+
+/// An index that is divided into shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Index {
     /// Tasks that wait for a worker.
@@ -136,17 +186,50 @@ impl Index {
     }
 }
 
+/// Where an entry lies.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Where {
+    /// Among the tasks of a shard that wait for any worker.
+    Ready(Shard),
+    /// Among the tasks of a shard that a worker holds.
+    Lease(Shard),
+    /// In the inbox of one worker.
+    Inbox(WorkerId),
+    /// Among what was found in the inboxes of dead workers: for everyone.
+    Overflow,
+}
+
+impl Where {
+    /// What the keys of entries begin with there.
+    #[must_use]
+    pub fn prefix(&self) -> String {
+        match self {
+            Where::Ready(shard) => Index::Ready.prefix(shard),
+            Where::Lease(shard) => Index::Lease.prefix(shard),
+            Where::Inbox(worker) => inbox(worker),
+            Where::Overflow => OVERFLOW.to_owned(),
+        }
+    }
+
+    /// The shard, if what lies there is divided into shards.
+    #[must_use]
+    pub fn shard(&self) -> Option<&Shard> {
+        match self {
+            Where::Ready(shard) | Where::Lease(shard) => Some(shard),
+            Where::Inbox(_) | Where::Overflow => None,
+        }
+    }
+}
+
 /// An index entry: an empty object whose key says all. It is a hint (promise P9) to look at a task in a certain
 /// minute; because it carries the revision, removing it late can never hit a newer one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Entry {
-    /// Which index it belongs to.
-    pub index: Index,
-    /// The task's shard.
-    pub shard: Shard,
+    /// Where it lies.
+    pub place: Where,
     /// The minute in which to look.
     pub bucket: Minute,
-    /// The task's priority, which sorts ready entries inside their minute.
+    /// The task's priority, which sorts entries of waiting tasks inside their minute.
     pub priority: Priority,
     /// The task.
     pub id: TaskId,
@@ -161,24 +244,44 @@ impl Entry {
         self.to_string()
     }
 
+    /// The same entry somewhere else.
+    #[must_use]
+    pub fn moved(&self, place: Where) -> Self {
+        Self { place, ..self.clone() }
+    }
+
+    /// The shard in which it lies, if it lies in one.
+    #[must_use]
+    pub fn shard(&self) -> Option<&Shard> {
+        self.place.shard()
+    }
+
+    /// Whether the length of its shard's name is this one.
+    #[must_use]
+    pub fn has_shard_of(&self, len: ShardLen) -> bool {
+        self.shard().is_some_and(|shard| shard.len() == len)
+    }
+
     /// Reads a key; nothing if it is not that of an entry.
     #[must_use]
     pub fn parse(key: &str) -> Option<Self> {
-        let (index, rest) = match key.strip_prefix("ready/") {
-            Some(rest) => (Index::Ready, rest),
-            None => (Index::Lease, key.strip_prefix("leases/")?),
-        };
-        let (shard, rest) = rest.split_once('/')?;
+        let (root, rest) = key.split_once('/')?;
+        let (part, rest) = if root == "overflow" { ("", rest) } else { rest.split_once('/')? };
         let (bucket, name) = rest.split_once('/')?;
         let (name, rev) = name.split_once('.')?;
-        let (priority, id) = match index {
-            Index::Ready => (Priority::from_inverted(name.get(..1)?)?, name.get(1..)?),
-            Index::Lease => (Priority::default(), name),
+        let (priority, id) = match root {
+            "leases" => (Priority::default(), name),
+            _ => (Priority::from_inverted(name.get(..1)?)?, name.get(1..)?),
         };
         let id: TaskId = id.parse().ok()?;
-        let shard = Shard::of(&id, shard)?;
-        let entry =
-            Self { index, shard, bucket: Minute::parse(bucket)?, priority, id, rev: rev.parse().ok()? };
+        let place = match root {
+            "ready" => Where::Ready(Shard::of(&id, part)?),
+            "leases" => Where::Lease(Shard::of(&id, part)?),
+            "inbox" => Where::Inbox(WorkerId::checked("worker id", part).ok()?),
+            "overflow" => Where::Overflow,
+            _ => return None,
+        };
+        let entry = Self { place, bucket: Minute::parse(bucket)?, priority, id, rev: rev.parse().ok()? };
         // Only the one form in which entries are written: whoever covers an entry must get the very same key.
         (entry.key() == key).then_some(entry)
     }
@@ -186,11 +289,11 @@ impl Entry {
 
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Entry { index, shard, bucket, priority, id, rev } = self;
-        write!(f, "{}{shard}/{bucket}/", index.root())?;
-        match index {
-            Index::Ready => write!(f, "{}{id}.{rev:010}", priority.inverted()),
-            Index::Lease => write!(f, "{id}.{rev:010}"),
+        let Entry { place, bucket, priority, id, rev } = self;
+        write!(f, "{}{bucket}/", place.prefix())?;
+        match place {
+            Where::Lease(_) => write!(f, "{id}.{rev:010}"),
+            _ => write!(f, "{}{id}.{rev:010}", priority.inverted()),
         }
     }
 }
@@ -264,21 +367,32 @@ mod tests {
         }
     }
 
-    fn entry(index: Index, minute: i64, priority: u8, bits: u128, rev: u64) -> Entry {
+    /// Four places, by number.
+    fn entry(place: u8, minute: i64, priority: u8, bits: u128, rev: u64) -> Entry {
         let id = TaskId::from_random(bits);
-        let priority =
-            if index == Index::Ready { Priority::new(priority).unwrap() } else { Priority::default() };
-        let shard = crate::shard::ShardLen::DEFAULT.shard_of(&id);
+        let shard = ShardLen::DEFAULT.shard_of(&id);
+        let place = match place {
+            0 => Where::Ready(shard),
+            1 => Where::Lease(shard),
+            2 => Where::Inbox(WorkerId::checked("worker id", "host-1.x").unwrap()),
+            _ => Where::Overflow,
+        };
+        let is_lease = matches!(place, Where::Lease(_));
+        let priority = if is_lease { Priority::default() } else { Priority::new(priority).unwrap() };
         let bucket = Minute::of(crate::StoreTime::from_millis(minute * 60_000));
-        Entry { index, shard, bucket, priority, id, rev }
+        Entry { place, bucket, priority, id, rev }
     }
 
     #[test]
     fn entries_look_as_documented() {
-        let ready = entry(Index::Ready, 29_912_000, 9, 1, 7).key();
+        let ready = entry(0, 29_912_000, 9, 1, 7).key();
         assert_eq!(ready, "ready/0/20261115-0520/000000000-0000-4000-8000-000000000001.0000000007");
-        let lease = entry(Index::Lease, 29_912_000, 9, 1, 7).key();
+        let lease = entry(1, 29_912_000, 9, 1, 7).key();
         assert_eq!(lease, "leases/0/20261115-0520/00000000-0000-4000-8000-000000000001.0000000007");
+        let inbox = entry(2, 29_912_000, 5, 1, 1).key();
+        assert_eq!(inbox, "inbox/host-1.x/20261115-0520/400000000-0000-4000-8000-000000000001.0000000001");
+        let overflow = entry(3, 29_912_000, 5, 1, 1).key();
+        assert_eq!(overflow, "overflow/20261115-0520/400000000-0000-4000-8000-000000000001.0000000001");
         for wrong in [
             "",
             "ready/",
@@ -295,10 +409,9 @@ mod tests {
     proptest! {
         #[test]
         fn an_entrys_key_gives_it_back(
-            lease: bool, minute in 0i64..100_000_000, priority in 0u8..10, bits: u128, rev in 0u64..9_999_999_999,
+            place in 0u8..4, minute in 0i64..100_000_000, priority in 0u8..10, bits: u128, rev in 0u64..9_999_999_999,
         ) {
-            let index = if lease { Index::Lease } else { Index::Ready };
-            let entry = entry(index, minute, priority, bits, rev);
+            let entry = entry(place, minute, priority, bits, rev);
             check_key(&entry.key()).unwrap();
             prop_assert_eq!(Entry::parse(&entry.key()), Some(entry));
         }
@@ -307,7 +420,7 @@ mod tests {
         fn entries_sort_by_minute_then_priority(
             a in (0i64..100_000_000, 0u8..10), b in (0i64..100_000_000, 0u8..10), bits: u128,
         ) {
-            let key = |(minute, priority)| entry(Index::Ready, minute, priority, bits, 1).key();
+            let key = |(minute, priority)| entry(0, minute, priority, bits, 1).key();
             let order = (a.0, 9 - a.1).cmp(&(b.0, 9 - b.1));
             prop_assert_eq!(key(a).cmp(&key(b)), order);
         }

@@ -37,7 +37,7 @@ pub mod time;
 
 pub use error::{Error, Kind, Matter, Result};
 pub use ids::{HexName, LeaseId, Name, TaskId, TaskType, WorkerId, WriteId};
-pub use keys::{Entry, Index};
+pub use keys::{Entry, Index, Where};
 pub use lease::{Holder, Lease};
 pub use new_task::NewTask;
 pub use retry::RetryPolicy;

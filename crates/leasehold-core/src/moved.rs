@@ -124,7 +124,7 @@ mod tests {
             assert_eq!(mark.task.rev, task.rev + 1);
             assert_eq!(mark.task.history, task.history, "a move is no change of state");
             let entry = mark.task.entry().unwrap();
-            assert_eq!((entry.shard.as_str(), entry.rev), ("00", task.rev + 1));
+            assert_eq!((entry.shard().unwrap().as_str(), entry.rev), ("00", task.rev + 1));
             let record = record::write(&mark.task);
             assert_eq!(read(&mark.key(), &record).unwrap(), Stored::Task(mark.task));
         }

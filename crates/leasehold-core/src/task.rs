@@ -23,7 +23,7 @@ use std::fmt;
 
 use crate::error::{Error, Result};
 use crate::ids::{LeaseId, TaskId, TaskType, WorkerId, WriteId};
-use crate::keys::{Entry, Index};
+use crate::keys::{Entry, Where};
 use crate::limits::{HISTORY_FIRST, HISTORY_MAX};
 use crate::retry::RetryPolicy;
 use crate::shard::{Shard, ShardLen};
@@ -253,16 +253,16 @@ impl Task {
     /// A task that is not final always has one; a final task has none.
     #[must_use]
     pub fn entry(&self) -> Option<Entry> {
-        let (index, due, priority) = match &self.state {
+        let shard = self.shard.clone();
+        let (place, due, priority) = match &self.state {
             State::Pending { available_at } => {
                 let due = self.expires_at.map_or(*available_at, |expiry| expiry.min(*available_at));
-                (Index::Ready, due, self.priority)
+                (Where::Ready(shard), due, self.priority)
             }
-            State::Running(claim) => (Index::Lease, claim.expires_at, Priority::default()),
+            State::Running(claim) => (Where::Lease(shard), claim.expires_at, Priority::default()),
             _ => return None,
         };
-        let (shard, id, rev) = (self.shard.clone(), self.id, self.rev);
-        Some(Entry { index, shard, bucket: Minute::of(due), priority, id, rev })
+        Some(Entry { place, bucket: Minute::of(due), priority, id: self.id, rev: self.rev })
     }
 
     /// Whether this is no task but the mark that a submit was given up and can never succeed any more.

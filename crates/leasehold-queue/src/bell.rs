@@ -13,14 +13,19 @@
 //! this one has overwritten landed before, and whatever was not rung for was written within [`RING_EVERY`] of one of
 //! them. So a second look, when even the earliest that *now* can be is [`RING_EVERY`] later, sees it all.
 //!
+//! Each inbox has a bell of its own, so that a task for one worker does not make all of them look. Whoever puts something
+//! into the overflow says so in its ring: only then is it looked at before its time.
+//!
 //! A ring may be lost, like every hint (promise P9): a worker looks from time to time without being rung.
 
 use bytes::Bytes;
-use leasehold_core::{Result, StoreTime, keys};
+use leasehold_core::{Result, StoreTime, WorkerId, WriteId, keys};
 use leasehold_store::host::Instant;
 use leasehold_store::mutant::{Rule, breaks};
 use leasehold_store::{Get, Purpose, Version};
-use std::sync::{Mutex, PoisonError};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::connect::Queue;
@@ -31,38 +36,75 @@ pub const RING_EVERY: Duration = Duration::from_secs(1);
 /// When to look again: [`RING_EVERY`], as a slow local clock counts it.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(1_010);
 
-/// When this process rang last.
+/// When this process rang which bell last: those of the last second.
 #[derive(Debug, Default)]
 pub(crate) struct Ringer {
-    rang_at: Mutex<Option<Instant>>,
+    rang_at: Mutex<BTreeMap<String, Instant>>,
 }
 
 impl Ringer {
     /// Whether to ring now; if so, it counts as done.
-    fn begin(&self, now: Instant) -> bool {
-        let mut rang_at = self.rang_at.lock().unwrap_or_else(PoisonError::into_inner);
-        if rang_at.is_some_and(|rang_at| now.since(rang_at) < RING_EVERY) {
+    fn begin(&self, bell: &str, now: Instant) -> bool {
+        let mut rang_at = self.lock();
+        rang_at.retain(|_, rang_at| now.since(*rang_at) < RING_EVERY);
+        if rang_at.contains_key(bell) {
             return false;
         }
-        *rang_at = Some(now);
+        rang_at.insert(bell.to_owned(), now);
         true
     }
 
     /// The ring has failed: the next one is not to be held back by it.
-    fn failed(&self) {
-        *self.rang_at.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    fn failed(&self, bell: &str) {
+        self.lock().remove(bell);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Instant>> {
+        self.rang_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The bell as a worker knows it.
-#[derive(Debug, Default)]
+/// What stands at a bell.
+#[derive(Debug, Serialize, Deserialize)]
+struct Ring {
+    write_id: WriteId,
+    /// There is something in the overflow.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    overflow: bool,
+}
+
+/// A bell as a worker knows it: that of the queue, or that of an inbox.
+#[derive(Debug)]
 pub struct Bell {
+    key: String,
     known: Option<Version>,
     /// When it was last found changed, at the latest.
     rang_by: Option<StoreTime>,
+    is_for_overflow: bool,
+}
+
+impl Default for Bell {
+    fn default() -> Self {
+        Self::at(keys::BELL.to_owned())
+    }
 }
 
 impl Bell {
+    /// The bell of an inbox.
+    #[must_use]
+    pub fn of_inbox(worker: &WorkerId) -> Self {
+        Self::at(keys::inbox_bell(worker))
+    }
+
+    fn at(key: String) -> Self {
+        Self { key, known: None, rang_by: None, is_for_overflow: false }
+    }
+
+    /// Whether a ring has said that there is something in the overflow; not again until another one says so.
+    pub fn rang_for_overflow(&mut self) -> bool {
+        std::mem::take(&mut self.is_for_overflow)
+    }
+
     /// From this moment on, by the earliest that *now* can be, one more look sees everything that the last ring stood for;
     /// nothing if that look was made.
     #[must_use]
@@ -80,21 +122,41 @@ impl Queue {
     /// Tells everyone that something was made pending, and can be found.
     pub(crate) async fn ring(&self, purpose: Purpose) {
         self.news.send_modify(|rung| *rung += 1);
-        if !self.ringer.begin(self.client.host().instant()) {
-            return;
+        if self.ringer.begin(keys::BELL, self.client.host().instant()) {
+            self.put_ring(purpose, keys::BELL, false).await;
         }
-        let body = format!("{{\"write_id\":\"{}\"}}", self.client.write_id());
-        if let Err(error) = self.client.put_hint(purpose, keys::BELL, Bytes::from(body)).await {
+    }
+
+    /// Tells one worker that something was put into its inbox.
+    pub(crate) async fn ring_inbox(&self, purpose: Purpose, worker: &WorkerId) {
+        self.news.send_modify(|rung| *rung += 1);
+        let bell = keys::inbox_bell(worker);
+        if self.ringer.begin(&bell, self.client.host().instant()) {
+            self.put_ring(purpose, &bell, false).await;
+        }
+    }
+
+    /// Tells everyone that something was put into the overflow. No earlier ring stands for this one.
+    pub(crate) async fn ring_for_overflow(&self) {
+        self.news.send_modify(|rung| *rung += 1);
+        self.put_ring(Purpose::Sweep, keys::BELL, true).await;
+    }
+
+    async fn put_ring(&self, purpose: Purpose, bell: &str, overflow: bool) {
+        let ring = Ring { write_id: self.client.write_id(), overflow };
+        let body = serde_json::to_vec(&ring).expect("text and a truth value");
+        if let Err(error) = self.client.put_hint(purpose, bell, Bytes::from(body)).await {
             tracing::debug!("the bell was not rung: {error}");
-            self.ringer.failed();
+            self.ringer.failed(bell);
         }
     }
 
     /// Whether the bell has changed since it was last asked for: 1 get.
     pub async fn has_rung(&self, bell: &mut Bell) -> Result<bool> {
-        let found = self.client.get_unless(Purpose::Discover, keys::BELL, bell.known.as_ref()).await?;
+        let found = self.client.get_unless(Purpose::Discover, &bell.key, bell.known.as_ref()).await?;
         let Get::Found(object) = found else { return Ok(false) };
         bell.known = Some(object.version);
+        bell.is_for_overflow |= serde_json::from_slice(&object.body).is_ok_and(|ring: Ring| ring.overflow);
         bell.rang_by = Some(self.now()?.latest_known());
         Ok(true)
     }

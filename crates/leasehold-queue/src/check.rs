@@ -4,7 +4,7 @@
 //! such as a backup that was restored in part.
 
 use futures::TryStreamExt;
-use leasehold_core::{Entry, Index, Kind, Result, TaskId, keys};
+use leasehold_core::{Entry, Kind, Result, TaskId, keys};
 use leasehold_store::Purpose;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::connect::Queue;
 use crate::discover::Found;
 use crate::layout::Intent;
-use crate::sweep::Swept;
+use crate::sweep::{Swept, is_pointer_to};
 use crate::tasks::Loaded;
 
 /// What was found.
@@ -49,6 +49,8 @@ impl Queue {
         while let Some(key) = keys.try_next().await? {
             let Some(loaded) = self.checked_task(&key, &mut checked).await? else { continue };
             let Some(entry) = loaded.task.entry() else { continue };
+            let met = by_task.get(&entry.id).into_iter().flatten();
+            called_for.extend(met.filter(|met| is_pointer_to(met, &loaded.task)).map(|met| (*met).clone()));
             called_for.insert(entry.clone());
             if !is_led_to(&loaded, &entry, &by_task) {
                 suspects.push((key, loaded, entry));
@@ -95,15 +97,15 @@ impl Queue {
         if self.client.get(Purpose::Admin, &entry.key()).await?.is_some() {
             return Ok(false);
         }
-        let key = keys::task(&entry.shard, &entry.id);
+        let key = keys::task(&loaded.task.shard, &entry.id);
         let now = self.load_at(Purpose::Admin, &entry.id, key).await?;
         Ok(now.is_some_and(|now| now.version == loaded.version))
     }
 
     async fn all_entries(&self, checked: &mut Checked) -> Result<Vec<Found>> {
         let mut all = Vec::new();
-        for index in [Index::Ready, Index::Lease] {
-            let mut entries = std::pin::pin!(self.entries(index.root().into()));
+        for root in keys::ENTRIES {
+            let mut entries = std::pin::pin!(self.entries(root.to_owned()));
             while let Some(listed) = entries.try_next().await? {
                 match Entry::parse(&listed.key) {
                     Some(entry) => all.push(Found { entry, written_at: listed.modified }),
@@ -131,9 +133,10 @@ impl Queue {
 }
 
 /// Whether a task that calls for one entry is found by another: workers follow none that is ahead of its task, see none
-/// before its minute, and some of them look at its shard only.
+/// before its minute, and some of them look at its shard only. What lies in an inbox or in the overflow is seen by someone.
 pub(crate) fn covers(met: &Entry, called_for: &Entry) -> bool {
-    met.shard == called_for.shard && met.rev <= called_for.rev && met.bucket <= called_for.bucket
+    let is_seen = met.shard().is_none() || met.shard() == called_for.shard();
+    is_seen && met.rev <= called_for.rev && met.bucket <= called_for.bucket
 }
 
 type ByTask<'a> = BTreeMap<TaskId, Vec<&'a Entry>>;
@@ -150,7 +153,7 @@ fn by_task(entries: &[Found]) -> ByTask<'_> {
 /// by its mark.
 fn is_led_to(loaded: &Loaded, called_for: &Entry, by_task: &ByTask) -> bool {
     let leads = |met: &Entry| {
-        let in_place = Entry { shard: called_for.shard.clone(), ..met.clone() };
+        let in_place = met.moved(called_for.place.clone());
         covers(if loaded.is_in_mark() { &in_place } else { met }, called_for)
     };
     by_task.get(&called_for.id).is_some_and(|met| met.iter().any(|met| leads(met)))

@@ -1,11 +1,11 @@
 //! Making a task ours.
 //!
 //! Requests: 1 get (the task), 1 put (the claim), 1 put (the lease entry), 1 delete (the ready entry). Whoever holds the
-//! lease on the shard leaves the ready entry where it is until the task is settled, and saves the last two: should it be
-//! lost, the next holder of the shard finds the task by that entry.
+//! lease on the shard, or on the inbox, leaves the entry where it is until the task is settled, and saves the last two:
+//! should it be lost, the next holder, or whoever empties the inbox, finds the task by that entry.
 
 use leasehold_core::{
-    Entry, Error, Event, LeaseId, Rejected, Result, State, Status, StoreTime, Task, TaskType, WorkerId,
+    Entry, Error, Event, LeaseId, Rejected, Result, State, Status, StoreTime, Task, TaskType, Where, WorkerId,
 };
 use leasehold_store::Purpose;
 use leasehold_store::mutant::{Rule, breaks};
@@ -95,8 +95,9 @@ impl Queue {
         self.claim_and(found, worker, lease, handles, Follow::Change).await
     }
 
-    /// The same for whoever holds the lease on the task's shard: the ready entry stays until the task is settled.
-    pub async fn claim_in_own_shard(
+    /// The same for whoever holds the lease on the task's shard, or on the inbox in which the entry lies: the entry stays
+    /// until the task is settled.
+    pub async fn claim_as_owner(
         &self,
         found: &Found,
         worker: &WorkerId,
@@ -130,7 +131,14 @@ impl Queue {
         }
         match &loaded.task.state {
             State::Pending { .. } if handles(&loaded.task.task_type) => {}
-            State::Pending { .. } => return Ok(Met::Foreign(loaded.task.task_type)),
+            State::Pending { .. } => {
+                if let Where::Inbox(_) = entry.place {
+                    // Nobody else looks there.
+                    self.cover_then_remove(loaded.task.entry().as_ref(), entry).await?;
+                    self.ring(Purpose::Claim).await;
+                }
+                return Ok(Met::Foreign(loaded.task.task_type));
+            }
             State::Running(claim) if handles(&loaded.task.task_type) => {
                 return Ok(Met::Held(claim.expires_at));
             }
@@ -139,6 +147,11 @@ impl Queue {
         let lease_id = self.random_name();
         let event = Event::Claim { worker: worker.clone(), lease_id: lease_id.clone(), lease };
         let stays = matches!(follow, Follow::Nothing);
+        let follow = match follow {
+            // What is there is not what the record calls for.
+            Follow::Change if entry.shard().is_none() => Follow::Removing(vec![entry.clone()]),
+            follow => follow,
+        };
         let moved = self.change_and(Purpose::Claim, &loaded, &event, worker.as_str(), follow).await?;
         let claimed = match moved {
             Moved::Done(loaded) => {

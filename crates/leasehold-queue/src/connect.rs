@@ -16,6 +16,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::bell::Ringer;
+use crate::inbox::{DirectDispatch, Inboxes};
 use crate::layout::{Layout, Left, Migrating};
 use crate::place::Place;
 
@@ -35,6 +36,8 @@ pub struct Queue {
     pub(crate) news: Arc<watch::Sender<u64>>,
     /// The same for everyone else.
     pub(crate) ringer: Arc<Ringer>,
+    /// Whose inboxes new tasks go to, if they are dispatched directly.
+    pub(crate) inboxes: Arc<Inboxes>,
 }
 
 /// What all clients of a queue agree on: `queue.json`.
@@ -69,6 +72,8 @@ pub struct QueueConfig {
     pub shard_prefix_len: u8,
     /// Who acts, for the history of tasks.
     pub by: String,
+    /// Puts new tasks into the inboxes of live workers; none means that any worker takes them.
+    pub direct: Option<DirectDispatch>,
     /// How long an entry ahead of its task is left alone. Longer than any store accepts a signed request, so that
     /// whoever wrote it has surely written its task by then, or never will.
     pub ahead_grace: Duration,
@@ -93,6 +98,7 @@ impl Default for QueueConfig {
         Self {
             shard_prefix_len: Self::AS_FOUND,
             by: "client".into(),
+            direct: None,
             ahead_grace: Duration::from_mins(30),
             stale_grace: Duration::from_mins(1),
             submit_wait: Duration::from_mins(15),
@@ -169,6 +175,8 @@ impl Queue {
         };
         agree(&agreement, wanted)?;
         let agreement = Arc::new(agreement);
+        // Chance is not asked where it decides nothing.
+        let first = config.direct.as_ref().map_or(0, |_| client.host().random());
         Ok(Self {
             client,
             layout: Arc::new(Layout::new(agreement.clone(), version, asked)),
@@ -176,6 +184,7 @@ impl Queue {
             config: Arc::new(config),
             news: Arc::new(watch::Sender::new(0)),
             ringer: Arc::default(),
+            inboxes: Arc::new(Inboxes::new(first)),
         })
     }
 

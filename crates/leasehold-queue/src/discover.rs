@@ -6,7 +6,7 @@
 //! Requests: one list for each thousand entries that are due in a stretch of neighbouring shards, at least one, and one
 //! for each shard that has more than a page of entries in the future.
 
-use leasehold_core::{Entry, Index, Minute, Now, Result, Shard, ShardRange, StoreTime};
+use leasehold_core::{Entry, Index, Minute, Now, Result, Shard, ShardRange, StoreTime, Where, keys};
 use leasehold_store::{List, Page, Purpose};
 use std::collections::BTreeSet;
 
@@ -58,8 +58,20 @@ impl Stretch {
         Self { list: List::all(index.root()).after(before), last: Some(range.last.clone()) }
     }
 
+    /// The entries of all inboxes.
+    #[must_use]
+    pub fn inboxes() -> Self {
+        Self { list: List::all(keys::INBOXES), last: None }
+    }
+
+    /// The entries of an inbox, or of the overflow.
+    #[must_use]
+    pub fn at(place: &Where) -> Self {
+        Self { list: List::all(place.prefix()), last: None }
+    }
+
     fn is_past(&self, entry: &Entry) -> bool {
-        self.last.as_ref().is_some_and(|last| entry.shard > *last)
+        self.last.as_ref().is_some_and(|last| entry.shard() > Some(last))
     }
 }
 
@@ -78,8 +90,12 @@ impl Queue {
         let list = match final_entry {
             Some(entry) if stretch.is_past(&entry) => return Ok((look, None)),
             Some(entry) if !now.is_due(entry.bucket.start()) => {
+                // Without shards there is nothing behind the future.
+                if entry.shard().is_none() {
+                    return Ok((look, None));
+                }
                 // A tilde sorts behind every minute.
-                let end = format!("{}~", entry.index.prefix(&entry.shard));
+                let end = format!("{}~", entry.place.prefix());
                 List { cursor: None, after: Some(end), ..stretch.list }
             }
             _ => stretch.list.at(cursor),

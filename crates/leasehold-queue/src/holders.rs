@@ -4,9 +4,9 @@
 //! stay for a week.
 
 use futures::{Stream, StreamExt, TryStreamExt, stream};
-use leasehold_core::{Kind, Lease, Result, ShardRange, WorkerId, keys};
+use leasehold_core::{Entry, Kind, Lease, Result, ShardRange, Where, WorkerId, keys};
 use leasehold_store::{List, Purpose};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::connect::Queue;
 use crate::inspect::READS_AT_ONCE;
@@ -55,6 +55,31 @@ impl SeenLease {
     }
 }
 
+/// What a worker has its name for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum NameFor {
+    /// It divides the shards with others, who count it by its name.
+    Shards,
+    /// It has an inbox.
+    Inbox,
+}
+
+impl NameFor {
+    /// The word for it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            NameFor::Shards => "shards",
+            NameFor::Inbox => "inbox",
+        }
+    }
+
+    fn parse(key: &str) -> Option<(WorkerId, Self)> {
+        let shards = || Some((keys::parse_worker_lease(key)?, Self::Shards));
+        keys::parse_inbox_lease(key).map(|worker| (worker, Self::Inbox)).or_else(shards)
+    }
+}
+
 impl Queue {
     /// Who holds which shards: all groups in which they are leased, in order.
     pub async fn shard_leases(&self) -> Result<Vec<(ShardRange, SeenLease)>> {
@@ -70,17 +95,28 @@ impl Queue {
         stream::iter(reads).buffered(READS_AT_ONCE).try_collect().await
     }
 
-    /// The names of workers that divide the shards among themselves, in order, as they are read.
-    pub fn worker_leases(&self) -> impl Stream<Item = Result<(WorkerId, SeenLease)>> + Send + '_ {
+    /// The names of workers that divide the shards among themselves, or have an inbox, in order, as they are read.
+    pub fn worker_leases(&self) -> impl Stream<Item = Result<(WorkerId, NameFor, SeenLease)>> + Send + '_ {
         let names = self.lease_keys(keys::WORKERS).try_filter_map(|key| async move {
-            let worker = keys::parse_worker_lease(&key);
-            Ok(worker.map(|worker| (worker, key)))
+            let name = NameFor::parse(&key);
+            Ok(name.map(|name| (name, key)))
         });
-        let reads = names.map_ok(move |(worker, key)| async move {
+        let reads = names.map_ok(move |((worker, name_for), key)| async move {
             let seen = self.see_lease(&key).await?;
-            Ok(seen.map(|seen| (worker, seen)))
+            Ok(seen.map(|seen| (worker, name_for, seen)))
         });
         reads.try_buffered(READS_AT_ONCE).try_filter_map(|seen| async move { Ok(seen) })
+    }
+
+    /// How many pointers are in the inboxes, also in those of workers that are gone.
+    pub async fn inbox_sizes(&self) -> Result<BTreeMap<WorkerId, u64>> {
+        let (mut sizes, mut keys) = (BTreeMap::new(), std::pin::pin!(self.lease_keys(keys::INBOXES)));
+        while let Some(key) = keys.try_next().await? {
+            if let Some(Where::Inbox(worker)) = Entry::parse(&key).map(|entry| entry.place) {
+                *sizes.entry(worker).or_default() += 1;
+            }
+        }
+        Ok(sizes)
     }
 
     async fn see_lease(&self, key: &str) -> Result<Option<SeenLease>> {

@@ -2,7 +2,9 @@
 
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 use leasehold_core::task::Change;
-use leasehold_core::{Entry, Error, Index, Kind, Matter, Minute, Result, Shard, Status, Task, TaskId, keys};
+use leasehold_core::{
+    Entry, Error, Kind, Matter, Minute, Result, Shard, ShardLen, Status, Task, TaskId, Where, keys,
+};
 use leasehold_store::{Get, List, Purpose};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -161,11 +163,11 @@ impl Queue {
     /// Counts what waits and what runs.
     pub async fn stats(&self) -> Result<Stats> {
         let mut stats = Stats::default();
-        for index in [Index::Ready, Index::Lease] {
-            let mut entries = std::pin::pin!(self.entries(index.root().into()));
+        for root in keys::ENTRIES {
+            let mut entries = std::pin::pin!(self.entries(root.to_owned()));
             while let Some(listed) = entries.try_next().await? {
                 if let Some(entry) = Entry::parse(&listed.key) {
-                    stats.count(&entry, self.now()?);
+                    stats.count(&entry, self.shard_len(), self.now()?);
                 }
             }
         }
@@ -180,21 +182,22 @@ impl Queue {
 }
 
 impl Stats {
-    fn count(&mut self, entry: &Entry, now: leasehold_core::Now) {
-        let shard = self.shards.entry(entry.shard.to_string()).or_default();
+    fn count(&mut self, entry: &Entry, len: ShardLen, now: leasehold_core::Now) {
+        let shard = len.shard_of(&entry.id).to_string();
+        let shard = self.shards.entry(shard).or_default();
         let is_due = now.is_due(entry.bucket.start());
-        match entry.index {
-            Index::Lease => {
+        match entry.place {
+            Where::Lease(_) => {
                 shard[2] += 1;
                 self.running += 1;
             }
-            Index::Ready if is_due => {
+            _ if is_due => {
                 shard[0] += 1;
                 self.due += 1;
                 let waited = now.earliest.since(Minute::start(entry.bucket)).as_secs();
                 self.oldest_due_secs = self.oldest_due_secs.max(Some(waited));
             }
-            Index::Ready => {
+            _ => {
                 shard[1] += 1;
                 self.scheduled += 1;
             }

@@ -15,7 +15,8 @@
 //! | [`settle`] | renews, completes, fails, snoozes, releases |
 //! | [`sweep`] | covers and removes stale entries, times out lost claims: the rules of the index |
 //! | [`lease`] | holds something for a while: shards, names |
-//! | [`holders`] | who holds which lease |
+//! | [`holders`], `others` | who holds which lease; what is known of them without reading |
+//! | [`inbox`] | direct dispatch: whose inbox a task goes to, and what becomes of it when that worker dies |
 //! | [`operate`] | cancel, retry, reschedule |
 //! | [`inspect`] | get, list, wait, count |
 //! | [`purge`] | removes what is past its retention |
@@ -31,11 +32,13 @@ pub mod connect;
 pub mod discover;
 mod follow;
 pub mod holders;
+pub mod inbox;
 pub mod inspect;
 pub mod layout;
 pub mod lease;
 pub mod migrate;
 pub mod operate;
+mod others;
 pub mod place;
 pub mod purge;
 pub mod settle;
@@ -50,11 +53,13 @@ pub use bell::Bell;
 pub use claim::{Claimed, Met};
 pub use connect::{Agreement, News, Queue, QueueConfig};
 pub use discover::Found;
-pub use holders::{LeaseState, SeenLease};
+pub use holders::{LeaseState, NameFor, SeenLease};
+pub use inbox::{DirectDispatch, Rescued, Selection};
 pub use inspect::{Filter, Stats};
 pub use lease::{HeldLease, Leases, Renewed, Taken, break_lease, break_nonsense, read_lease};
 pub use migrate::{MigrateOptions, Migrated, Plan, Progress};
 pub use operate::Operated;
+pub use others::Others;
 pub use place::Place;
 pub use settle::{Renewal, Settlement};
 pub use submit::{Submit, Submitted};

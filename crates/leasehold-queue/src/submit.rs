@@ -4,6 +4,8 @@
 //!   ready entry ──▶ task, on condition absent ──▶ acknowledged
 //! ```
 //!
+//! With direct dispatch the entry is a pointer in the inbox of one worker ([`crate::inbox`]).
+//!
 //! A producer that dies between the two leaves an entry without a task, which is swept after the grace. A submit whose
 //! outcome stays unknown puts a tombstone at its own id: either that succeeds, and the task can never appear any more;
 //! or it is refused, and the read shows whether the task is there. Only when even that gets no answer is the caller
@@ -16,7 +18,9 @@ use futures::future::BoxFuture;
 use futures::{Stream, StreamExt, stream};
 use leasehold_core::moved::{self, Mark, Stored};
 use leasehold_core::new_task::Start;
-use leasehold_core::{Error, Kind, NewTask, Priority, Result, RetryPolicy, StoreTime, Task, TaskId, record};
+use leasehold_core::{
+    Error, Kind, NewTask, Priority, Result, RetryPolicy, StoreTime, Task, TaskId, Where, record,
+};
 use leasehold_store::host::Instant;
 use leasehold_store::{HostExt, Purpose, Put, When};
 use serde::Serialize;
@@ -196,8 +200,13 @@ impl Queue {
     /// Writes the entry and the task; false if the task was there already. `started` is when this submit began.
     async fn write_task(&self, id: TaskId, order: NewTask, started: Instant) -> Result<bool> {
         let task = order.submitted(id, self.shard_len().shard_of(&id), &self.act()?);
-        let entry =
+        let called_for =
             task.entry().ok_or_else(|| Error::new(Kind::Internal, "a new task calls for an entry"))?;
+        let inbox = self.inbox_for(&task).await;
+        let entry = match &inbox {
+            Some(worker) => called_for.moved(Where::Inbox(worker.clone())),
+            None => called_for.clone(),
+        };
         self.put_entry(Purpose::Submit, &entry).await.map_err(|error| {
             // Whether the entry is there or not: without its task it means nothing.
             Error::new(error.kind(), format!("task {id} was not submitted: {error}")).because(error)
@@ -208,10 +217,15 @@ impl Queue {
         if self.has_slept(started) {
             // The put was on its way for so long that the entry may have been swept. It is written again before the
             // task counts as submitted.
-            let put = self.put_entry(Purpose::Submit, &entry).await;
+            let put = self.put_entry(Purpose::Submit, &called_for).await;
             put.map_err(|error| unknown(&task, error))?;
+            self.ring(Purpose::Submit).await;
+            return Ok(is_new);
         }
-        self.ring(Purpose::Submit).await;
+        match &inbox {
+            Some(worker) => self.ring_inbox(Purpose::Submit, worker).await,
+            None => self.ring(Purpose::Submit).await,
+        }
         Ok(is_new)
     }
 

@@ -69,7 +69,7 @@ impl Queue {
             return Ok(Swept::Fine);
         }
         let called_for = loaded.task.entry();
-        if called_for.as_ref() == Some(entry) {
+        if called_for.as_ref() == Some(entry) || is_pointer_to(entry, &loaded.task) {
             return Ok(match &loaded.task.state {
                 State::Running(claim) => Swept::Held(claim.expires_at),
                 _ => Swept::Fine,
@@ -127,8 +127,14 @@ impl Queue {
     /// Whether an entry lies in the place that a migration has left, or goes to. Its task may stand there, too, where
     /// no fence of ours would reach it.
     fn is_for_the_migration(&self, entry: &Entry) -> bool {
-        entry.shard.len() != self.shard_len() && self.layout.known().agreement.is_between()
+        !entry.has_shard_of(self.shard_len()) && self.layout.known().agreement.is_between()
     }
+}
+
+/// Whether an entry in an inbox or in the overflow leads to a waiting task just as the entry does that its record calls
+/// for: it was put there in the place of that one.
+pub(crate) fn is_pointer_to(entry: &Entry, task: &Task) -> bool {
+    entry.shard().is_none() && entry.rev == task.rev && task.status() == Status::Pending
 }
 
 impl Swept {

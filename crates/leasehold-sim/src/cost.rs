@@ -5,9 +5,9 @@
 //! stay. What is counted is everything from the first connection to the last settlement, as the provider would.
 
 use leasehold_core::{Error, NewTask, Result, ShardLen};
-use leasehold_queue::{Queue, QueueConfig};
+use leasehold_queue::{DirectDispatch, Queue, QueueConfig};
 use leasehold_store::{Client, Host, Prices, Purpose, SystemHost, Verb};
-use leasehold_worker::{Context, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions};
+use leasehold_worker::{Context, InboxLease, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,6 +31,8 @@ pub enum Mode {
     Shared,
     /// They divide the shards among themselves.
     Leased,
+    /// Producers put tasks into their inboxes.
+    Direct,
 }
 
 impl Mode {
@@ -39,8 +41,10 @@ impl Mode {
         match name {
             "shared" => Ok(Self::Shared),
             "leased" => Ok(Self::Leased),
-            "direct" => Err(Error::invalid("direct dispatch is not built yet; there are shared and leased")),
-            _ => Err(Error::invalid(format!("mode `{name}` is not known; there are shared and leased"))),
+            "direct" => Ok(Self::Direct),
+            _ => Err(Error::invalid(format!(
+                "mode `{name}` is not known; there are shared, leased and direct"
+            ))),
         }
     }
 
@@ -50,6 +54,7 @@ impl Mode {
         match self {
             Self::Shared => 56.0,
             Self::Leased => 77.0,
+            Self::Direct => 1_630.0,
         }
     }
 }
@@ -220,7 +225,9 @@ fn counted(clients: &[Client]) -> BTreeMap<(Purpose, Verb), u64> {
 }
 
 async fn connect(workload: &Workload, client: Client) -> Queue {
-    let config = QueueConfig { shard_prefix_len: workload.shard_len.digits(), ..QueueConfig::default() };
+    let direct = (workload.mode == Mode::Direct).then(DirectDispatch::default);
+    let config =
+        QueueConfig { shard_prefix_len: workload.shard_len.digits(), direct, ..QueueConfig::default() };
     Queue::with_config(client, config).await.expect("nothing goes wrong here")
 }
 
@@ -238,7 +245,8 @@ async fn produce(workload: Workload, moments: Vec<Duration>, host: Arc<dyn Host>
 async fn work(workload: Workload, number: u64, host: Arc<dyn Host>, client: Client, done: Arc<AtomicU64>) {
     let queue = connect(&workload, client).await;
     let leasing = (workload.mode == Mode::Leased).then(ShardLeasing::default);
-    let options = WorkerOptions { leasing, ..WorkerOptions::default() };
+    let inbox = (workload.mode == Mode::Direct).then(InboxLease::default);
+    let options = WorkerOptions { leasing, inbox, ..WorkerOptions::default() };
     let worker =
         Worker::new(queue, &format!("w{number:05}"), None).expect("it is a good name").options(options);
     let worker = worker.handle("work", move |_: Context, _: Value| {
@@ -275,7 +283,7 @@ mod tests {
 
     #[test]
     fn an_hour_of_a_thousand_tasks_costs_what_the_protocol_says() {
-        for (mode, claim_puts) in [(Mode::Shared, 2), (Mode::Leased, 1)] {
+        for (mode, claim_puts) in [(Mode::Shared, 2), (Mode::Leased, 1), (Mode::Direct, 1)] {
             let bill = small(mode);
             assert_eq!(bill.tasks, 1_000);
             let rings = count(&bill, Purpose::Submit, Verb::Put) - 2 * bill.tasks;

@@ -23,11 +23,13 @@ pub enum Rule {
     LeaseTrustedForEver,
     /// A claim reads its task once.
     ReadsTwice,
+    /// A pointer is put into the overflow before it is taken out of an inbox.
+    RescueRemovesFirst,
 }
 
 impl Rule {
     /// Every one.
-    pub const ALL: [Rule; 8] = [
+    pub const ALL: [Rule; 9] = [
         Self::LostAnswerIsLostRace,
         Self::RefusedIsLost,
         Self::BuiltUponIsLost,
@@ -36,6 +38,7 @@ impl Rule {
         Self::ClaimTrustedForEver,
         Self::LeaseTrustedForEver,
         Self::ReadsTwice,
+        Self::RescueRemovesFirst,
     ];
 }
 

@@ -3,6 +3,7 @@
 use futures::TryStreamExt;
 use futures::future::{Either, select};
 use leasehold_core::{Index, Kind, Result, keys};
+use leasehold_queue::lease::LEASE_TTL_MAX;
 use leasehold_queue::sweep::Swept;
 use leasehold_store::host::Instant;
 use leasehold_store::{HostExt, List, Purpose};
@@ -13,10 +14,12 @@ use std::time::Duration;
 use crate::remember::{CORRUPT_PAUSE, Next, Remembered};
 use crate::run::Engine;
 use crate::shutdown::{Shutdown, Stage};
-use crate::turn::{self, Turn};
+use crate::turn::Turn;
 
 /// How often expired idempotency records are looked for, on average per worker.
 const KEYS_EVERY: Duration = Duration::from_mins(30);
+/// So long the others rely on the one that recovers.
+const RECOVERY_TTL: Duration = Duration::from_secs(10);
 /// So many entries of one round may fail before the rest is left to the next.
 const FAILED_MAX: u32 = 2;
 /// An entry that failed is looked at again after this.
@@ -26,6 +29,7 @@ const FAILED_PAUSE: Duration = Duration::from_secs(30);
 pub(crate) async fn run(engine: Arc<Engine>, shutdown: Shutdown) -> Result<()> {
     let host = engine.host().clone();
     let mut recover = Recover::new(&engine);
+    let mut rescue = Rescue::new(&engine)?;
     // Not all at once after a restart of everything.
     let mut keys_at = host.instant();
     let mut keys_pause = host.random_below(KEYS_EVERY);
@@ -37,6 +41,9 @@ pub(crate) async fn run(engine: Arc<Engine>, shutdown: Shutdown) -> Result<()> {
             Ok(()) => {
                 if let Err(error) = recover.tick(&engine).await {
                     tracing::warn!("recovery failed: {error}");
+                }
+                if let Err(error) = rescue.tick(&engine).await {
+                    tracing::warn!("the inboxes of dead workers were not emptied: {error}");
                 }
             }
         }
@@ -50,6 +57,7 @@ pub(crate) async fn run(engine: Arc<Engine>, shutdown: Shutdown) -> Result<()> {
         let pause = every.mul_f64(0.9) + host.random_below(every / 5);
         if let Either::Right(_) = select(host.sleep(pause), Box::pin(shutdown.reached(Stage::Drain))).await {
             recover.stop().await;
+            rescue.turn.pass_on().await;
             return Ok(());
         }
     }
@@ -87,8 +95,8 @@ impl Recover {
     /// Whoever serves all shards with others like it takes turns with them. A short lease runs out before a turn would.
     fn new(engine: &Engine) -> Self {
         let is_alone = engine.options.leasing.is_some() || engine.options.shards.is_some();
-        let is_hasty = engine.options.lease < turn::TTL * 3 / 2;
-        let turn = Turn::new(&engine.queue, &engine.id, keys::RECOVERY_LEASE);
+        let is_hasty = engine.options.lease < RECOVERY_TTL * 3 / 2;
+        let turn = Turn::new(&engine.queue, &engine.id, keys::RECOVERY_LEASE, RECOVERY_TTL);
         let turn = turn.ok().filter(|_| !is_alone && !is_hasty);
         Self { remembered: Remembered::default(), turn, listed: None }
     }
@@ -161,6 +169,40 @@ impl Recover {
                 }
                 Swept::Fine | Swept::Removed => {}
             }
+        }
+        Ok(())
+    }
+}
+
+/// Empties the inboxes of dead workers: one worker for all.
+struct Rescue {
+    turn: Turn,
+    looked: Instant,
+    pause: Duration,
+}
+
+impl Rescue {
+    fn new(engine: &Engine) -> Result<Self> {
+        // It has looked twice before others stop relying on it.
+        let every = Self::every(engine);
+        let turn =
+            Turn::new(&engine.queue, &engine.id, keys::RESCUE_LEASE, (every * 5 / 2).min(LEASE_TTL_MAX))?;
+        let host = engine.host();
+        // Not all at once after a restart of everything.
+        Ok(Self { turn, looked: host.instant(), pause: host.random_below(every) })
+    }
+
+    fn every(engine: &Engine) -> Duration {
+        engine.options.overflow_every / 2
+    }
+
+    async fn tick(&mut self, engine: &Engine) -> Result<()> {
+        if engine.host().instant().since(self.looked) < self.pause {
+            return Ok(());
+        }
+        (self.looked, self.pause) = (engine.host().instant(), Self::every(engine));
+        if self.turn.is_ours().await? {
+            engine.queue.rescue_inboxes().await?;
         }
         Ok(())
     }

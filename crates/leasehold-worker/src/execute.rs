@@ -28,8 +28,8 @@ impl Engine {
     pub(crate) async fn attempt(self: Arc<Self>, found: Found) -> (Found, Met) {
         let handles = |task_type: &_| self.handlers.get(task_type).is_some();
         let (queue, id, lease) = (&self.queue, &self.id, self.options.lease);
-        let met = if queue.now().is_ok_and(|now| self.served.holds(&found.entry.shard, now)) {
-            queue.claim_in_own_shard(&found, id, lease, &handles).await
+        let met = if queue.now().is_ok_and(|now| self.is_owner(&found.entry.place, now)) {
+            queue.claim_as_owner(&found, id, lease, &handles).await
         } else {
             queue.claim(&found, id, lease, &handles).await
         };

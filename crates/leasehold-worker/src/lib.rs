@@ -26,6 +26,7 @@
 pub mod duties;
 pub mod execute;
 pub mod handler;
+mod inbox;
 pub mod options;
 pub mod poll;
 pub mod remember;
@@ -37,6 +38,6 @@ pub mod shutdown;
 mod turn;
 
 pub use handler::{Context, TaskError};
-pub use options::{Polling, SHARD_LEASE_TTL_MIN, SHARD_RENEWALS_MIN, ShardLeasing, WorkerOptions};
+pub use options::{InboxLease, Polling, RENEWALS_MIN, RENEWED_LEASE_TTL_MIN, ShardLeasing, WorkerOptions};
 pub use run::{Counts, Monitor, Worker};
 pub use shutdown::Shutdown;

@@ -1,6 +1,7 @@
 //! How a worker behaves.
 
 use leasehold_core::{Error, Result, Shard};
+use leasehold_queue::inbox::INBOX_LEASE_TTL;
 use leasehold_queue::lease::LEASE_TTL_MAX;
 use std::time::Duration;
 
@@ -13,6 +14,8 @@ pub struct WorkerOptions {
     pub shards: Option<Vec<Shard>>,
     /// Divide the shards with the other workers that do so; none means to look at all that were named.
     pub leasing: Option<ShardLeasing>,
+    /// Have an inbox, into which producers put tasks for this worker alone; none means to share all that comes.
+    pub inbox: Option<InboxLease>,
     /// How long a claim lasts without renewal. It is renewed at a third of it.
     pub lease: Duration,
     /// How often to look for work.
@@ -26,6 +29,9 @@ pub struct WorkerOptions {
     pub recover_every: Duration,
     /// How often to look at the index without being rung for: a ring may be lost.
     pub sweep_every: Duration,
+    /// How often to look at what was found in the inboxes of dead workers without being rung for; inboxes are looked
+    /// through for dead workers twice as often.
+    pub overflow_every: Duration,
     /// Stop when there is nothing left to do: nothing due, or due within a minute, and no task of these types in the
     /// hands of another worker, who might be lost.
     pub until_empty: bool,
@@ -37,12 +43,14 @@ impl Default for WorkerOptions {
             concurrency: 8,
             shards: None,
             leasing: None,
+            inbox: None,
             lease: Duration::from_mins(1),
             polling: Polling::default(),
             drain: Duration::from_secs(30),
             stop_wait: Duration::from_secs(10),
             recover_every: Duration::from_secs(5),
             sweep_every: Duration::from_mins(1),
+            overflow_every: Duration::from_mins(2),
             until_empty: false,
         }
     }
@@ -64,16 +72,17 @@ impl WorkerOptions {
             return Err(Error::invalid("shard leasing chooses the shards; leave the list of shards out"));
         }
         self.leasing.as_ref().map_or(Ok(()), ShardLeasing::check)?;
+        self.inbox.as_ref().map_or(Ok(()), InboxLease::check)?;
         self.polling.check()
     }
 }
 
-/// Shorter shard leases are not taken: a store tells its time in whole seconds, and its hosts differ by half of one, so
+/// Shorter leases on shards and inboxes are not taken: a store tells its time in whole seconds, and its hosts differ by half of one, so
 /// that a lease of two seconds is over for its holder when it has just begun.
-pub const SHARD_LEASE_TTL_MIN: Duration = Duration::from_secs(3);
+pub const RENEWED_LEASE_TTL_MIN: Duration = Duration::from_secs(3);
 
-/// A shard lease is renewed at least so often in its ttl: one renewal may fail, and the next one may be slow.
-pub const SHARD_RENEWALS_MIN: u32 = 3;
+/// They are renewed at least so often in their ttl: one renewal may fail, and the next one may be slow.
+pub const RENEWALS_MIN: u32 = 3;
 
 /// How workers divide the shards among themselves.
 #[derive(Debug, Clone, PartialEq)]
@@ -98,25 +107,48 @@ impl ShardLeasing {
         if self.shards_per_worker == 0 {
             return Err(Error::invalid("shards_per_worker 0 would serve nothing; it must be at least 1"));
         }
-        if self.ttl > LEASE_TTL_MAX {
-            let most = LEASE_TTL_MAX.as_secs();
-            return Err(Error::invalid(format!(
-                "shard leases last at most {most} s: lost workers hold them so long"
-            )));
-        }
-        if self.ttl < SHARD_LEASE_TTL_MIN {
-            let least = SHARD_LEASE_TTL_MIN.as_secs();
-            return Err(Error::invalid(format!(
-                "shard leases last at least {least} s: a store tells its time in whole seconds"
-            )));
-        }
-        if self.renew_every.is_zero() || self.renew_every * SHARD_RENEWALS_MIN > self.ttl {
-            return Err(Error::invalid(
-                "shard leases must be renewed at least three times in their ttl: one failed renewal would lose them",
-            ));
-        }
-        Ok(())
+        check_lease("shard leases", self.ttl, self.renew_every)
     }
+}
+
+/// How a worker keeps its inbox, and with it its name.
+#[derive(Debug, Clone, PartialEq)]
+pub struct InboxLease {
+    /// How long the lease lasts without renewal: so long nobody looks into the inbox of a worker that has died.
+    pub ttl: Duration,
+    /// How often it is renewed; half as often while nothing comes in.
+    pub renew_every: Duration,
+}
+
+impl Default for InboxLease {
+    fn default() -> Self {
+        Self { ttl: INBOX_LEASE_TTL, renew_every: INBOX_LEASE_TTL / 3 }
+    }
+}
+
+impl InboxLease {
+    fn check(&self) -> Result<()> {
+        check_lease("leases on inboxes", self.ttl, self.renew_every)
+    }
+}
+
+fn check_lease(what: &str, ttl: Duration, renew_every: Duration) -> Result<()> {
+    if ttl > LEASE_TTL_MAX {
+        let most = LEASE_TTL_MAX.as_secs();
+        return Err(Error::invalid(format!("{what} last at most {most} s: lost workers hold them so long")));
+    }
+    if ttl < RENEWED_LEASE_TTL_MIN {
+        let least = RENEWED_LEASE_TTL_MIN.as_secs();
+        return Err(Error::invalid(format!(
+            "{what} last at least {least} s: a store tells its time in whole seconds"
+        )));
+    }
+    if renew_every.is_zero() || renew_every * RENEWALS_MIN > ttl {
+        return Err(Error::invalid(format!(
+            "{what} must be renewed at least three times in their ttl: one failed renewal would lose them"
+        )));
+    }
+    Ok(())
 }
 
 /// How often to look for work: quickly while there is some, more and more slowly while there is none.

@@ -7,24 +7,24 @@
 //! looks when it has, when a minute begins in which something is planned, and from time to time anyway. A poll that finds
 //! nothing makes the next pause longer; anything found, and any task made pending in this process, makes it short again.
 
-use futures::StreamExt;
+mod lane;
+mod look;
+
 use futures::future::{BoxFuture, Either, select, select_all};
 use futures::stream::FuturesUnordered;
-use leasehold_core::limits::PAGE_KEYS_MAX;
-use leasehold_core::{Entry, Index, Kind, Minute, Now, Result, ShardRange, StoreTime, TaskId};
-use leasehold_queue::discover::{Look, Stretch};
-use leasehold_queue::sweep::Swept;
+use futures::{FutureExt, StreamExt};
+use leasehold_core::{Entry, Kind, Result, ShardRange, StoreTime, TaskId, Where};
 use leasehold_queue::{Bell, Found, Met, News};
+use leasehold_store::HostExt;
 use leasehold_store::host::Instant;
-use leasehold_store::{HostExt, Purpose};
 use std::collections::{HashSet, VecDeque};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::lane::Lane;
 use crate::remember::{CORRUPT_PAUSE, Next, Remembered};
 use crate::run::Engine;
-use crate::served::Served;
 use crate::shutdown::{Shutdown, Stage};
 
 /// Types without a handler here are looked at again after this: someone may have added one elsewhere and gone.
@@ -38,7 +38,9 @@ const AGAIN_MIN: Duration = Duration::from_millis(10);
 /// Pause after a look that failed, and while nothing may be claimed.
 const FAILED_PAUSE: Duration = Duration::from_secs(1);
 /// A worker that stops when there is nothing left waits for what is due so soon.
-const SOON: Duration = Duration::from_mins(1);
+pub(crate) const SOON: Duration = Duration::from_mins(1);
+/// What has waited in an inbox for so long is worth a warning: its worker was away.
+const OLD: Duration = Duration::from_hours(24);
 
 pub(crate) struct Poller {
     engine: Arc<Engine>,
@@ -60,6 +62,8 @@ pub(crate) struct Poller {
     /// One page does not show all that waits in the queue.
     is_crowded: bool,
     seen: Seen,
+    inbox: Option<Lane>,
+    overflow: Lane,
 }
 
 /// What the last look has shown.
@@ -83,6 +87,8 @@ impl Poller {
     pub(crate) fn new(engine: Arc<Engine>) -> Self {
         Self {
             pause: engine.options.polling.min,
+            inbox: Lane::inbox(&engine),
+            overflow: Lane::overflow(&engine),
             news: engine.queue.listen(),
             engine,
             slots: FuturesUnordered::new(),
@@ -104,6 +110,9 @@ impl Poller {
         let mut is_paused = false;
         while shutdown.stage() == Stage::Go {
             let engine = self.engine.clone();
+            if let Some(inbox) = &engine.inbox {
+                inbox.turn();
+            }
             if let Err(error) = self.meanwhile(engine.queue.may_change()).await {
                 if error.kind() == Kind::Invalid {
                     return Err(error);
@@ -119,6 +128,8 @@ impl Poller {
             if std::mem::take(&mut is_paused) {
                 // What moved meanwhile was not announced to anyone.
                 (self.rest, self.seen.at) = (None, None);
+                self.overflow.look_soon();
+                self.inbox.iter_mut().for_each(Lane::look_soon);
             }
             self.recall().await;
             self.fill();
@@ -140,7 +151,7 @@ impl Poller {
             if !self.waiting.is_empty() {
                 self.pause = self.engine.options.polling.min;
                 // What was seen whole needs no second look at once.
-                self.rest = (!self.seen.is_partial).then(|| (self.engine.host().instant(), self.pause));
+                self.rest = (!self.is_more_to_see()).then(|| (self.engine.host().instant(), self.pause));
                 continue;
             }
             if self.engine.options.until_empty && saw_all && !self.is_more_coming().await {
@@ -183,10 +194,25 @@ impl Poller {
             if !self.is_ours(&found, now) {
                 // Should we serve it again, another look has to find it.
                 self.seen.at = None;
+                self.inbox.iter_mut().for_each(Lane::look_soon);
             } else if self.busy.insert(found.entry.id) {
                 self.slots.push(Box::pin(self.engine.clone().attempt(found)));
             }
         }
+    }
+
+    /// Whether the last looks did not see all that there is.
+    fn is_more_to_see(&self) -> bool {
+        self.seen.is_partial || self.lanes().any(|lane| lane.is_partial)
+    }
+
+    /// The first minute that had not begun at the last looks and has entries.
+    fn next_minute(&self) -> Option<StoreTime> {
+        self.lanes().filter_map(|lane| lane.next).chain(self.seen.next).min()
+    }
+
+    fn lanes(&self) -> impl Iterator<Item = &Lane> {
+        self.inbox.iter().chain([&self.overflow])
     }
 
     /// How long to rest until the next poll, or until something is recalled.
@@ -200,7 +226,7 @@ impl Poller {
     /// The usual pause, or less if another minute begins before.
     fn next_pause(&self) -> Duration {
         let usual = self.pause.mul_f64(0.9) + self.engine.host().random_below(self.pause / 5);
-        self.seen.next.and_then(|at| self.until_possible(at)).map_or(usual, |minute| minute.min(usual))
+        self.next_minute().and_then(|at| self.until_possible(at)).map_or(usual, |minute| minute.min(usual))
     }
 
     /// How long it is until *now* may have reached this moment.
@@ -208,11 +234,14 @@ impl Poller {
         Some(at.since(self.engine.queue.now().ok()?.latest_known()).max(AGAIN_MIN))
     }
 
-    /// Waits for one slot to become free.
+    /// Waits for one slot to become free, but not for so long that this loop would seem to hang.
     async fn next_slot(&mut self, shutdown: &Shutdown) {
-        if let Either::Left((Some((found, met)), _)) =
-            select(self.slots.next(), Box::pin(shutdown.reached(Stage::Drain))).await
-        {
+        let turn = match &self.engine.inbox {
+            Some(inbox) => self.engine.host().sleep(inbox.turn()),
+            None => futures::future::pending().boxed(),
+        };
+        let waited = select(turn, Box::pin(shutdown.reached(Stage::Drain)));
+        if let Either::Left((Some((found, met)), _)) = select(self.slots.next(), waited).await {
             self.learn(found, &met);
         }
     }
@@ -261,6 +290,7 @@ impl Poller {
     fn heard(&mut self, which: usize) {
         if which == 1 {
             self.pause = self.engine.options.polling.min;
+            self.inbox.iter_mut().for_each(Lane::look_soon);
             (self.rest, self.seen.at) = (None, None);
         }
     }
@@ -283,6 +313,10 @@ impl Poller {
             Met::Claimed(_) => return self.remembered.forget(&found.entry),
             // What was planned starts when even the earliest that now can be has come so far.
             Met::NotDue(at) => (soon.plus(at.since(now.earliest)), Next::Claim),
+            // It was passed on.
+            Met::Foreign(_) if matches!(found.entry.place, Where::Inbox(_)) => {
+                return self.remembered.forget(&found.entry);
+            }
             Met::Foreign(_) => (soon.plus(FOREIGN_PAUSE), Next::Claim),
             Met::Held(at) => ((*at).min(soon.plus(self.engine.queue.config().stale_grace)), Next::Recover),
             // The next look tells whether it is still there, and then it is swept.
@@ -304,204 +338,23 @@ impl Poller {
         self.remembered.until(found, until, next);
     }
 
-    /// Asks for the bell, and looks at the index if there is a reason to.
-    async fn poll(&mut self) -> Result<()> {
-        let serves_nothing = self.engine.served.is_nothing(self.engine.queue.now()?);
-        // Whoever takes long for a page would look at nothing but those of the sweep.
-        let is_own_turn = self.seen.is_of_all && self.seen.is_partial && !serves_nothing;
-        let is_sweep = !is_own_turn && self.is_sweep_due();
-        if serves_nothing && !is_sweep {
-            // What is rung for now is not heard: it is looked for when there is something to serve again.
-            self.seen.ranges.clear();
-            return Ok(());
-        }
-        // The bell first: what it stands for is then surely seen by the look.
-        let has_rung = !serves_nothing && !self.seen.is_partial && self.has_rung().await?;
-        let has_news = has_rung || self.serves_others()? || self.is_more_there()?;
-        if !has_news && !is_sweep {
-            return Ok(());
-        }
-        let looked = self.look(has_rung, is_sweep).await;
-        if looked.is_err() {
-            // What the bell stood for is still to be seen.
-            self.seen.at = None;
-        } else if has_news {
-            // Not before the look: what it did not see any more, someone may have claimed meanwhile.
-            self.engine.served.stir();
-        }
-        looked
-    }
-
-    async fn has_rung(&mut self) -> Result<bool> {
-        let (queue, mut bell) = (self.engine.queue.clone(), std::mem::take(&mut self.bell));
-        let has_rung = self.meanwhile(queue.has_rung(&mut bell)).await;
-        self.bell = bell;
-        has_rung
-    }
-
-    /// Whether other shards are served than the last look has seen. A lease that could not be trusted for a while may be
-    /// the same as before, but what was rung for meanwhile was not seen.
-    fn serves_others(&self) -> Result<bool> {
-        Ok(self.engine.served.ranges(self.engine.queue.now()?) != self.seen.ranges)
-    }
-
-    /// Whether there may be something that the last look has not seen.
-    fn is_more_there(&self) -> Result<bool> {
-        let now = self.engine.queue.now()?;
-        Ok(self.seen.at.is_none()
-            || self.seen.is_partial
-            || self.engine.options.until_empty
-            || self.seen.next.is_some_and(|at| now.is_due(at))
-            || self.bell.look_again_at().is_some_and(|at| now.has_reached(at)))
-    }
-
-    /// Whether it is time to look without any other reason. A worker that leases shards looks at those of others then.
-    fn is_sweep_due(&self) -> bool {
-        let since = |at: Instant| self.engine.host().instant().since(at);
-        let looked = if self.engine.options.leasing.is_some() { self.swept } else { self.seen.at };
-        looked.is_none_or(|at| since(at) >= self.engine.options.sweep_every)
-    }
-
-    /// Whether an entry is ours to take up: of a shard that is served here, or left alone for so long by whoever holds its
-    /// shard that they may not be able to run it (promise P4).
-    fn is_ours(&self, found: &Found, now: Now) -> bool {
-        let options = &self.engine.options;
-        self.engine.served.contains(&found.entry.shard, now)
-            || options.leasing.is_some() && now.is_past(found.written_at.plus(options.sweep_every))
-    }
-
-    /// Looks at the index until something is found to be claimed, or all of it was seen.
-    async fn look(&mut self, has_rung: bool, is_sweep: bool) -> Result<()> {
-        let engine = self.engine.clone();
-        let now = engine.queue.now()?;
-        self.bell.looked(now.earliest);
-        let (is_partial, ranges) = (self.seen.is_partial, engine.served.ranges(now));
-        self.ended.clear();
-        let is_of_all = is_sweep && engine.options.leasing.is_some();
-        // What all have fits in one page most of the time: one list, in however many places our own shards lie.
-        let is_at_a_glance = !is_of_all && !self.is_crowded && ranges.len() > 1;
-        let mut stretches: VecDeque<_> = if is_of_all {
-            // No shard waits for those before it.
-            let anywhere = self.was_swept_partly.then(|| engine.host().random());
-            Served::new(engine.queue.shard_len(), None).stretches(Index::Ready, now, anywhere).into()
-        } else if is_at_a_glance {
-            [Stretch::whole(Index::Ready)].into()
-        } else {
-            self.meanwhile(stretches(&engine, now, has_rung, is_partial)).await?.into()
-        };
-        let (mut stale, mut there) = (Vec::new(), HashSet::new());
-        self.seen = Seen { at: Some(engine.host().instant()), is_of_all, ranges, ..Seen::default() };
-        while let Some(stretch) = stretches.pop_front() {
-            let (look, beyond) = self.meanwhile(engine.queue.look(Purpose::Discover, stretch)).await?;
-            self.sort(look, &mut there, &mut stale)?;
-            if beyond.is_some() && is_at_a_glance && !self.is_crowded {
-                self.is_crowded = true;
-                stretches.extend(engine.served.stretches(Index::Ready, now, None));
-            } else {
-                stretches.extend(beyond);
-            }
-            if !self.waiting.is_empty() && !stretches.is_empty() {
-                self.seen.is_partial = true;
-                break;
-            }
-        }
-        if is_sweep {
-            self.swept = self.seen.at;
-            self.was_swept_partly = self.seen.is_partial;
-        }
-        if !self.seen.is_partial {
-            self.remembered.keep(|entry| there.contains(entry));
-            self.is_crowded &= engine.served.would_be_among_all(there.len(), now) > PAGE_KEYS_MAX / 2;
-        }
-        self.seen.waiting = there;
-        engine.served.saw_ready(self.is_ready_empty());
-        self.start_anywhere();
-        self.sweep(stale).await;
-        Ok(())
-    }
-
-    fn sort(&mut self, look: Look, there: &mut HashSet<Entry>, stale: &mut Vec<(Found, Next)>) -> Result<()> {
-        for key in &look.odd {
-            self.engine.report(&format!("`{key}` is not an index entry"));
-        }
-        let now = self.engine.queue.now()?;
-        self.seen.next = [self.seen.next, look.next.map(Minute::start)].into_iter().flatten().min();
-        for found in look.due {
-            if !self.is_ours(&found, now) {
-                continue;
-            }
-            let is_new = there.insert(found.entry.clone());
-            if !is_new || self.busy.contains(&found.entry.id) || self.ended.contains(&found.entry) {
-                continue;
-            }
-            match self.remembered.next(&found.entry, now) {
-                Some(Next::Claim) => self.waiting.push_back(found),
-                Some(next) => stale.push((found, next)),
-                None => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Workers that start at different places rarely meet; within a shard the oldest still goes first.
-    fn start_anywhere(&mut self) {
-        let Some(last) = self.waiting.len().checked_sub(1).filter(|last| *last > 0) else { return };
-        let host = self.engine.host();
-        let at = usize::try_from(host.random() % (last as u64 + 1)).unwrap_or(0);
-        let shard = self.waiting[at].entry.shard.clone();
-        let start = self.waiting.iter().position(|found| found.entry.shard == shard).unwrap_or(0);
-        self.waiting.rotate_left(start);
-    }
-
-    async fn sweep(&mut self, stale: Vec<(Found, Next)>) {
-        let engine = self.engine.clone();
-        for (found, next) in stale {
-            let Ok(now) = self.engine.queue.now() else { return };
-            let (until, next) = match self.meanwhile(engine.queue.sweep(&found)).await {
-                Ok(Swept::Held(at)) => (at, next),
-                Ok(Swept::Later(at)) => (at, Next::Sweep),
-                Ok(Swept::Fine) => {
-                    self.remembered.forget(&found.entry);
-                    continue;
-                }
-                Ok(Swept::Moved(task)) => {
-                    self.engine.recovered(&task);
-                    continue;
-                }
-                Ok(Swept::Removed) => continue,
-                Ok(Swept::Corrupt(error)) => {
-                    self.engine.report(&error.to_string());
-                    (now.latest_known().plus(CORRUPT_PAUSE), Next::Sweep)
-                }
-                Err(error) => {
-                    tracing::debug!("an entry was not swept: {error}");
-                    (now.latest_known().plus(FAILED_PAUSE), next)
-                }
-            };
-            self.remembered.until(found, until, next);
-        }
-    }
-
     /// Whether something will be due soon, or may come back from another worker. A worker that stops when there is
     /// nothing left does not leave behind what a lost one has held.
     async fn is_more_coming(&mut self) -> bool {
         let Ok(now) = self.engine.queue.now() else { return true };
-        let due = [self.seen.next, self.remembered.first_run()].into_iter().flatten().min();
-        due.is_some_and(|due| due <= now.latest_known().plus(SOON))
+        let due = [self.next_minute(), self.remembered.first_run()].into_iter().flatten().min();
+        if due.is_some_and(|due| due <= now.latest_known().plus(SOON))
             || !self.engine.served.is_settled_in(now)
             || self.serves_others().unwrap_or(true)
             || self.remembered.is_any_held()
-            || self.engine.do_others_hold_ours().await.unwrap_or(true)
+        {
+            return true;
+        }
+        let is_left = self.engine.do_others_hold_ours().await.unwrap_or(true);
+        if is_left {
+            // It may be in the overflow, or come there.
+            self.overflow.look_soon();
+        }
+        is_left
     }
-}
-
-/// Where to look. With many stretches it is cheaper to ask first where there is anything at all.
-async fn stretches(engine: &Engine, now: Now, has_rung: bool, is_partial: bool) -> Result<Vec<Stretch>> {
-    let anywhere = is_partial.then(|| engine.host().random());
-    let stretches = engine.served.stretches(Index::Ready, now, anywhere);
-    if !has_rung || stretches.len() <= 2 || engine.queue.shard_len().count() > PAGE_KEYS_MAX {
-        return Ok(stretches);
-    }
-    let shards = engine.queue.shards_with_entries(Purpose::Discover, Index::Ready).await?;
-    Ok(engine.served.stretches_among(Index::Ready, now, shards))
 }

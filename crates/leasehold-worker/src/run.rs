@@ -2,9 +2,12 @@
 
 use futures::future::{Either, select};
 use leasehold_core::{
-    Entry, Error, Index, Kind, Result, Shard, ShardRange, Status, Task, TaskId, WorkerId, ids::Name,
+    Entry, Error, Index, Kind, Now, Result, Shard, ShardRange, Status, Task, TaskId, Where, WorkerId,
+    ids::Name,
 };
 use leasehold_queue::Queue;
+use leasehold_queue::discover::Stretch;
+use leasehold_queue::lease::HeldLease;
 use leasehold_store::host::Running;
 use leasehold_store::{Host, Purpose};
 use serde::Serialize;
@@ -17,8 +20,9 @@ use tokio::sync::mpsc;
 
 use crate::duties;
 use crate::handler::{Context, Handler, Handlers, TaskError, typed};
+use crate::inbox::Inbox;
 use crate::options::WorkerOptions;
-use crate::poll::Poller;
+use crate::poll::{Poller, SOON};
 use crate::renew::{self, Held, Stop};
 use crate::served::Served;
 use crate::shards;
@@ -169,8 +173,16 @@ impl Worker {
                 "the worker has no handlers; add one for each task type it is to run",
             ));
         }
-        let (engine, renewing) = Engine::start(self);
+        // What makes this worker stop leaves others alone that are stopped together with it.
+        let shutdown = shutdown.below();
+        let opened = match self.options.inbox.clone() {
+            Some(options) => Some(Inbox::open(self.queue.apart(), &self.id, options).await?),
+            None => None,
+        };
+        let (inbox, name) = opened.map(|(inbox, name)| (Arc::new(inbox), name)).unzip();
+        let (engine, renewing) = Engine::start(self, inbox);
         let host = engine.host().clone();
+        let naming = name.map(|name| engine.keep_name(name, &shutdown));
         let duties = duties::run(engine.clone(), shutdown.clone());
         // What they would fail with is what the poller fails with.
         let duties = host.spawn(Box::pin(async move { drop(duties.await) }));
@@ -181,10 +193,11 @@ impl Worker {
         // Recovery may be in the middle of something that is not to be cut.
         shutdown.drain();
         duties.await;
-        if let Some(sharing) = sharing {
-            sharing.await;
+        for apart in sharing.into_iter().chain(naming) {
+            apart.await;
         }
         let counts = engine.counts.read();
+        let ended = ended.and_then(|()| engine.inbox.as_ref().map_or(Ok(()), |inbox| inbox.check()));
         drop((poller, engine));
         renewing.await;
         ended.map(|()| counts)
@@ -201,7 +214,7 @@ impl Worker {
     pub async fn run_duties(mut self, shutdown: Shutdown) -> Result<Counts> {
         self.options.check()?;
         self.options.leasing = None;
-        let (engine, renewing) = Engine::start(self);
+        let (engine, renewing) = Engine::start(self, None);
         let done = duties::run(engine.clone(), shutdown).await;
         let counts = engine.counts.read();
         drop(engine);
@@ -218,13 +231,14 @@ pub(crate) struct Engine {
     pub(crate) options: WorkerOptions,
     pub(crate) counts: Arc<Counters>,
     pub(crate) served: Arc<Served>,
+    pub(crate) inbox: Option<Arc<Inbox>>,
     held: Mutex<BTreeMap<TaskId, Arc<Held>>>,
     renewals: mpsc::UnboundedSender<Arc<Held>>,
     reported: Mutex<HashSet<String>>,
 }
 
 impl Engine {
-    fn start(worker: Worker) -> (Arc<Self>, Running) {
+    fn start(worker: Worker, inbox: Option<Arc<Inbox>>) -> (Arc<Self>, Running) {
         let (renewals, claims) = mpsc::unbounded_channel();
         let renewer = renew::run(worker.queue.apart(), worker.options.lease, claims);
         let renewing = worker.queue.client().host().spawn_apart("leasehold-renew", Box::pin(renewer));
@@ -236,6 +250,7 @@ impl Engine {
         let served = worker.served.get_or_init(|| Arc::new(served)).clone();
         let engine = Self {
             served,
+            inbox,
             queue: worker.queue,
             id: worker.id,
             handlers: worker.handlers,
@@ -256,18 +271,50 @@ impl Engine {
         Some(self.host().spawn_apart("leasehold-shards", Box::pin(sharing)))
     }
 
+    /// Keeps the name: apart, because a busy handler must not cost us our inbox.
+    fn keep_name(&self, name: HeldLease, shutdown: &Shutdown) -> Running {
+        let (inbox, shutdown) = (self.inbox.clone(), shutdown.clone());
+        let keep = async move {
+            if let Some(inbox) = inbox {
+                inbox.keep(name, shutdown).await;
+            }
+        };
+        self.host().spawn_apart("leasehold-inbox", Box::pin(keep))
+    }
+
+    /// Whether what lies there is for us to look at.
+    pub(crate) fn may_look_at(&self, place: &Where, now: Now) -> bool {
+        match place {
+            Where::Ready(shard) | Where::Lease(shard) => self.served.contains(shard, now),
+            Where::Inbox(_) => self.inbox.as_ref().is_some_and(|inbox| inbox.is_ours(now)),
+            Where::Overflow => true,
+        }
+    }
+
+    /// Whether nobody else looks there, because we hold the lease on it.
+    pub(crate) fn is_owner(&self, place: &Where, now: Now) -> bool {
+        match place {
+            Where::Ready(shard) | Where::Lease(shard) => self.served.holds(shard, now),
+            Where::Inbox(_) => self.may_look_at(place, now),
+            Where::Overflow => false,
+        }
+    }
+
     pub(crate) fn host(&self) -> &Arc<dyn Host> {
         self.queue.client().host()
     }
 
     /// Whether another worker holds a task of these shards that could be run here.
     pub(crate) async fn do_others_hold_ours(&self) -> Result<bool> {
-        for stretch in self.served.stretches(Index::Lease, self.queue.now()?, None) {
+        let mut stretches = self.served.stretches(Index::Lease, self.queue.now()?, None);
+        // Also what waits for a worker that may be dead.
+        stretches.extend([Stretch::inboxes(), Stretch::at(&Where::Overflow)]);
+        for stretch in stretches {
             let mut next = Some(stretch);
             while let Some(stretch) = next {
                 let (entries, beyond) = self.queue.entries_in(Purpose::Discover, stretch).await?;
                 for entry in entries {
-                    if self.is_held_and_ours(&entry).await? {
+                    if self.is_unfinished_and_ours(&entry).await? {
                         return Ok(true);
                     }
                 }
@@ -277,9 +324,17 @@ impl Engine {
         Ok(false)
     }
 
-    async fn is_held_and_ours(&self, entry: &Entry) -> Result<bool> {
+    async fn is_unfinished_and_ours(&self, entry: &Entry) -> Result<bool> {
+        let soon = self.queue.now()?.latest_known().plus(SOON);
+        if entry.shard().is_none() && entry.bucket.start() > soon {
+            return Ok(false);
+        }
         match self.queue.get(&entry.id).await {
-            Ok(task) => Ok(task.status() == Status::Running && self.handlers.get(&task.task_type).is_some()),
+            Ok(task) => {
+                let waits = entry.shard().is_none() && task.status() == Status::Pending;
+                let is_unfinished = waits || task.status() == Status::Running;
+                Ok(is_unfinished && self.handlers.get(&task.task_type).is_some())
+            }
             // Gone, or making no sense: not something that will come back.
             Err(error) if matches!(error.kind(), Kind::Invalid | Kind::Corrupt) => Ok(false),
             Err(error) => Err(error),

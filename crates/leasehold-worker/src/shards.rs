@@ -21,20 +21,17 @@
 //! Requests a round: 1 put for the name, 1 put for each group held, 1 list of the names; 1 list of the groups for each look
 //! while below the quota, and 1 get and 1 put for each group that is taken.
 
-mod others;
-
 use futures::future::{Either, join_all, select};
 use futures::{StreamExt, stream};
 use leasehold_core::{Error, Holder, Kind, Name, Result, ShardRange, StoreTime, WorkerId, keys};
-use leasehold_queue::Queue;
 use leasehold_queue::lease::{HeldLease, Leases, Renewed, Taken, shards_subject, worker_subject};
+use leasehold_queue::{Others, Queue};
 use leasehold_store::host::{Host, Instant};
 use leasehold_store::{Entry, HostExt, List, Purpose};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::others::Others;
 use crate::options::ShardLeasing;
 use crate::served::Served;
 use crate::shutdown::{Shutdown, Stage};

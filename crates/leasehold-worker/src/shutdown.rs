@@ -1,6 +1,7 @@
 //! Stopping in two stages: *drain* claims nothing new and lets handlers finish; *abort* stops them and gives their
 //! tasks back. Being stopped is not a failure.
 
+use futures::future::select_all;
 use tokio::sync::watch;
 
 /// How far the stopping has come.
@@ -18,11 +19,13 @@ pub enum Stage {
 #[derive(Debug, Clone)]
 pub struct Shutdown {
     stage: watch::Sender<Stage>,
+    /// What stops that stops this, too.
+    above: Vec<watch::Sender<Stage>>,
 }
 
 impl Default for Shutdown {
     fn default() -> Self {
-        Self { stage: watch::Sender::new(Stage::Go) }
+        Self { stage: watch::Sender::new(Stage::Go), above: Vec::new() }
     }
 }
 
@@ -37,10 +40,24 @@ impl Shutdown {
         self.raise(Stage::Abort);
     }
 
+    /// Stops when this one does, or by itself: then this one goes on.
+    #[must_use]
+    pub fn below(&self) -> Self {
+        let above = self.above.iter().chain([&self.stage]).cloned().collect();
+        Self { above, ..Self::default() }
+    }
+
+    /// Whether stopping was asked for.
+    #[must_use]
+    pub fn is_asked_for(&self) -> bool {
+        self.stage() > Stage::Go
+    }
+
     /// How far it has come.
     #[must_use]
     pub fn stage(&self) -> Stage {
-        *self.stage.borrow()
+        let above = self.above.iter().map(|above| *above.borrow());
+        above.fold(*self.stage.borrow(), Stage::max)
     }
 
     /// Waits until it has come so far.
@@ -49,9 +66,12 @@ impl Shutdown {
     ///
     /// Nothing is lost when the future is dropped.
     pub async fn reached(&self, stage: Stage) {
-        let mut changes = self.stage.subscribe();
-        // The sender lives in `self`, so the wait cannot fail.
-        let _ = changes.wait_for(|now| *now >= stage).await;
+        let reached = [&self.stage].into_iter().chain(&self.above).map(|one| {
+            let mut changes = one.subscribe();
+            // The sender lives in `self`, so the wait cannot fail.
+            Box::pin(async move { drop(changes.wait_for(|now| *now >= stage).await) })
+        });
+        select_all(reached).await;
     }
 
     fn raise(&self, stage: Stage) {

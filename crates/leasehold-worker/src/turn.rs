@@ -1,7 +1,7 @@
 //! Whose turn it is. Workers that all serve the same shards would all do the same duties; one of them at a time is enough.
 //!
 //! Whoever does the duty holds a lease on it and renews it each time; the others only see that it is held. A lost one is
-//! followed after [`TTL`]. Requests: 1 put each time for the one whose turn it is, 1 get per [`TTL`] for each of the others.
+//! followed after the ttl. Requests: 1 put each time for the one whose turn it is, 1 get per ttl for each of the others.
 
 use leasehold_core::{HexName, Holder, Result, StoreTime, WorkerId};
 use leasehold_queue::Queue;
@@ -9,9 +9,6 @@ use leasehold_queue::lease::{HeldLease, Leases, Renewed, Taken};
 use leasehold_store::HostExt;
 use serde_json::Map;
 use std::time::Duration;
-
-/// So long the others rely on the one whose turn it is.
-pub(crate) const TTL: Duration = Duration::from_secs(10);
 
 /// The turn at one duty.
 pub(crate) struct Turn {
@@ -24,9 +21,10 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    pub(crate) fn new(queue: &Queue, id: &WorkerId, key: &'static str) -> Result<Self> {
+    /// So long the others rely on the one whose turn it is.
+    pub(crate) fn new(queue: &Queue, id: &WorkerId, key: &'static str, ttl: Duration) -> Result<Self> {
         let instance = HexName::from_random(queue.client().host().random_bits());
-        let holder = Holder { worker_id: id.clone(), instance, ttl: TTL };
+        let holder = Holder { worker_id: id.clone(), instance, ttl };
         let leases = Leases::new(queue.client().clone(), holder)?;
         Ok(Self { queue: queue.clone(), leases, key, held: None, others_until: None })
     }

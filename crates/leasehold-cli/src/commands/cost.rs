@@ -24,7 +24,7 @@ pub(crate) struct Cost {
     /// For how many days to play; the bill is for 30
     #[arg(long, value_name = "DAYS", default_value_t = 1.0)]
     days: f64,
-    /// How workers find work: `shared` or `leased`
+    /// How workers find work: `shared`, `leased` or `direct`
     #[arg(long, default_value = "shared")]
     mode: String,
     /// Whose prices: aws, aws-express, r2, gcs, azure

@@ -12,8 +12,9 @@ use crate::table::moment;
 
 #[derive(Debug, Args)]
 pub(crate) struct Break {
-    /// Which lease: on a worker's name, on the group of shards to which a shard belongs, or by its key
-    #[arg(value_name = "worker:NAME|shard:SHARD|KEY")]
+    /// Which lease: on the name of a worker that divides the shards, on a worker's inbox, on the group of shards to which a
+    /// shard belongs, or by its key
+    #[arg(value_name = "worker:NAME|inbox:NAME|shard:SHARD|KEY")]
     lease: String,
 }
 
@@ -36,6 +37,9 @@ impl Subject {
         if let Some(name) = text.strip_prefix("worker:") {
             return Ok(Self::worker(&WorkerId::checked("worker id", name)?));
         }
+        if let Some(name) = text.strip_prefix("inbox:") {
+            return Ok(Self::inbox(&WorkerId::checked("worker id", name)?));
+        }
         if let Some(shard) = text.strip_prefix("shard:") {
             let shard = len.parse(shard)?;
             let group = len.groups().into_iter().find(|group| group.contains(&shard));
@@ -43,11 +47,13 @@ impl Subject {
             return Ok(Self::group(&group));
         }
         let group = len.groups().into_iter().find(|group| keys::shard_lease(group) == text);
-        match (group, keys::parse_worker_lease(text)) {
-            (Some(group), _) => Ok(Self::group(&group)),
-            (None, Some(worker)) => Ok(Self::worker(&worker)),
-            (None, None) => Err(Error::invalid(format!(
-                "`{text}` is not a lease of this queue; name it as worker:NAME, shard:SHARD, or by a key below {} or {}",
+        match (group, keys::parse_worker_lease(text), keys::parse_inbox_lease(text)) {
+            (Some(group), _, _) => Ok(Self::group(&group)),
+            (None, Some(worker), _) => Ok(Self::worker(&worker)),
+            (None, None, Some(worker)) => Ok(Self::inbox(&worker)),
+            (None, None, None) => Err(Error::invalid(format!(
+                "`{text}` is not a lease of this queue; name it as worker:NAME, inbox:NAME, shard:SHARD, or by a key below \
+                 {} or {}",
                 keys::SHARD_LEASES,
                 keys::WORKERS,
             ))),
@@ -60,6 +66,14 @@ impl Subject {
             key: keys::shard_lease(group),
             name: format!("{shards} {group}"),
             fields: shards_subject(group),
+        }
+    }
+
+    fn inbox(worker: &WorkerId) -> Self {
+        Self {
+            key: keys::inbox_lease(worker),
+            name: format!("the inbox of {worker}"),
+            fields: worker_subject(worker),
         }
     }
 

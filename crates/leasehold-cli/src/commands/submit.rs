@@ -43,6 +43,9 @@ pub(crate) struct Submit {
     /// For finding it; can be given several times
     #[arg(long = "tag", value_name = "KEY=VALUE")]
     tags: Vec<String>,
+    /// Put it into the inbox of one live worker, if there is one (setting `queue.dispatch_mode`)
+    #[arg(long)]
+    pub(crate) direct: bool,
     /// Wait until it is final
     #[arg(long)]
     wait: bool,

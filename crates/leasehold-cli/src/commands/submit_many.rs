@@ -15,6 +15,9 @@ pub(crate) struct SubmitMany {
     /// A file with one JSON object per line, or `-` for standard input
     #[arg(value_name = "FILE")]
     file: String,
+    /// Put them into the inboxes of live workers, if there are any (setting `queue.dispatch_mode`)
+    #[arg(long)]
+    pub(crate) direct: bool,
 }
 
 pub(crate) async fn run(queue: &Queue, args: SubmitMany, printer: &Printer) -> anyhow::Result<()> {

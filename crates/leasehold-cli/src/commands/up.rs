@@ -26,8 +26,8 @@ use crate::settings::typed;
 const DRAW_EVERY: Duration = Duration::from_millis(250);
 /// How often a line may be logged.
 const LOG_EVERY: Duration = Duration::from_secs(5);
-/// How often the index is counted while something happens, and while nothing does: two lists per thousand entries each
-/// time, three cents a day at the slowest.
+/// How often the index is counted while something happens, and while nothing does: four lists at
+/// least each time, six cents a day at the slowest.
 const COUNT_MIN: Duration = Duration::from_secs(1);
 const COUNT_MAX: Duration = Duration::from_secs(30);
 

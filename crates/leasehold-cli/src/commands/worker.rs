@@ -32,6 +32,9 @@ pub(crate) struct Work {
     /// Divide the shards with all workers that do so, and look only at a fair share
     #[arg(long, conflicts_with_all = ["shards", "shard_range"])]
     pub(crate) shard_leasing: bool,
+    /// Have an inbox, into which producers put tasks for this worker alone (setting `queue.dispatch_mode`)
+    #[arg(long)]
+    pub(crate) direct: bool,
     /// How long a claim lasts without renewal, in seconds
     #[arg(long, value_name = "SECONDS")]
     pub(crate) lease_secs: Option<u64>,
@@ -162,6 +165,8 @@ pub(crate) fn options(settings: &typed::Worker) -> WorkerOptions {
         recover_every: settings.recover_every,
         sweep_every: settings.sweep_every,
         leasing: settings.leasing.clone(),
+        inbox: settings.inbox.clone(),
+        overflow_every: settings.overflow_every,
         polling,
         ..WorkerOptions::default()
     }

@@ -1,10 +1,11 @@
-//! `leasehold workers`: the names under which workers divide the shards among themselves.
+//! `leasehold workers`: the names of workers that divide the shards among themselves or have an inbox, and what is in it.
 
 use clap::Args;
 use futures::StreamExt;
 use leasehold_core::WorkerId;
-use leasehold_queue::{LeaseState, Queue, SeenLease};
+use leasehold_queue::{LeaseState, NameFor, Queue, SeenLease};
 use serde_json::json;
+use std::collections::BTreeMap;
 
 use super::shards;
 use crate::printer::{Printer, line};
@@ -28,7 +29,11 @@ pub(crate) async fn run(queue: &Queue, args: &Workers, printer: &Printer) -> any
         spinner.inc(1);
     }
     let are_more = seen.len() == args.limit && names.next().await.is_some();
+    let sizes = queue.inbox_sizes().await?;
     spinner.finish_and_clear();
+    let mut seen: Vec<_> =
+        seen.into_iter().map(|(worker, name_for, seen)| Row::new(worker, name_for, seen, &sizes)).collect();
+    seen.extend(nameless(&seen, &sizes));
     print(queue, &seen, printer)?;
     if are_more {
         printer.note(&format!("there are more than {}; see --limit", args.limit));
@@ -36,49 +41,93 @@ pub(crate) async fn run(queue: &Queue, args: &Workers, printer: &Printer) -> any
     Ok(())
 }
 
-fn print(queue: &Queue, seen: &[(WorkerId, SeenLease)], printer: &Printer) -> anyhow::Result<()> {
+/// One name, with what is in its inbox, if it has one.
+struct Row {
+    worker: WorkerId,
+    name_for: NameFor,
+    /// Nothing if there is an inbox, but no lease on it any more.
+    seen: Option<SeenLease>,
+    inbox: Option<u64>,
+}
+
+impl Row {
+    fn new(worker: WorkerId, name_for: NameFor, seen: SeenLease, sizes: &BTreeMap<WorkerId, u64>) -> Self {
+        let size = sizes.get(&worker).copied().unwrap_or(0);
+        let inbox = (name_for == NameFor::Inbox).then_some(size);
+        Self { worker, name_for, seen: Some(seen), inbox }
+    }
+
+    fn state(&self) -> LeaseState {
+        self.seen.as_ref().map_or(LeaseState::Free, |seen| seen.state)
+    }
+}
+
+/// Inboxes whose workers have no name any more: a producer has written there late.
+fn nameless(seen: &[Row], sizes: &BTreeMap<WorkerId, u64>) -> Vec<Row> {
+    let is_named = |worker: &WorkerId| seen.iter().any(|row| row.worker == *worker && row.inbox.is_some());
+    let left = sizes.iter().filter(|(worker, _)| !is_named(worker));
+    left.map(|(worker, size)| Row {
+        worker: worker.clone(),
+        name_for: NameFor::Inbox,
+        seen: None,
+        inbox: Some(*size),
+    })
+    .collect()
+}
+
+fn print(queue: &Queue, seen: &[Row], printer: &Printer) -> anyhow::Result<()> {
     if printer.is_json() {
-        for (worker, seen) in seen {
-            print_json(worker, seen);
-        }
+        seen.iter().for_each(print_json);
         return Ok(());
     }
     if seen.is_empty() {
-        printer
-            .note("no worker has divided the shards here yet; those without --shard-leasing are not listed");
+        printer.note(
+            "no worker has divided the shards or had an inbox here yet; those that share all shards are not listed",
+        );
         return Ok(());
     }
     let now = queue.now()?.earliest;
     let rows: Vec<_> = seen
         .iter()
-        .map(|(worker, seen)| {
-            let lease = seen.lease.as_ref();
-            let until = seen.holder().and(lease).map(|lease| moment(lease.expires_at, now));
+        .map(|row| {
+            let lease = row.seen.as_ref().and_then(|seen| seen.lease.as_ref());
+            let holder = row.seen.as_ref().and_then(SeenLease::holder);
+            let until = holder.and(lease).map(|lease| moment(lease.expires_at, now));
             vec![
-                worker.into(),
-                shards::state(seen.state, word(seen.state)),
+                (&row.worker).into(),
+                row.name_for.name().into(),
+                shards::state(row.state(), word(row)),
                 lease.map_or("-".into(), |lease| lease.epoch.into()),
                 until.map_or("-".into(), Cell::from),
+                row.inbox.map_or("-".into(), Cell::from),
             ]
         })
         .collect();
-    let table = Table::default().left("WORKER", 0).left("STATE", 8).right("EPOCH", 0).left("UNTIL (UTC)", 0);
+    let table = Table::default().left("WORKER", 0).left("FOR", 6).left("STATE", 8).right("EPOCH", 0);
+    let table = table.left("UNTIL (UTC)", 0).right("IN INBOX", 0);
     table.rows(&rows, printer);
     Ok(())
 }
 
-fn print_json(worker: &WorkerId, seen: &SeenLease) {
-    let lease = seen.lease.as_ref();
+fn print_json(row: &Row) {
+    let lease = row.seen.as_ref().and_then(|seen| seen.lease.as_ref());
+    let holder = row.seen.as_ref().and_then(SeenLease::holder);
     line(json!({
-        "worker_id": worker,
-        "state": word(seen.state),
+        "worker_id": row.worker,
+        "for": row.name_for.name(),
+        "state": word(row),
         "instance": lease.map(|lease| &lease.instance),
         "epoch": lease.map(|lease| lease.epoch),
-        "until": seen.holder().and(lease).map(|lease| lease.expires_at),
+        "until": holder.and(lease).map(|lease| lease.expires_at),
+        "in_inbox": row.inbox,
     }));
 }
 
 /// A name that is free was given back: it would not stand there otherwise.
-fn word(state: LeaseState) -> &'static str {
-    if state == LeaseState::Free { "released" } else { state.name() }
+fn word(row: &Row) -> &'static str {
+    match (&row.seen, row.state()) {
+        (None, _) => "gone",
+        (_, LeaseState::Free) => "released",
+        (_, state) => state.name(),
+    }
 }

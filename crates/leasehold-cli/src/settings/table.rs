@@ -4,7 +4,7 @@
 
 use super::kind::Kind;
 use leasehold_queue::lease::LEASE_TTL_MAX;
-use leasehold_worker::{SHARD_LEASE_TTL_MIN, SHARD_RENEWALS_MIN};
+use leasehold_worker::{RENEWALS_MIN, RENEWED_LEASE_TTL_MIN};
 
 /// One setting.
 #[derive(Debug, PartialEq)]
@@ -53,6 +53,20 @@ pub(crate) const TABLE: &[Setting] = &[
         default: Some("shared"),
         variable: "LEASEHOLD_QUEUE_DISPATCH_MODE",
         help: "Whether new tasks wait for any worker, or go into the inbox of one.",
+    },
+    Setting {
+        name: "queue.direct_dispatch.worker_discovery_cache_ttl_secs",
+        kind: Kind::Whole { from: 0, to: 3_600 },
+        default: Some("30"),
+        variable: "LEASEHOLD_DIRECT_DISPATCH_DISCOVERY_CACHE_TTL_SECS",
+        help: "For how long a producer relies on its list of workers that have inboxes.",
+    },
+    Setting {
+        name: "queue.direct_dispatch.worker_selection",
+        kind: Kind::Choice(&["round_robin", "hash", "random"]),
+        default: Some("round_robin"),
+        variable: "LEASEHOLD_DIRECT_DISPATCH_WORKER_SELECTION",
+        help: "Which of them gets a task: one after the other, the one its idempotency key or id belongs to, or any.",
     },
     Setting {
         name: "queue.durability",
@@ -146,6 +160,28 @@ pub(crate) const TABLE: &[Setting] = &[
         help: "How often to look at the index although the bell was silent: a ring may be lost.",
     },
     Setting {
+        name: "worker.lease_duration_secs",
+        kind: Kind::Whole { from: RENEWED_LEASE_TTL_MIN.as_secs(), to: LEASE_TTL_MAX.as_secs() },
+        default: Some("60"),
+        variable: "LEASEHOLD_WORKER_LEASE_DURATION_SECS",
+        help: "With direct dispatch: how long a worker's name lasts unless it is renewed; after a crash nobody looks into its \
+               inbox for so long.",
+    },
+    Setting {
+        name: "worker.lease_renewal_interval_secs",
+        kind: Kind::Whole { from: 1, to: LEASE_TTL_MAX.as_secs() / RENEWALS_MIN as u64 },
+        default: Some("20"),
+        variable: "LEASEHOLD_WORKER_LEASE_RENEWAL_INTERVAL_SECS",
+        help: "How often the name is renewed: at most a third of how long it lasts. Half as often while nothing comes in.",
+    },
+    Setting {
+        name: "worker.overflow_scavenge_interval_secs",
+        kind: Kind::Whole { from: 1, to: 3_600 },
+        default: Some("120"),
+        variable: "LEASEHOLD_WORKER_OVERFLOW_SCAVENGE_INTERVAL_SECS",
+        help: "How often to look at what was left in the inboxes of dead workers; they are looked for twice as often.",
+    },
+    Setting {
         name: "worker.polling.strategy",
         kind: Kind::Choice(&["adaptive", "fixed"]),
         default: Some("adaptive"),
@@ -190,14 +226,14 @@ pub(crate) const TABLE: &[Setting] = &[
     },
     Setting {
         name: "worker.shard_leasing.lease_ttl_secs",
-        kind: Kind::Whole { from: SHARD_LEASE_TTL_MIN.as_secs(), to: LEASE_TTL_MAX.as_secs() },
+        kind: Kind::Whole { from: RENEWED_LEASE_TTL_MIN.as_secs(), to: LEASE_TTL_MAX.as_secs() },
         default: Some("30"),
         variable: "LEASEHOLD_SHARD_LEASING_TTL_SECS",
         help: "How long a lease on shards lasts unless it is renewed; after a crash nobody looks at them for so long.",
     },
     Setting {
         name: "worker.shard_leasing.lease_renew_interval_secs",
-        kind: Kind::Whole { from: 1, to: LEASE_TTL_MAX.as_secs() / SHARD_RENEWALS_MIN as u64 },
+        kind: Kind::Whole { from: 1, to: LEASE_TTL_MAX.as_secs() / RENEWALS_MIN as u64 },
         default: Some("10"),
         variable: "LEASEHOLD_SHARD_LEASING_RENEW_SECS",
         help: "How often it is renewed: at most a third of how long it lasts, so that one renewal may fail.",

@@ -2,7 +2,7 @@ use super::*;
 use kind::Kind;
 use leasehold_worker::ShardLeasing;
 use std::time::Duration;
-use typed::{DispatchMode, Polling, QueueType, ShardChoice};
+use typed::{Polling, QueueType, ShardChoice};
 
 /// Every layer above the defaults, from below.
 const LAYERS: [Layer; 6] = [
@@ -135,7 +135,7 @@ fn commands_get_types() {
     let place = Place::new();
     let Settings { queue, worker, .. } = place.load(&[]).unwrap();
     assert_eq!((queue.store.as_str(), queue.kind), ("./leasehold-data", QueueType::Bucket));
-    assert_eq!((queue.shard_len, queue.dispatch), (None, DispatchMode::Shared));
+    assert_eq!((queue.shard_len, queue.direct), (None, None));
     assert!(queue.open.access_key.is_none() && worker.id.is_none() && worker.leasing.is_none());
     assert_eq!((worker.concurrency, worker.shards), (8, ShardChoice::All));
     assert_eq!((worker.lease, worker.drain), (Duration::from_mins(1), Duration::from_secs(30)));
@@ -155,7 +155,7 @@ fn commands_get_types() {
         ("LEASEHOLD_WORKER_SWEEP_SECS", "90"),
     ];
     let Settings { queue, worker, .. } = place.load(&variables).unwrap();
-    assert_eq!((queue.kind, queue.dispatch), (QueueType::Filesystem, DispatchMode::Direct));
+    assert_eq!((queue.kind, queue.direct.is_some()), (QueueType::Filesystem, true));
     assert_eq!(queue.shard_len.map(leasehold_core::ShardLen::count), Some(256));
     assert_eq!(queue.open.folder.durability, leasehold_store::Durability::Os);
     assert_eq!(queue.open.access_key.unwrap().secret, "hush");

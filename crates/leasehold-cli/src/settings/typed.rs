@@ -1,8 +1,9 @@
 //! The settings as commands use them, checked against each other.
 
 use leasehold_core::{Error, Result, ShardLen, WorkerId};
+use leasehold_queue::{DirectDispatch, Selection};
 use leasehold_store::{AccessKey, FolderOptions, OpenOptions};
-use leasehold_worker::{SHARD_RENEWALS_MIN, ShardLeasing};
+use leasehold_worker::{InboxLease, RENEWALS_MIN, ShardLeasing};
 use std::time::Duration;
 
 use super::Effective;
@@ -18,7 +19,8 @@ pub(crate) struct Queue {
     pub(crate) kind: QueueType,
     /// Unset: what the queue says, or the default for a new one.
     pub(crate) shard_len: Option<ShardLen>,
-    pub(crate) dispatch: DispatchMode,
+    /// Nothing if tasks are for any worker.
+    pub(crate) direct: Option<DirectDispatch>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,12 +29,6 @@ pub(crate) enum QueueType {
     Bucket,
     /// Work on an outpost's folder.
     Filesystem,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum DispatchMode {
-    Shared,
-    Direct,
 }
 
 /// How a worker works.
@@ -48,6 +44,9 @@ pub(crate) struct Worker {
     pub(crate) polling: Polling,
     /// Nothing if the worker does not lease its shards.
     pub(crate) leasing: Option<ShardLeasing>,
+    /// Nothing if the worker has no inbox.
+    pub(crate) inbox: Option<InboxLease>,
+    pub(crate) overflow_every: Duration,
 }
 
 /// The shards to look through, not yet checked: how they are written depends on the queue.
@@ -77,14 +76,10 @@ impl Queue {
             Some("filesystem") => QueueType::Filesystem,
             _ => QueueType::Bucket,
         };
-        let dispatch = match text(all, "queue.dispatch_mode") {
-            Some("direct") => DispatchMode::Direct,
-            _ => DispatchMode::Shared,
-        };
         let digits = whole(all, "queue.shard_prefix_len");
         let shard_len = digits.map(|digits| ShardLen::new(u8::try_from(digits).unwrap_or(u8::MAX)));
         let store = required(text(all, "queue.store")).to_owned();
-        Ok(Self { store, open, kind, shard_len: shard_len.transpose()?, dispatch })
+        Ok(Self { store, open, kind, shard_len: shard_len.transpose()?, direct: direct(all) })
     }
 }
 
@@ -101,6 +96,8 @@ impl Worker {
             sweep_every: secs(all, "worker.sweep_secs"),
             polling: polling(all)?,
             leasing: leasing(all)?,
+            inbox: inbox(all)?,
+            overflow_every: secs(all, "worker.overflow_scavenge_interval_secs"),
         })
     }
 }
@@ -179,11 +176,44 @@ fn leasing(all: &[Effective]) -> Result<Option<ShardLeasing>> {
         ttl: secs(all, ttl),
         renew_every: secs(all, renew),
     };
-    if leasing.renew_every * SHARD_RENEWALS_MIN > leasing.ttl {
+    check_renewals(all, (renew, leasing.renew_every), (ttl, leasing.ttl))?;
+    Ok(Some(leasing))
+}
+
+fn is_direct(all: &[Effective]) -> bool {
+    text(all, "queue.dispatch_mode") == Some("direct")
+}
+
+fn direct(all: &[Effective]) -> Option<DirectDispatch> {
+    let selection = match text(all, "queue.direct_dispatch.worker_selection") {
+        Some("hash") => Selection::Hash,
+        Some("random") => Selection::Random,
+        _ => Selection::RoundRobin,
+    };
+    let discovery_ttl = secs(all, "queue.direct_dispatch.worker_discovery_cache_ttl_secs");
+    is_direct(all).then_some(DirectDispatch { discovery_ttl, selection })
+}
+
+fn inbox(all: &[Effective]) -> Result<Option<InboxLease>> {
+    let (renew, ttl) = ("worker.lease_renewal_interval_secs", "worker.lease_duration_secs");
+    let lease = InboxLease { ttl: secs(all, ttl), renew_every: secs(all, renew) };
+    if !is_direct(all) {
+        return Ok(None);
+    }
+    check_renewals(all, (renew, lease.renew_every), (ttl, lease.ttl))?;
+    Ok(Some(lease))
+}
+
+fn check_renewals(
+    all: &[Effective],
+    (renew, renew_every): (&str, Duration),
+    (ttl, lasts): (&str, Duration),
+) -> Result<()> {
+    if renew_every * RENEWALS_MIN > lasts {
         let advice = "one failed renewal would lose the lease";
         return Err(clash(all, renew, "is more than a third of", ttl, advice));
     }
-    Ok(Some(leasing))
+    Ok(())
 }
 
 fn clash(all: &[Effective], first: &str, relation: &str, second: &str, advice: &str) -> Error {

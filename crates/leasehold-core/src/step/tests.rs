@@ -92,7 +92,7 @@ fn told(task: &Task, event: &Event, act: &Act) -> String {
 }
 
 fn told_entry(sign: &str, entry: Option<&Entry>) -> String {
-    entry.map_or(String::new(), |entry| format!(", {sign}{}", entry.index.root().trim_end_matches('/')))
+    entry.map_or(String::new(), |entry| format!(", {sign}{}", entry.key().split('/').next().unwrap()))
 }
 
 /// The table in the documentation is this test's output: every state, every event, two hours after the claim.

@@ -222,7 +222,7 @@ impl Migration<'_> {
         for index in [Index::Ready, Index::Lease] {
             let mut keys = std::pin::pin!(self.queue.keys(index.root().into()));
             while let Some(key) = keys.try_next().await? {
-                if let Some(entry) = Entry::parse(&key).filter(|entry| entry.shard.len() == len) {
+                if let Some(entry) = Entry::parse(&key).filter(|entry| entry.has_shard_of(len)) {
                     covering.entry(entry.id).or_default().push(entry);
                 }
             }

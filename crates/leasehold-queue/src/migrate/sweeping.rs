@@ -45,5 +45,5 @@ impl Migration<'_> {
 }
 
 pub(super) fn is_entry_of(key: &str, len: ShardLen) -> bool {
-    Entry::parse(key).is_some_and(|entry| entry.shard.len() == len)
+    Entry::parse(key).is_some_and(|entry| entry.has_shard_of(len))
 }

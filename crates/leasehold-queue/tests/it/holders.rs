@@ -83,6 +83,6 @@ async fn names_are_read_in_order_and_strangers_left_out() {
     let before = world.ledger();
     let names: Vec<_> = world.queue.worker_leases().try_collect().await.unwrap();
     assert_eq!(requests(&world.queue, &before), [0, 2, 1, 0]);
-    let names: Vec<_> = names.iter().map(|(name, seen)| (name.as_str(), seen.state)).collect();
+    let names: Vec<_> = names.iter().map(|(name, _, seen)| (name.as_str(), seen.state)).collect();
     assert_eq!(names, [("w1", Held), ("w2", Held)]);
 }

@@ -2,9 +2,11 @@
 
 use leasehold_core::new_task::Start;
 use leasehold_core::{Error, Kind, NewTask, StoreTime};
-use leasehold_queue::{Queue, QueueConfig, UniqueKey};
+use leasehold_queue::{DirectDispatch, Queue, QueueConfig, UniqueKey};
 use leasehold_store::{Client, Host, HostExt};
-use leasehold_worker::{Context, Polling, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions};
+use leasehold_worker::{
+    Context, InboxLease, Polling, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions,
+};
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -46,6 +48,8 @@ pub(super) struct Cast {
     hasty: Option<Duration>,
     /// Workers that lease their shards; the others serve all.
     leased: Vec<String>,
+    /// Workers that have an inbox, and producers that put tasks there.
+    direct: Vec<String>,
     /// What each producer has still to submit, newest last.
     orders: Arc<[Mutex<Orders>; PRODUCERS]>,
 }
@@ -95,7 +99,26 @@ impl Cast {
         let hasty = world.chance("haste").happens(5_000).then_some(Duration::from_mins(2));
         let leased =
             (1..=WORKERS).filter(|_| leasing.happens(3_333)).map(|number| format!("w{number}")).collect();
-        Self { judge, alarm, trace, lease, migration, upkeep, hasty, leased, orders: Arc::new(orders) }
+        let mut dispatch = world.chance("direct");
+        let names = (1..=WORKERS).map(|number| format!("w{number}"));
+        let names = names.chain((1..=PRODUCERS).map(|number| format!("p{number}")));
+        let direct = if dispatch.happens(5_000) {
+            names.filter(|_| dispatch.happens(6_667)).collect()
+        } else {
+            Vec::new()
+        };
+        Self {
+            judge,
+            alarm,
+            trace,
+            lease,
+            migration,
+            upkeep,
+            hasty,
+            leased,
+            direct,
+            orders: Arc::new(orders),
+        }
     }
 
     /// Everyone starts.
@@ -126,10 +149,15 @@ impl Cast {
         let usual = QueueConfig { shard_prefix_len: 1, ..QueueConfig::default() };
         let mut usual = self.migration.as_ref().map_or(usual, Migration::config);
         by.clone_into(&mut usual.by);
+        usual.direct = self.is_direct(by).then(DirectDispatch::default);
         let queue = self.connect_as(host, client.clone(), usual.clone()).await;
         let Some(ahead_grace) = self.hasty else { return queue };
         let hasty = QueueConfig { ahead_grace, submit_wait: SLICE, ..usual };
         self.connect_as(host, client.with_patience(SLICE), hasty).await
+    }
+
+    fn is_direct(&self, name: &str) -> bool {
+        self.direct.iter().any(|direct| direct == name)
     }
 
     async fn connect_as(&self, host: &SimHost, client: Client, mut config: QueueConfig) -> Queue {
@@ -151,7 +179,8 @@ impl Cast {
         if std::mem::take(&mut lock(&self.orders[producer]).is_open) {
             self.judge.cut();
         }
-        let mut queue = self.connect(&host, client.clone(), "producer").await;
+        let name = format!("p{}", producer + 1);
+        let mut queue = self.connect(&host, client.clone(), &name).await;
         let rest_max = if self.migration.is_some() { LONG_REST_MAX } else { REST_MAX };
         loop {
             host.sleep(host.random_below(rest_max)).await;
@@ -175,7 +204,7 @@ impl Cast {
                 lock(&self.orders[producer]).left.push(Order { number: order.number + AGAIN, ..order });
             }
             if self.is_of_old(&error) {
-                queue = self.connect(&host, client.clone(), "producer").await;
+                queue = self.connect(&host, client.clone(), &name).await;
             }
         }
     }
@@ -225,6 +254,13 @@ impl Cast {
                 Err(error) if self.is_of_old(&error) => {
                     queue = self.connect(&host, client.clone(), &name).await;
                 }
+                // The name is still held by what was here before, or could not be kept.
+                Err(error)
+                    if self.is_direct(&name) && matches!(error.kind(), Kind::Unavailable | Kind::Lost) =>
+                {
+                    self.note(&host, format!("has no name: {error}"));
+                    host.sleep(SLICE * 5).await;
+                }
                 Err(error) => self.alarm.raise(format!("{name} ended: {error}")),
             }
         }
@@ -251,6 +287,7 @@ impl Cast {
             drain: Duration::from_secs(8),
             recover_every: Duration::from_secs(recover_every),
             leasing: is_leased.then(ShardLeasing::default),
+            inbox: self.is_direct(name).then(InboxLease::default),
             ..WorkerOptions::default()
         };
         let worker = Worker::new(queue.clone(), name, None)?.options(options);

@@ -92,6 +92,7 @@ impl Judge {
 
     /// Looks at a change of the bucket.
     pub(super) fn watch(&self, change: &Change) -> Judged {
+        crate::leases::watch(change)?;
         let now = self.sure_ms();
         let mut case = self.case();
         let id = if let Some(pointer) = Pointer::read(&change.key) {
@@ -395,9 +396,11 @@ impl Case {
             .and_then(|now| minute(&StoreTime::from_millis(now).to_string()))
             .map(|now| now.max(due.clone()));
         let is_found = |pointer: &Pointer| by.as_ref().is_none_or(|by| pointer.minute <= *by);
-        // Some look at its shard only; while it is on its way, the entry that it had still leads to it.
+        // Some look at its shard only; while it is on its way, the entry that it had still leads to it. What is in an inbox
+        // or in the overflow is seen by someone.
         let stands = self.places.get(id).is_some_and(|places| places.has(task));
-        let is_seen = |pointer: &Pointer| !stands || pointer.shard == task.text("shard");
+        let is_seen =
+            |pointer: &Pointer| !stands || pointer.shard.is_empty() || pointer.shard == task.text("shard");
         let covers = |pointer: &Pointer| pointer.rev <= rev && is_found(pointer) && is_seen(pointer);
         if pointers.is_some_and(|pointers| pointers.iter().any(covers)) {
             return Ok(());

@@ -65,7 +65,7 @@ pub(crate) fn minute(time: &str) -> Option<String> {
     Some(format!("{}{}{}-{}{}", date.0, date.1, date.2, clock.0, clock.1))
 }
 
-/// An index entry: the shard, the task, its revision and its minute.
+/// An index entry: the shard, if it lies in one, the task, its revision and its minute.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Pointer {
     pub(crate) shard: String,
@@ -78,11 +78,16 @@ pub(crate) struct Pointer {
 impl Pointer {
     pub(crate) fn read(key: &str) -> Option<Self> {
         let parts: Vec<_> = key.split('/').collect();
-        let [index @ ("ready" | "leases"), shard, minute, name] = parts[..] else { return None };
-        let (id, rev) = name.split_once('.')?;
-        let id = if index == "ready" { id.get(1..)? } else { id };
+        let (index, shard, minute, name) = match parts[..] {
+            [index @ ("ready" | "leases"), shard, minute, name] => (index.to_owned(), shard, minute, name),
+            ["inbox", worker, minute, name] => (format!("inbox of {worker}"), "", minute, name),
+            ["overflow", minute, name] => ("overflow".to_owned(), "", minute, name),
+            _ => return None,
+        };
+        let (id, rev) = name.rsplit_once('.')?;
+        let id = if index == "leases" { id } else { id.get(1..)? };
         let rev = rev.parse().ok()?;
-        let (shard, minute, index) = (shard.to_owned(), minute.to_owned(), index.to_owned());
+        let (shard, minute) = (shard.to_owned(), minute.to_owned());
         Some(Self { shard, id: id.to_owned(), rev, minute, index })
     }
 }

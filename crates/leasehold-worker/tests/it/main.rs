@@ -2,6 +2,7 @@
 #![expect(clippy::disallowed_methods, reason = "tests own what they start")]
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report, in its helpers too")]
 
+mod direct;
 mod handlers;
 mod looking;
 mod migrating;

@@ -3,7 +3,7 @@
 use leasehold_core::step::{Order, Step};
 use leasehold_core::task::Claim;
 use leasehold_core::{
-    Act, Entry, Event, HexName, Index, LeaseId, Name, NewTask, Now, ShardLen, State, StoreTime, Task, TaskId,
+    Act, Entry, Event, HexName, LeaseId, Name, NewTask, Now, ShardLen, State, StoreTime, Task, TaskId, Where,
     step,
 };
 use serde_json::Value;
@@ -198,7 +198,7 @@ fn small(from: Small, task: &Task) -> Small {
 }
 
 fn pointer(entry: &Entry) -> Pointer {
-    let is_lease = entry.index == Index::Lease;
+    let is_lease = matches!(entry.place, Where::Lease(_));
     let is_later = !is_lease && entry.bucket.start().since(start()) >= HOUR;
     let due = if is_later { Due::Later } else { Due::Soon };
     Pointer { is_lease, due, rev: u8::try_from(entry.rev).expect("the world is small") }

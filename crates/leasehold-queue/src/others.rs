@@ -1,15 +1,19 @@
 //! What is known about the leases of others, so that none is read twice.
+//!
+//! A list shows keys, stamps and sizes: a lease that was stamped within the ttl and is not padded counts as held; only older
+//! ones are read.
 
 use leasehold_core::lease::RELEASED_BYTES;
 use leasehold_core::{Lease, Now, StoreTime};
-use leasehold_queue::lease::{LEASE_TTL_MAX, NONSENSE_AGE_MIN};
 use leasehold_store::Entry;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::lease::{LEASE_TTL_MAX, NONSENSE_AGE_MIN};
+
 /// Leases of others that were read.
 #[derive(Debug)]
-pub(super) struct Others {
+pub struct Others {
     ttl: Duration,
     read: BTreeMap<String, Read>,
 }
@@ -23,12 +27,15 @@ struct Read {
 }
 
 impl Others {
-    pub(super) fn new(ttl: Duration) -> Self {
+    /// Leases that usually last so long.
+    #[must_use]
+    pub fn new(ttl: Duration) -> Self {
         Self { ttl, read: BTreeMap::new() }
     }
 
     /// Whether a listed lease is held; nothing if it has to be read to know that. None lasts longer than the longest ttl.
-    pub(super) fn is_held(&self, listed: &Entry, now: Now) -> Option<bool> {
+    #[must_use]
+    pub fn is_held(&self, listed: &Entry, now: Now) -> Option<bool> {
         let is_large = listed.size >= RELEASED_BYTES;
         match self.read.get(&listed.key) {
             // Stamps have whole seconds: it may have been given back since it was read.
@@ -44,13 +51,13 @@ impl Others {
     }
 
     /// What was read where a list has shown this stamp; no lease if it is gone or makes no sense.
-    pub(super) fn learn(&mut self, key: &str, stamp: Option<StoreTime>, lease: Option<&Lease>) {
+    pub fn learn(&mut self, key: &str, stamp: Option<StoreTime>, lease: Option<&Lease>) {
         let until = lease.map_or(StoreTime::from_millis(0), |lease| lease.expires_at);
         self.note(key, stamp.map(|stamp| Read { stamp, until, makes_sense: true }));
     }
 
     /// What stands there makes no sense: whoever wants it need not ask again before it is old enough.
-    pub(super) fn leave_alone(&mut self, key: &str, stamp: Option<StoreTime>) {
+    pub fn leave_alone(&mut self, key: &str, stamp: Option<StoreTime>) {
         let until = |stamp: StoreTime| stamp.plus(NONSENSE_AGE_MIN);
         self.note(key, stamp.map(|stamp| Read { stamp, until: until(stamp), makes_sense: false }));
     }
@@ -60,7 +67,7 @@ impl Others {
     }
 
     /// What is so old is told by its stamp.
-    pub(super) fn forget_old(&mut self, now: Now) {
+    pub fn forget_old(&mut self, now: Now) {
         self.read.retain(|_, read| !now.is_past(read.stamp.plus(NONSENSE_AGE_MIN)));
     }
 }

@@ -1,0 +1,194 @@
+//! Direct dispatch: inboxes, names, and what becomes of both when a worker dies.
+
+use leasehold_core::{Index, Kind, Status, Where, WorkerId};
+use leasehold_queue::discover::Stretch;
+use leasehold_queue::{DirectDispatch, Queue, QueueConfig, Selection};
+use leasehold_store::{Client, Host, MemoryStore, Purpose, SystemHost, Verb};
+use leasehold_worker::{InboxLease, Shutdown, Worker, WorkerOptions};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::{options, status, submit, work};
+
+/// A store, and queues that dispatch directly: one for producers, one for workers.
+async fn queues(selection: Selection) -> (Queue, Queue) {
+    let host: Arc<dyn Host> = Arc::new(SystemHost);
+    let store = Arc::new(MemoryStore::new(&host));
+    let client = || Client::new(store.clone(), host.clone());
+    // Whoever comes or goes is seen at once.
+    let direct = DirectDispatch { discovery_ttl: Duration::ZERO, selection };
+    let config = QueueConfig { direct: Some(direct), ..QueueConfig::default() };
+    let producer = Queue::with_config(client(), config).await.unwrap();
+    (producer, Queue::connect(client()).await.unwrap())
+}
+
+fn worker(queue: &Queue, name: &str) -> Worker {
+    let worker = Worker::new(queue.clone(), name, None).unwrap();
+    worker.handle("echo", |_, number: u64| async move { Ok(number) }).unwrap()
+}
+
+fn direct() -> WorkerOptions {
+    let lease = InboxLease { ttl: Duration::from_secs(3), renew_every: Duration::from_secs(1) };
+    WorkerOptions { inbox: Some(lease), until_empty: false, ..options() }
+}
+
+/// A worker with an inbox that runs until it is stopped, and has its name.
+async fn started(
+    queue: &Queue,
+    name: &str,
+    options: WorkerOptions,
+) -> (Shutdown, tokio::task::JoinHandle<leasehold_core::Result<leasehold_worker::Counts>>) {
+    let shutdown = Shutdown::default();
+    let running = tokio::spawn(worker(queue, name).options(options).run(shutdown.clone()));
+    let key = leasehold_core::keys::inbox_lease(&WorkerId::checked("worker id", name).unwrap());
+    while leasehold_queue::read_lease(queue.client(), &key).await.unwrap().is_none() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    (shutdown, running)
+}
+
+async fn pointers(queue: &Queue, place: &Where) -> usize {
+    queue.discover(Purpose::Admin, vec![Stretch::at(place)]).await.unwrap().due.len()
+}
+
+fn inbox(name: &str) -> Where {
+    Where::Inbox(WorkerId::checked("worker id", name).unwrap())
+}
+
+async fn all_done(queue: &Queue, ids: &[leasehold_core::TaskId]) {
+    for id in ids {
+        let task = queue.wait(id, Some(Duration::from_secs(60))).await.unwrap();
+        assert_eq!(task.status(), Status::Completed);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_go_to_the_inboxes_of_live_workers_one_after_the_other() {
+    let (producer, queue) = queues(Selection::RoundRobin).await;
+    let (a_stops, a) = started(&queue, "a", direct()).await;
+    let (b_stops, b) = started(&queue, "b", direct()).await;
+    let mut ids = Vec::new();
+    for number in 0..20 {
+        ids.push(submit(&producer, "echo", json!(number)).await);
+    }
+    all_done(&producer, &ids).await;
+    let mut by_worker = BTreeMap::new();
+    for id in &ids {
+        let task = producer.get(id).await.unwrap();
+        let by = task.history.events().find(|event| event.event == "claim").unwrap().by.clone();
+        *by_worker.entry(by).or_insert(0) += 1;
+    }
+    assert_eq!(by_worker, BTreeMap::from([("a".to_owned(), 10), ("b".to_owned(), 10)]));
+    a_stops.drain();
+    b_stops.drain();
+    assert_eq!(a.await.unwrap().unwrap().completed + b.await.unwrap().unwrap().completed, 20);
+    assert_eq!((pointers(&queue, &inbox("a")).await, pointers(&queue, &inbox("b")).await), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_live_worker_a_task_is_for_everyone() {
+    let (producer, queue) = queues(Selection::Random).await;
+    let id = submit(&producer, "echo", json!(1)).await;
+    let look = queue.discover(Purpose::Admin, vec![Stretch::whole(Index::Ready)]).await.unwrap();
+    assert_eq!(look.due.len(), 1);
+    assert_eq!(work(worker(&queue, "shared")).await.completed, 1);
+    assert_eq!(status(&queue, &id).await, Status::Completed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_worker_cannot_run_is_passed_on_to_everyone() {
+    let (producer, queue) = queues(Selection::Hash).await;
+    let (stops, running) = started(&queue, "a", direct()).await;
+    let id = submit(&producer, "other", json!(1)).await;
+    let ready = || queue.discover(Purpose::Admin, vec![Stretch::whole(Index::Ready)]);
+    while ready().await.unwrap().due.is_empty() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    while pointers(&queue, &inbox("a")).await > 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(status(&queue, &id).await, Status::Pending);
+    stops.drain();
+    running.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_has_one_worker_at_a_time() {
+    let (_, queue) = queues(Selection::Random).await;
+    let (stops, first) = started(&queue, "a", direct()).await;
+    let error = worker(&queue, "a").options(direct()).run(Shutdown::default()).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable);
+    assert!(error.to_string().starts_with("worker id \"a\" is in use until "), "{error}");
+    stops.drain();
+    first.await.unwrap().unwrap();
+    // Given back: it can be taken at once.
+    let (stops, second) = started(&queue, "a", direct()).await;
+    stops.drain();
+    second.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_loses_its_name_stops_what_it_runs_and_says_why() {
+    let (producer, queue) = queues(Selection::Random).await;
+    let shutdown = Shutdown::default();
+    let name = WorkerId::checked("worker id", "a").unwrap();
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let endless = Worker::new(queue.clone(), "a", None).unwrap();
+    let endless = endless
+        .handle("endless", move |_, (): ()| {
+            tell.send(()).unwrap();
+            std::future::pending::<Result<(), leasehold_worker::TaskError>>()
+        })
+        .unwrap();
+    let running = tokio::spawn(endless.options(direct()).run(shutdown.clone()));
+    let id = submit(&producer, "endless", json!(null)).await;
+    told.recv().await.unwrap();
+    leasehold_queue::break_lease(queue.client(), &leasehold_core::keys::inbox_lease(&name)).await.unwrap();
+    let error = running.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), Kind::Lost);
+    assert!(error.to_string().contains("worker id \"a\" was lost"), "{error}");
+    let task = queue.get(&id).await.unwrap();
+    assert_eq!((task.status(), task.attempt), (Status::Pending, 0), "it was given back unused");
+    // Others that are stopped together with it go on.
+    assert!(!shutdown.is_asked_for());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_for_a_live_worker_costs_four_puts_and_a_get() {
+    let (producer, queue) = queues(Selection::RoundRobin).await;
+    let (stops, running) = started(&queue, "a", direct()).await;
+    let id = submit(&producer, "echo", json!(1)).await;
+    all_done(&queue, &[id]).await;
+    stops.drain();
+    running.await.unwrap().unwrap();
+    let count = |queue: &Queue, verb, purpose| {
+        queue.client().ledger().snapshot().count(|line| line.verb == verb && line.purpose == purpose)
+    };
+    assert_eq!(count(&producer, Verb::Put, Purpose::Submit), 3, "pointer, task, bell");
+    assert_eq!(count(&producer, Verb::List, Purpose::Submit), 1, "who is alive");
+    assert_eq!(count(&queue, Verb::Get, Purpose::Claim), 1);
+    assert_eq!(count(&queue, Verb::Put, Purpose::Claim), 1);
+    assert_eq!(count(&queue, Verb::Put, Purpose::Settle), 1);
+    assert_eq!(count(&queue, Verb::Delete, Purpose::Settle), 1, "the pointer");
+}
+
+/// It died, as far as anyone can see: its lease runs out, and its inbox stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_inbox_of_a_dead_worker_is_emptied_by_whoever_is_left() {
+    let (producer, queue) = queues(Selection::RoundRobin).await;
+    let (_, running) = started(&queue, "dead", direct()).await;
+    running.abort();
+    let mut ids = Vec::new();
+    for number in 0..50 {
+        ids.push(submit(&producer, "echo", json!(number)).await);
+    }
+    let overflow_every = Duration::from_secs(1);
+    let shared =
+        worker(&queue, "shared").options(WorkerOptions { overflow_every, until_empty: true, ..options() });
+    let counts = shared.run(Shutdown::default()).await.unwrap();
+    all_done(&queue, &ids).await;
+    assert!(counts.completed > 0);
+    assert_eq!((pointers(&queue, &inbox("dead")).await, pointers(&queue, &Where::Overflow).await), (0, 0));
+}
