@@ -1,0 +1,209 @@
+"""Handlers: what they get, what they give back, and how they end."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pydantic
+import pytest
+
+from leasehold import Context, Invalid, Permanent, Retry, Snooze, Worker, testing
+
+
+async def test_an_exception_is_a_retry_with_its_traceback_in_the_history(folder: Path) -> None:
+    async with await testing.queue() as queue:
+        worker = Worker(queue, "worker-1")
+
+        def helper(input: str) -> None:
+            raise ValueError(f"bad luck with {input}")
+
+        @worker.task("sync")
+        def sync(ctx: Context, input: str) -> str:
+            if ctx.attempt == 1:
+                helper(input)
+            return "fine"
+
+        @worker.task("async")
+        async def not_sync(ctx: Context, input: str) -> str:
+            if ctx.attempt == 1:
+                helper(input)
+            return "fine"
+
+        for task_type in ("sync", "async"):
+            task = await queue.submit(task_type, "Ada")
+            await worker.run(drain=True)
+            history = await queue.history(task.id)
+            assert [change.event for change in history] == ["submit", "claim", "fail", "claim", "complete"]
+            why = history[2].why or ""
+            assert why.startswith("ValueError: bad luck with Ada\n")
+            assert "Traceback (most recent call last)" in why
+            assert "in helper" in why and __file__ in why
+            assert history[3].attempt == 2
+
+
+async def test_a_long_traceback_keeps_its_end() -> None:
+    async with await testing.queue() as queue:
+        worker = Worker(queue, "worker-1")
+
+        def deeper(levels: int) -> None:
+            if levels == 0:
+                raise RuntimeError("ü" * 3_000)
+            deeper(levels - 1) if levels % 2 else deeper(levels - 1)
+
+        @worker.task("dig")
+        def dig(ctx: Context, input: int) -> None:
+            deeper(input)
+
+        task = await queue.submit("dig", 200, max_attempts=1)
+        await worker.run(drain=True)
+        failed = await queue.get(task.id)
+        assert failed.error is not None and failed.error.startswith("RuntimeError: üüü")
+        assert failed.error.rstrip().endswith("ü") and len(failed.error.encode()) <= 4_096
+
+
+async def test_permanent_is_not_retried() -> None:
+    async with await testing.queue() as queue:
+        worker = Worker(queue, "worker-1")
+
+        @worker.task("hopeless")
+        async def hopeless(ctx: Context, input: None) -> None:
+            raise Permanent("there is nothing to do")
+
+        task = await queue.submit("hopeless")
+        assert (await worker.run(drain=True)).failed == 1
+        failed = await queue.get(task.id)
+        assert (failed.status, failed.attempt) == ("failed", 1)
+        assert failed.error is not None and "there is nothing to do" in failed.error
+
+
+async def test_snooze_costs_no_attempt() -> None:
+    async with await testing.queue() as queue:
+        worker = Worker(queue, "worker-1")
+        naps = []
+
+        @worker.task("nap")
+        async def nap(ctx: Context, input: None) -> int:
+            naps.append(queue.now())
+            if len(naps) == 1:
+                raise Snooze(30)
+            if len(naps) == 2:
+                ctx.snooze(10)
+            return ctx.attempt
+
+        task = await queue.submit("nap", max_attempts=1)
+        await worker.run(drain=True)
+        assert (await queue.get(task.id)).output == 1
+        assert (await queue.get(task.id)).epoch == 3
+        pauses = [(after - before).total_seconds() for before, after in zip(naps, naps[1:])]
+        assert 30 <= pauses[0] < 36 and 10 <= pauses[1] < 16
+
+
+async def test_retry_says_when() -> None:
+    async with await testing.queue() as queue:
+        worker = Worker(queue, "worker-1")
+        runs = []
+
+        @worker.task("busy")
+        async def busy(ctx: Context, input: None) -> int:
+            runs.append(queue.now())
+            if ctx.attempt == 1:
+                raise Retry("the other side is busy", after=45)
+            return ctx.attempt
+
+        task = await queue.submit("busy")
+        await worker.run(drain=True)
+        assert (await queue.get(task.id)).output == 2
+        assert 45 <= (runs[1] - runs[0]).total_seconds() < 51
+
+
+async def test_max_attempts_of_a_handler() -> None:
+    async with await testing.queue() as queue:
+        worker = Worker(queue, "worker-1")
+
+        @worker.task("fails", max_attempts=2)
+        async def fails(ctx: Context, input: None) -> None:
+            raise OSError("again")
+
+        own, others = await fails.submit(), await queue.submit("fails", max_attempts=9)
+        await worker.run(drain=True)
+        for task in (await queue.get(own.id), await queue.get(others.id)):
+            assert (task.status, task.attempt) == ("failed", 2)
+        with pytest.raises(Invalid, match="two handlers"):
+            worker.task("fails")(lambda ctx, input: None)
+        with pytest.raises(Invalid, match="takes the context and the input"):
+            worker.task("other")(lambda ctx: None)
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+@dataclasses.dataclass
+class Line:
+    ends: list[Point]
+    colour: str | None = None
+
+
+class Image(pydantic.BaseModel):
+    url: str
+    width: int = 100
+
+
+async def test_dataclasses_and_models_go_in_and_out() -> None:
+    async with await testing.queue() as queue:
+        worker = Worker(queue, "worker-1")
+
+        @worker.task("turn")
+        async def turn(ctx: Context, input: Line) -> Line:
+            return Line([Point(point.y, point.x) for point in input.ends], input.colour)
+
+        @worker.task("resize")
+        def resize(ctx: Context, input: Image) -> Image:
+            return Image(url=input.url, width=input.width // 2)
+
+        line = await queue.submit("turn", Line([Point(1, 2), Point(3)]))
+        image = await queue.submit("resize", Image(url="a.png"))
+        wrong = await queue.submit("resize", {"width": "wide"})
+        unfit = await queue.submit("turn", {"ends": [], "weight": 3})
+        await worker.run(drain=True)
+        turned = {"ends": [{"x": 2, "y": 1}, {"x": 0, "y": 3}], "colour": None}
+        assert (await queue.get(line.id)).output == turned
+        assert (await queue.get(image.id)).output == {"url": "a.png", "width": 50}
+        for id in (wrong.id, unfit.id):
+            failed = await queue.get(id)
+            assert (failed.status, failed.attempt) == ("failed", 1)
+            assert "the input does not fit the handler" in (failed.error or "")
+
+
+async def test_a_model_may_be_defined_where_the_handler_is() -> None:
+    @dataclasses.dataclass
+    class Local:
+        x: int
+
+    async with await testing.queue() as queue:
+        worker = Worker(queue, "worker-1")
+
+        @worker.task("local")
+        async def local(ctx: Context, input: Local) -> int:
+            return input.x
+
+        task = await queue.submit("local", Local(5))
+        await worker.run(drain=True)
+        assert (await queue.get(task.id)).output == 5
+
+
+async def test_an_output_that_is_not_json_fails_for_good() -> None:
+    async with await testing.queue() as queue:
+        worker = Worker(queue, "worker-1")
+
+        @worker.task("odd")
+        async def odd(ctx: Context, input: None) -> object:
+            return object()
+
+        task = await queue.submit("odd")
+        await worker.run(drain=True)
+        failed = await queue.get(task.id)
+        assert failed.status == "failed" and "the output cannot be written as JSON" in (failed.error or "")
