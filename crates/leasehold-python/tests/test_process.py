@@ -202,4 +202,5 @@ async def test_the_sync_front_may_not_wait_for_itself(folder: Path) -> None:
                 queue.stats()
 
             worker.run(drain=True)
-            assert "must not wait for its own event loop" in (queue.get(task.id).error or "")
+            error = queue.get(task.id).error or ""
+            assert "must not wait for its own event loop; a handler that is not async may wait" in error

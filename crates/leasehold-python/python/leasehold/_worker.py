@@ -150,6 +150,13 @@ class Handler(Generic[P, R]):
             raise Permanent(f"the input does not fit the handler: {error}") from error
 
 
+def names_around() -> Mapping[str, Any] | None:
+    """The local names where whoever asks was called."""
+    frame = inspect.currentframe()
+    frame = frame and frame.f_back and frame.f_back.f_back
+    return frame and frame.f_locals
+
+
 def _input_type(function: Callable[..., Any], names: Mapping[str, Any] | None) -> Any:
     """What the handler asks for as its input, if that can be told; `names` are those where it was made a handler."""
     parameters = list(inspect.signature(function).parameters.values())
@@ -223,17 +230,24 @@ class Worker:
         """
 
         def decorate(function: Callable[P, R]) -> Handler[P, R]:
-            if task_type in self._handlers:
-                raise Invalid(f"task type `{task_type}` has two handlers")
-            if max_attempts is not None and max_attempts < 1:
-                raise Invalid("max_attempts 0 would never run the task; it must be at least 1")
-            names = inspect.currentframe()
-            names = None if names is None else names.f_back
-            handler = Handler(self, task_type, function, max_attempts, names and names.f_locals)
-            self._handlers[task_type] = handler
-            return handler
+            return self._add(task_type, function, max_attempts, names_around())
 
         return decorate
+
+    def _add(
+        self,
+        task_type: str,
+        function: Callable[P, R],
+        max_attempts: int | None,
+        names: Mapping[str, Any] | None,
+    ) -> Handler[P, R]:
+        if task_type in self._handlers:
+            raise Invalid(f"task type `{task_type}` has two handlers")
+        if max_attempts is not None and max_attempts < 1:
+            raise Invalid("max_attempts 0 would never run the task; it must be at least 1")
+        handler = Handler(self, task_type, function, max_attempts, names)
+        self._handlers[task_type] = handler
+        return handler
 
     async def run(self, *, drain: bool = False, handle_signals: bool = True) -> Counts:
         """Works until told to stop, or, with `drain`, until there is nothing left to do.
@@ -348,7 +362,8 @@ async def _run_async(handler: Handler[..., Any], run: _native.Run) -> None:
         run.fail("CancelledError: the handler has cancelled itself", None)
     except BaseException as error:
         _failed(handler, run, error)
-        if not isinstance(error, Exception):
+        # Ctrl-C ends the program; whatever else a handler raises ends its run, as it does in a thread.
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
             raise
 
 
