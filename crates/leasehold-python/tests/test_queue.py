@@ -115,6 +115,8 @@ async def test_errors_say_what_to_do(folder: Path) -> None:
     ("said", "message"),
     [
         ({"input": float("nan")}, "the input cannot be written as JSON"),
+        ({"input": {"a": "\ud800"}}, "the input cannot be written as JSON: .* surrogates not allowed"),
+        ({"key": "\ud800"}, "the order cannot be written as JSON: .* surrogates not allowed"),
         ({"input": {"a": object()}}, "object is neither JSON, nor a dataclass"),
         ({"input": {"a": [2**64]}}, "18446744073709551616, which does not fit into 64 bits"),
         ({"input": "x" * 300_000}, "at most 262144 fit into a task"),

@@ -125,7 +125,7 @@ class Handler(Generic[P, R]):
         self.function = function
         self.max_attempts = max_attempts
         self._worker = worker
-        self._is_async = inspect.iscoroutinefunction(function)
+        self._is_async = _is_async(function)
         self._input_type = _input_type(function, names)
 
     def __repr__(self) -> str:
@@ -157,15 +157,31 @@ def names_around() -> Mapping[str, Any] | None:
     return frame and frame.f_locals
 
 
+def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that is called in the end: an object is called by its method, a partial calls another."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function if inspect.isroutine(function) else type(function).__call__
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(_plain(function))
+
+
 def _input_type(function: Callable[..., Any], names: Mapping[str, Any] | None) -> Any:
     """What the handler asks for as its input, if that can be told; `names` are those where it was made a handler."""
-    parameters = list(inspect.signature(function).parameters.values())
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    if len(parameters) < 2 or any(each.kind not in positional for each in parameters[:2]):
-        raise Invalid(f"a handler takes the context and the input; {function!r} does not")
     try:
-        return typing.get_type_hints(function, localns=dict(names or {})).get(parameters[1].name)
-    except NameError:
+        signature = inspect.signature(function)
+        signature.bind(None, None)
+    except (TypeError, ValueError):
+        raise Invalid(f"a handler takes the context and the input; {function!r} does not") from None
+    plain = _plain(function)
+    if inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
+        raise Invalid(f"a handler returns its output; {function!r} yields")
+    parameters = list(signature.parameters)
+    try:
+        return typing.get_type_hints(plain, localns=dict(names or {})).get(parameters[min(1, len(parameters) - 1)])
+    except Exception:
         # Hints that only a type checker can resolve.
         return None
 
@@ -229,6 +245,8 @@ class Worker:
         this worker makes of any other.
         """
 
+        _check_task(task_type, max_attempts)
+
         def decorate(function: Callable[P, R]) -> Handler[P, R]:
             return self._add(task_type, function, max_attempts, names_around())
 
@@ -243,8 +261,9 @@ class Worker:
     ) -> Handler[P, R]:
         if task_type in self._handlers:
             raise Invalid(f"task type `{task_type}` has two handlers")
-        if max_attempts is not None and max_attempts < 1:
-            raise Invalid("max_attempts 0 would never run the task; it must be at least 1")
+        if isinstance(function, Handler):
+            # One function for several types.
+            function = function.function
         handler = Handler(self, task_type, function, max_attempts, names)
         self._handlers[task_type] = handler
         return handler
@@ -287,6 +306,14 @@ class Worker:
     def served(self) -> list[tuple[str, str]]:
         """The ranges of shards that it serves at this moment: first and last of each."""
         return [] if self._running is None else self._running.native.shards()
+
+
+def _check_task(task_type: object, max_attempts: object) -> None:
+    """As soon as it is said: a decorator without its brackets would be lost silently."""
+    if not isinstance(task_type, str):
+        raise Invalid(f'the task type is text, not {type(task_type).__name__}; write @worker.task("type")')
+    if max_attempts is not None and (not isinstance(max_attempts, int) or max_attempts < 1):
+        raise Invalid(f"max_attempts {max_attempts!r} would never run the task; it must be at least 1")
 
 
 class _Running:
@@ -348,18 +375,28 @@ class _Running:
 
 
 _THREADS_MAX = 10_000
+_ENDS_SECS = 1.0
+"""So long a task waits that was given back because the event loop ends; its worker does not take it again."""
 
 
 async def _run_async(handler: Handler[..., Any], run: _native.Run) -> None:
     try:
         output = await handler.function(Context(run), handler._input(run))
-        run.complete(encode("output", output))
+        run.complete(_written(output))
     except asyncio.CancelledError:
+        task = asyncio.current_task()
         if run.is_cancelled():
             run.hand_back()
-            return
-        # Raised by the handler for reasons of its own.
-        run.fail("CancelledError: the handler has cancelled itself", None)
+        elif task is not None and task.cancelling():
+            # By none of ours: the event loop ends, and the worker with it. That is not the handler's fault.
+            run.snooze(_ENDS_SECS)
+        else:
+            # Raised by the handler for reasons of its own.
+            run.fail("CancelledError: the handler has cancelled itself", None)
+    except GeneratorExit:
+        # The event loop is gone, and has left the handler where it was.
+        run.hand_back()
+        raise
     except BaseException as error:
         _failed(handler, run, error)
         # Ctrl-C ends the program; whatever else a handler raises ends its run, as it does in a thread.
@@ -369,9 +406,17 @@ async def _run_async(handler: Handler[..., Any], run: _native.Run) -> None:
 
 def _run_sync(handler: Handler[..., Any], run: _native.Run) -> None:
     try:
-        run.complete(encode("output", handler.function(Context(run), handler._input(run))))
+        run.complete(_written(handler.function(Context(run), handler._input(run))))
     except BaseException as error:
         _failed(handler, run, error)
+
+
+def _written(output: object) -> str:
+    try:
+        return encode("output", output)
+    except Invalid as error:
+        # It will not be better next time.
+        raise Permanent(str(error)) from error
 
 
 def _failed(handler: Handler[..., Any], run: _native.Run, error: BaseException) -> None:
@@ -383,8 +428,7 @@ def _failed(handler: Handler[..., Any], run: _native.Run, error: BaseException) 
         text = _described(error)
         is_last = handler.max_attempts is not None and run.attempt >= handler.max_attempts
         log.debug("task %s failed in attempt %d: %s", run.id, run.attempt, text)
-        # An output that cannot be written will not be better next time.
-        if isinstance(error, (Permanent, Invalid)) or is_last:
+        if isinstance(error, Permanent) or is_last:
             run.give_up(text)
         else:
             run.fail(text, error.after if isinstance(error, Retry) else None)
@@ -395,12 +439,15 @@ def _failed(handler: Handler[..., Any], run: _native.Run, error: BaseException) 
 
 def _described(error: BaseException) -> str:
     """Type and message first, then the traceback: its end, if all of it is too long to be kept."""
-    head = "".join(traceback.format_exception_only(error)).strip()
-    trace = "".join(traceback.format_exception(error)).strip()
-    head = head.encode(errors="replace")[: ERROR_BYTES_MAX // 4].decode(errors="ignore")
+    only, lines = traceback.format_exception_only(error), traceback.format_exception(error)
+    # Half characters of names of files and the like are shown by their numbers.
+    head = "".join(only).strip().encode(errors="backslashreplace")[: ERROR_BYTES_MAX // 4].decode(errors="ignore")
+    if lines[-len(only) :] == only:
+        # A long message must not take the place of where it happened.
+        lines[-len(only) :] = [head]
     room = ERROR_BYTES_MAX - len(head.encode()) - 8
-    raw = trace.encode(errors="replace")
-    kept = trace if len(raw) <= room else "… " + raw[-room:].decode(errors="ignore")
+    raw = "".join(lines).strip().encode(errors="backslashreplace")
+    kept = raw.decode() if len(raw) <= room else "… " + raw[-room:].decode(errors="ignore")
     return f"{head}\n\n{kept}"
 
 

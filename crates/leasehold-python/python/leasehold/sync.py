@@ -253,8 +253,11 @@ class Worker:
         self, task_type: str, *, max_attempts: int | None = None
     ) -> Callable[[Callable[P, T]], Handler[P, T]]:
         """Makes a function the handler of a task type: see `leasehold.Worker.task`."""
+        _worker._check_task(task_type, max_attempts)
 
         def decorate(function: Callable[P, T]) -> Handler[P, T]:
+            if isinstance(function, Handler):
+                function = function.function
             handler = self._worker._add(task_type, function, max_attempts, _worker.names_around())
             return Handler(self._thread, handler)
 
