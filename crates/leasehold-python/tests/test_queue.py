@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import datetime
+import random
 import threading
 import time
 from pathlib import Path
@@ -14,7 +15,19 @@ import pytest
 from conftest import command_line
 
 import leasehold
-from leasehold import Conflict, Invalid, NotFound, NotYet, Order, RetryPolicy, Status, Submitted, Worker, connect
+from leasehold import (
+    Conflict,
+    Invalid,
+    NotFound,
+    NotYet,
+    Order,
+    RetryPolicy,
+    Status,
+    Submitted,
+    Worker,
+    connect,
+    testing,
+)
 
 NOBODY = "3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3"
 
@@ -85,6 +98,16 @@ async def test_every_operation_does_what_its_command_does(store: dict[str, Any])
         assert (checked.tasks, checked.uncovered, checked.corrupt) == (2, (), ())
         puts = [line for line in queue.ledger() if (line.verb, line.purpose) == ("put", "submit")]
         assert sum(line.requests for line in puts) >= 4
+
+
+async def test_numbers_come_back_as_they_were() -> None:
+    chance = random.Random(7)
+    numbers = [chance.uniform(-1, 1) * 10.0 ** chance.randint(-300, 300) for _ in range(2_000)]
+    numbers += [0.1 + 0.2, 5e-324, 1.7976931348623157e308, -0.0, 2**64 - 1, -(2**63), 10**18 + 1]
+    async with await testing.queue() as queue:
+        task = await queue.submit("measure", numbers)
+        await queue.reschedule(task.id, delay=60)
+        assert (await queue.get(task.id)).input == numbers
 
 
 async def test_errors_say_what_to_do(folder: Path) -> None:
