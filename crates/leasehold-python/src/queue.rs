@@ -16,7 +16,7 @@ use crate::home::{Call, Home};
 use crate::listing::{Listing, Which};
 use crate::mailbox::Mailbox;
 use crate::told::{self, Told, raised, told};
-use crate::worker::Worker;
+use crate::worker::{Plan, Worker};
 
 /// Who acts, in the history of tasks, unless the call says otherwise.
 const BY: &str = "python";
@@ -193,7 +193,15 @@ impl Queue {
             Front::load(self.profile.as_deref(), pairs(&said))
         };
         let front = front.map_err(|error| raised(&error))?;
-        Worker::start(&home, &queue, &front, &mailbox.post, number, &task_types, drain)
+        Worker::start(&Plan {
+            home: &home,
+            queue: &queue,
+            front: &front,
+            post: &mailbox.post,
+            number,
+            task_types: &task_types,
+            until_empty: drain,
+        })
     }
 
     /// Leaves the queue; with the last one the threads end, and this waits for them.
@@ -310,5 +318,5 @@ fn retention(statuses: &[String], older_than: f64) -> Result<Retention> {
 
 pub(crate) fn seconds(what: &str, secs: f64) -> Result<Duration> {
     Duration::try_from_secs_f64(secs)
-        .map_err(|_| Error::invalid(format!("{what} {secs} is not a number of seconds from now on")))
+        .map_err(|_| Error::invalid(format!("{what} {secs:?} is not a number of seconds from now on")))
 }

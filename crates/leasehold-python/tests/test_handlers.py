@@ -344,6 +344,27 @@ asyncio.run(main())
             assert (back.status, back.attempt, back.error) == ("pending", 0, None)
 
 
+@pytest.mark.parametrize("task_type", ["snooze", "retry"])
+async def test_a_pause_that_never_ends_fails_for_good(task_type: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with await testing.queue() as queue:
+        worker = Worker(queue, "w")
+
+        @worker.task("snooze")
+        async def snooze(ctx: Context, input: None) -> None:
+            raise Snooze(1e300)
+
+        @worker.task("retry")
+        async def retry(ctx: Context, input: None) -> None:
+            raise Retry("busy", after=1e300)
+
+        task = await queue.submit(task_type)
+        assert (await worker.run(drain=True)).failed == 1
+        failed = await queue.get(task.id)
+        assert failed.attempt == 1 and "1e300 is not a number of seconds from now on" in (failed.error or "")
+    gc.collect()
+    assert caplog.records == []
+
+
 async def test_a_pause_may_be_a_timedelta_and_is_sent_to_other_processes() -> None:
     assert Snooze(datetime.timedelta(minutes=1)).seconds == 60
     assert Retry("busy", after=datetime.timedelta(minutes=1)).after == 60

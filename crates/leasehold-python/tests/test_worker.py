@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from conftest import command_line
 
-import leasehold
+import leasehold.sync
 from leasehold import Context, Invalid, Polling, ShardLeasing, Worker, connect
 
 
@@ -247,6 +247,11 @@ async def test_worker_options_reach_the_worker(folder: Path) -> None:
         assert await worked_by(shard_range="8-b") == [("8", "b")]
         assert await worked_by(shard_leasing=ShardLeasing(ttl_secs=10, renew_interval_secs=2)) == [("0", "f")]
         for options, message in [
+            ({"shards": "07"}, "shards is a list"),
+            ({"shards": []}, "worker.shards must be a list of at least one"),
+            ({"shard_leasing": {"ttl_secs": 10}}, "shard_leasing is true, false or a leasehold.ShardLeasing, not dict"),
+            ({"polling": {"factor": 2}}, "polling is a leasehold.Polling, not dict"),
+            ({"stop_wait_secs": -1}, "worker.stop_wait_secs must be"),
             ({"shards": ["zz"]}, "zz"),
             ({"shards": ["0"], "shard_range": "0-1"}, "exclude each other"),
             ({"shards": ["0"], "shard_leasing": True}, "excludes"),
@@ -254,12 +259,40 @@ async def test_worker_options_reach_the_worker(folder: Path) -> None:
             ({"lease_secs": 1}, "a lease below 3 s"),
             ({"polling": Polling(min_interval_ms=0)}, "min_interval_ms must be"),
         ]:
-            worker = Worker(queue, "w", **options)
-            worker.task("x")(lambda ctx, input: None)
             with pytest.raises(Invalid, match=message):
+                worker = Worker(queue, "w", **options)
+                worker.task("x")(lambda ctx, input: None)
                 await worker.run(drain=True)
+        for kind in (Worker, leasehold.sync.Worker):
+            with pytest.raises(Invalid, match="a worker needs a queue"):
+                kind(None)
+        with pytest.raises(TypeError, match="unexpected keyword argument 'concurency'"):
+            Worker(queue, concurency=3)  # type: ignore[call-arg]
         with pytest.raises(Invalid, match="no handlers"):
             await Worker(queue, "w").run(drain=True)
+
+
+async def test_a_handler_that_does_not_stop_is_waited_for_as_long_as_was_said(folder: Path) -> None:
+    async with await connect(folder) as queue:
+        worker = Worker(queue, "w", stop_wait_secs=0)
+        loop, started, enough = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+        @worker.task("deaf")
+        def deaf(ctx: Context, input: None) -> None:
+            loop.call_soon_threadsafe(started.set)
+            enough.wait(60)
+
+        task = await queue.submit("deaf")
+        running = asyncio.create_task(worker.run())
+        await started.wait()
+        begun = time.monotonic()
+        worker.abort()
+        counts = await running
+        enough.set()
+        assert time.monotonic() - begun < 5
+        assert (counts.lost, counts.put_back) == (1, 0)
+        # Its claim is left to run out.
+        assert (await queue.get(task.id)).status == "running"
 
 
 async def test_concurrency_is_a_bound(folder: Path) -> None:

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, Unpack
+from types import NoneType
+from typing import Any, Generic, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack
 
 from . import _models, _native
 from ._errors import Invalid, Permanent, Retry, Snooze
@@ -51,6 +52,54 @@ class ShardLeasing:
     shards_per_worker: int | None = None
     ttl_secs: int | None = None
     renew_interval_secs: int | None = None
+
+
+class WorkerOptions(TypedDict, total=False):
+    """What `Worker` takes by name."""
+
+    shard_range: str | None
+    """Only these shards, such as `"00-3f"`."""
+    shard_leasing: bool | ShardLeasing | None
+    """Workers divide the shards among themselves."""
+    concurrency: int | None
+    """How many tasks run at once."""
+    lease_secs: int | None
+    """How long a claim lasts without renewal."""
+    drain_secs: int | None
+    """How long handlers may go on after the worker was asked to stop."""
+    stop_wait_secs: int | None
+    """How long a handler that was told to stop is waited for; then its claim is left to run out."""
+    polling: Polling | None
+    """How often to look for work."""
+
+
+def _said(id: str | None, shards: Sequence[str] | None, options: WorkerOptions) -> dict[str, str]:
+    """What was said, as settings: most options are called as they are there."""
+    for name in options.keys() - WorkerOptions.__annotations__.keys():
+        raise TypeError(f"Worker() got an unexpected keyword argument {name!r}")
+    if isinstance(shards, str):
+        raise Invalid(f'shards is a list, such as ["00", "01"], not the text {shards!r}; see also shard_range')
+    said: dict[str, object] = {f"worker.{name}": value for name, value in options.items()}
+    polling = said.pop("worker.polling", None) or Polling()
+    leasing = said.pop("worker.shard_leasing", None)
+    if not isinstance(polling, Polling):
+        raise Invalid(f"polling is a leasehold.Polling, not {type(polling).__name__}")
+    if not isinstance(leasing, (bool, ShardLeasing, NoneType)):
+        raise Invalid(f"shard_leasing is true, false or a leasehold.ShardLeasing, not {type(leasing).__name__}")
+    shares = leasing if isinstance(leasing, ShardLeasing) else ShardLeasing()
+    said |= {
+        "worker.id": id,
+        "worker.shards": None if shards is None else list(shards),
+        "worker.polling.strategy": polling.strategy,
+        "worker.polling.min_interval_ms": polling.min_interval_ms,
+        "worker.polling.max_interval_ms": polling.max_interval_ms,
+        "worker.polling.factor": polling.factor,
+        "worker.shard_leasing.enabled": None if leasing is None else bool(leasing),
+        "worker.shard_leasing.shards_per_worker": shares.shards_per_worker,
+        "worker.shard_leasing.lease_ttl_secs": shares.ttl_secs,
+        "worker.shard_leasing.lease_renew_interval_secs": shares.renew_interval_secs,
+    }
+    return settings(said)
 
 
 class Context:
@@ -190,8 +239,7 @@ class Worker:
     """Runs handlers for the tasks of a queue.
 
     Whatever is not said here is as the settings say (`[worker]` in `leasehold.toml`, `LEASEHOLD_WORKER_…`). Without an
-    id it gets one made by chance. `shards` or `shard_range` (such as `"00-3f"`) restricts it to some shards;
-    `shard_leasing` lets workers divide the shards among themselves.
+    id it gets one made by chance. `shards` restricts it to some shards; `WorkerOptions` has what else can be said.
     """
 
     def __init__(
@@ -199,37 +247,14 @@ class Worker:
         queue: Queue,
         id: str | None = None,
         shards: Sequence[str] | None = None,
-        *,
-        shard_range: str | None = None,
-        shard_leasing: bool | ShardLeasing | None = None,
-        concurrency: int | None = None,
-        lease_secs: int | None = None,
-        drain_secs: int | None = None,
-        polling: Polling | None = None,
+        **options: Unpack[WorkerOptions],
     ) -> None:
-        polling = polling or Polling()
-        leasing = shard_leasing if isinstance(shard_leasing, ShardLeasing) else ShardLeasing()
+        if not isinstance(queue, Queue):
+            raise Invalid(f"a worker needs a queue, as `await connect(…)` gives it, not {queue!r}")
         self.queue = queue
         self._handlers: dict[str, Handler[..., Any]] = {}
         self._running: _Running | None = None
-        self._said = settings(
-            {
-                "worker.id": id,
-                "worker.shards": None if shards is None else list(shards),
-                "worker.shard_range": shard_range,
-                "worker.concurrency": concurrency,
-                "worker.lease_secs": lease_secs,
-                "worker.drain_secs": drain_secs,
-                "worker.polling.strategy": polling.strategy,
-                "worker.polling.min_interval_ms": polling.min_interval_ms,
-                "worker.polling.max_interval_ms": polling.max_interval_ms,
-                "worker.polling.factor": polling.factor,
-                "worker.shard_leasing.enabled": None if shard_leasing is None else bool(shard_leasing),
-                "worker.shard_leasing.shards_per_worker": leasing.shards_per_worker,
-                "worker.shard_leasing.lease_ttl_secs": leasing.ttl_secs,
-                "worker.shard_leasing.lease_renew_interval_secs": leasing.renew_interval_secs,
-            }
-        )
+        self._said = _said(id, shards, options)
 
     def __repr__(self) -> str:
         return f"<leasehold.Worker on {self.queue!r} for {', '.join(self._handlers) or 'nothing yet'}>"

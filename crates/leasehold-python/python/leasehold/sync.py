@@ -28,7 +28,7 @@ from . import _queue, _worker
 from ._errors import Error, Invalid
 from ._models import Change, Checked, Counts, LedgerLine, Purged, Stats, Status, Submitted, Task
 from ._queue import ConnectOptions, Order, Seconds, SubmitOptions
-from ._worker import Polling, ShardLeasing
+from ._worker import WorkerOptions
 
 __all__ = ["Handler", "Queue", "Worker", "connect"]
 
@@ -225,26 +225,12 @@ class Worker:
         queue: Queue,
         id: str | None = None,
         shards: Sequence[str] | None = None,
-        *,
-        shard_range: str | None = None,
-        shard_leasing: bool | ShardLeasing | None = None,
-        concurrency: int | None = None,
-        lease_secs: int | None = None,
-        drain_secs: int | None = None,
-        polling: Polling | None = None,
+        **options: Unpack[WorkerOptions],
     ) -> None:
+        if not isinstance(queue, Queue):
+            raise Invalid(f"a worker needs a queue, as `sync.connect(…)` gives it, not {queue!r}")
         self._thread = queue._thread
-        self._worker = _worker.Worker(
-            queue._queue,
-            id,
-            shards,
-            shard_range=shard_range,
-            shard_leasing=shard_leasing,
-            concurrency=concurrency,
-            lease_secs=lease_secs,
-            drain_secs=drain_secs,
-            polling=polling,
-        )
+        self._worker = _worker.Worker(queue._queue, id, shards, **options)
 
     def __repr__(self) -> str:
         return repr(self._worker).replace("leasehold.", "leasehold.sync.", 1)
