@@ -2,7 +2,7 @@
 
 use futures::StreamExt;
 use leasehold_cli::front::{Front, Order};
-use leasehold_core::{Error, Kind, Matter, Result, Status, StoreTime, Task, TaskId};
+use leasehold_core::{Error, Matter, Result, Status, StoreTime, Task, TaskId};
 use leasehold_queue::purge::Retention;
 use leasehold_queue::{Operated, Submitted};
 use pyo3::prelude::*;
@@ -123,7 +123,7 @@ impl Queue {
     /// Lists tasks: which of them is JSON.
     fn listing(&self, which: &str) -> PyResult<Listing> {
         let which: Which = serde_json::from_str(which)
-            .map_err(|error| raised(&Error::new(Kind::Internal, "which tasks?").because(error)))?;
+            .map_err(|error| raised(&Error::invalid(format!("this does not say which tasks: {error}"))))?;
         let filter = which.filter().map_err(|error| raised(&error))?;
         let queue = self.opened()?;
         Listing::start(&self.home()?, queue, filter)

@@ -6,8 +6,9 @@ import asyncio
 import builtins
 import datetime
 import json
+import logging
 import os
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Self, TypedDict
@@ -17,6 +18,8 @@ from ._errors import Error, Invalid, from_description
 from ._json import encode
 from ._loop import Loop, checked
 from ._models import Change, Checked, LedgerLine, Purged, RetryPolicy, Stats, Status, Submitted, Task
+
+log = logging.getLogger("leasehold")
 
 Seconds = float | datetime.timedelta
 """A duration: a number of seconds, or a `timedelta`."""
@@ -213,23 +216,29 @@ class Queue:
         task_type: str | None = None,
         tags: Mapping[str, str] | None = None,
         limit: int | None = None,
+        on_corrupt: Callable[[Error], None] | None = None,
     ) -> AsyncIterator[Task]:
         """Lists tasks as they are read: `async for task in queue.list(status="failed")`.
 
-        Every task of the queue is read for that, so it is for people and tools. What cannot be read as a task is left
-        out; `check` reports it.
+        Every task of the queue is read for that, so it is for people and tools. The list goes on after what cannot be
+        read as a task: `on_corrupt` gets a `Corrupt` that names it; without, a warning is logged.
         """
-        which = {"status": status, "task_type": task_type, "tags": dict(tags or {})}
+        if limit is not None and (not isinstance(limit, int) or limit < 0):
+            raise Invalid(f"limit {limit!r} is not a number of tasks")
+        which = {"status": status, "task_type": task_type, "tags": tags or {}}
         listing = checked(self._native.listing, encode("filter", which))
         left = limit
         while left is None or left > 0:
             page = await self._loop.call(listing.next)
-            if not page:
+            tasks, corrupt = page["tasks"], page["corrupt"]
+            if not tasks and not corrupt:
                 return
-            for record in page[:left]:
+            for told in corrupt:
+                (on_corrupt or _warn)(from_description(told))
+            for record in tasks[:left]:
                 yield _models.task(record)
             if left is not None:
-                left -= len(page)
+                left -= len(tasks)
 
     async def cancel(self, id: str) -> Task:
         """Calls a task off: at once if it waits; a running one is stopped by its worker at the next renewal."""
@@ -347,12 +356,20 @@ async def opened(loop: Loop, start: Any, *args: object) -> Queue:
     return Queue(loop, natives[0], about)
 
 
+def _warn(error: Error) -> None:
+    log.warning("left out of the list: %s", error)
+
+
 def settings(said: Mapping[str, object]) -> dict[str, str]:
     """Settings as one would write them into variables, without those that were not said."""
-    return {name: _setting(value) for name, value in said.items() if value is not None}
+    return {name: _setting(name, value) for name, value in said.items() if value is not None}
 
 
-def _setting(value: object) -> str:
+def _setting(name: str, value: object) -> str:
+    return _unicode(name, _as_text(value))
+
+
+def _as_text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (builtins.list, tuple)):

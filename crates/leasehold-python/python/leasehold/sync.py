@@ -148,9 +148,12 @@ class Queue:
         task_type: str | None = None,
         tags: Mapping[str, str] | None = None,
         limit: int | None = None,
+        on_corrupt: Callable[[Error], None] | None = None,
     ) -> Iterator[Task]:
-        """Lists tasks as they are read."""
-        tasks = self._queue.list(status=status, task_type=task_type, tags=tags, limit=limit)
+        """Lists tasks as they are read; what cannot be read as a task goes to `on_corrupt`, or is logged."""
+        tasks = self._queue.list(
+            status=status, task_type=task_type, tags=tags, limit=limit, on_corrupt=on_corrupt
+        )
 
         async def following() -> Task | None:
             return await anext(tasks, None)
