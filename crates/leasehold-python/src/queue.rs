@@ -289,7 +289,14 @@ fn receipt(submitted: &Submitted) -> Value {
 
 async fn submit_many(queue: &leasehold_queue::Queue, orders: &[String]) -> Result<Vec<Value>> {
     // A mistake in any of them submits nothing.
-    let submits: Result<Vec<_>> = orders.iter().map(|order| parsed(order)?.submit(queue)).collect();
+    let submits: Result<Vec<_>> = orders
+        .iter()
+        .enumerate()
+        .map(|(number, order)| {
+            let submit = parsed(order).and_then(|order| order.submit(queue));
+            submit.map_err(|error| Error::invalid(format!("orders[{number}]: {error}")))
+        })
+        .collect();
     let results: Vec<_> = queue.submit_many(submits?).collect().await;
     let told = results.into_iter().map(|result| match result {
         Ok(submitted) => receipt(&submitted),

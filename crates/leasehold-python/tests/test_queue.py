@@ -29,6 +29,7 @@ from leasehold import (
     testing,
 )
 
+AHEAD = datetime.timezone(datetime.timedelta(hours=1))
 NOBODY = "3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3"
 
 
@@ -139,7 +140,8 @@ async def test_errors_say_what_to_do(folder: Path) -> None:
     [
         ({"input": float("nan")}, "the input cannot be written as JSON"),
         ({"input": {"a": "\ud800"}}, "the input cannot be written as JSON: .* surrogates not allowed"),
-        ({"key": "\ud800"}, "the order cannot be written as JSON: .* surrogates not allowed"),
+        ({"key": "\ud800"}, "the key '.ud800' is not Unicode: surrogates not allowed"),
+        ({"task_type": "\ud800"}, "the task type '.ud800' is not Unicode: surrogates not allowed"),
         ({"input": {"a": object()}}, "object is neither JSON, nor a dataclass"),
         ({"input": {"a": [2**64]}}, "18446744073709551616, which does not fit into 64 bits"),
         ({"input": "x" * 300_000}, "at most 262144 fit into a task"),
@@ -149,6 +151,8 @@ async def test_errors_say_what_to_do(folder: Path) -> None:
         ({"delay": -1}, "delay -1 is not a number of seconds from now on"),
         ({"delay": "5"}, "delay '5' is not a number of seconds"),
         ({"delay": 1e12}, "more than ten years ahead"),
+        ({"delay": 10**400}, "is not a number of seconds from now on"),
+        ({"at": datetime.datetime.min.replace(tzinfo=AHEAD)}, "at 0001-01-01 00:00:00.* lies beyond all calendars"),
         ({"at": datetime.datetime(2030, 1, 1)}, "a datetime with a time zone"),
         ({"delay": 1, "at": datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC)}, "exclude each other"),
         ({"max_attempts": 0}, "max_attempts 0 would never run the task"),
@@ -156,6 +160,7 @@ async def test_errors_say_what_to_do(folder: Path) -> None:
         ({"priority": 10}, "priority 10 is not between 0 and 9"),
         ({"key": ""}, "the idempotency key is empty"),
         ({"key": "k", "key_lifetime": 60}, "at least one hour"),
+        ({"key_lifetime": 7_200}, "key_lifetime is of no use without a key"),
         ({"tags": {"": "x"}}, "tag"),
     ],
 )
@@ -179,11 +184,38 @@ async def test_bad_orders_are_refused_and_nothing_is_written(
         ({"store": "x", "durability": "none"}, "queue.durability must be"),
         ({"store": "x", "profile": "nobody"}, "no profile is called `nobody`"),
         ({"store": "x", "access_key_id": "a"}, "is of no use alone"),
+        ({"store": b"x"}, r"a path is text, not bytes; write os.fsdecode\(b'x'\)"),
+        ({"store": "\udcff"}, "queue.store '.udcff' is not Unicode"),
+        ({"bucket": 5}, "the bucket is text, not int"),
     ],
 )
 async def test_bad_addresses_are_refused(said: dict[str, Any], message: str) -> None:
     with pytest.raises(Invalid, match=message):
         await connect(**said)
+
+
+async def test_a_mistake_among_many_orders_says_where_and_submits_nothing(folder: Path) -> None:
+    good = Order(task_type="greet")
+    async with await connect(folder) as queue:
+        for wrong, message in [
+            (Order(task_type=""), r"orders\[1\]: task type is empty"),
+            (Order(task_type="greet", input=object()), r"orders\[1\]: the input cannot be written as JSON"),
+            (Order(task_type="greet", priority=10), r"orders\[1\]: .*priority 10 is not between 0 and 9"),
+            ({"task_type": "greet"}, r"orders\[1\] is not a leasehold.Order, but dict"),
+        ]:
+            with pytest.raises(Invalid, match=message):
+                await queue.submit_many([good, wrong])  # type: ignore[list-item]
+        assert [task async for task in queue.list()] == []
+
+
+async def test_times_beyond_all_calendars_are_refused(folder: Path) -> None:
+    async with await connect(folder) as queue:
+        task = await queue.submit("greet")
+        for delay in (1e12, 1e300, 10**400):
+            with pytest.raises(Invalid, match="lies beyond all calendars|is not a number of seconds"):
+                await queue.reschedule(task.id, delay=delay)
+        with pytest.raises(Invalid, match="is not a number of seconds"):
+            await queue.purge(1e300)
 
 
 async def test_settings_and_variables_count_as_everywhere(

@@ -86,6 +86,8 @@ class Order:
             said["key_scope"] = self.key_scope
             if self.key_lifetime is not None:
                 said["key_lifetime_secs"] = _whole("key_lifetime", self.key_lifetime)
+        elif self.key_lifetime is not None:
+            raise Invalid("key_lifetime is of no use without a key")
         if self.max_attempts is not None:
             said["max_attempts"] = self.max_attempts
         if self.retry_policy is not None:
@@ -189,7 +191,7 @@ class Queue:
 
         A mistake in any of them submits nothing and is raised; what the store does not take is an error in the list.
         """
-        written = [order._written() for order in orders]
+        written = [_written(number, order) for number, order in enumerate(orders)]
         results = await self._loop.call(self._native.submit_many, written)
         return [
             from_description(result["error"]) if "error" in result else Submitted(**result)
@@ -255,7 +257,10 @@ class Queue:
         if (at is None) == (delay is None):
             raise Invalid("say either at or delay")
         if delay is not None:
-            at = self.now() + datetime.timedelta(seconds=seconds("delay", delay))
+            try:
+                at = self.now() + datetime.timedelta(seconds=seconds("delay", delay))
+            except OverflowError:
+                raise Invalid(f"delay {delay!r} lies beyond all calendars") from None
         assert at is not None
         return _models.task(await self._loop.call(self._native.reschedule, _id(id), _moment("at", at)))
 
@@ -381,17 +386,23 @@ def _address(store: str | os.PathLike[str] | None, bucket: str | None, prefix: s
     if bucket is None:
         if prefix is not None:
             raise Invalid("a prefix is part of a bucket; say bucket too")
-        return None if store is None else os.fspath(store)
+        path = None if store is None else os.fspath(store)
+        if isinstance(path, bytes):
+            raise Invalid(f"a path is text, not bytes; write os.fsdecode({path!r})")
+        return path
     if store is not None:
         raise Invalid("say either where the store is, or bucket")
-    if "/" in bucket or not bucket:
+    if "/" in _text("bucket", bucket) or not bucket:
         raise Invalid(f"`{bucket}` is not the name of a bucket; write connect(bucket='name', prefix='a/b')")
     return f"s3://{bucket}/{prefix.strip('/')}" if prefix else f"s3://{bucket}"
 
 
+_LONGEST = datetime.timedelta.max.total_seconds()
+
+
 def seconds(what: str, value: Seconds) -> float:
     secs = value.total_seconds() if isinstance(value, datetime.timedelta) else value
-    if isinstance(secs, bool) or not isinstance(secs, (int, float)) or not 0 <= secs < float("inf"):
+    if isinstance(secs, bool) or not isinstance(secs, (int, float)) or not 0 <= secs <= _LONGEST:
         raise Invalid(f"{what} {value!r} is not a number of seconds from now on")
     return float(secs)
 
@@ -404,13 +415,35 @@ def _whole(what: str, value: Seconds) -> int:
 def _moment(what: str, value: datetime.datetime) -> str:
     if not isinstance(value, datetime.datetime) or value.tzinfo is None:
         raise Invalid(f"{what} needs a datetime with a time zone, such as datetime.now(timezone.utc)")
-    return value.astimezone(datetime.timezone.utc).isoformat(timespec="milliseconds")
+    try:
+        return value.astimezone(datetime.timezone.utc).isoformat(timespec="milliseconds")
+    except OverflowError:
+        raise Invalid(f"{what} {value} lies beyond all calendars") from None
 
 
 def _text(what: str, value: object) -> str:
     if not isinstance(value, str):
         raise Invalid(f"the {what} is text, not {type(value).__name__}")
-    return value
+    return _unicode(f"the {what}", value)
+
+
+def _unicode(what: str, text: str) -> str:
+    """Refuses half characters (surrogates), such as stand for odd bytes in the names of files."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise Invalid(f"{what} {text!r} is not Unicode: {error.reason}") from None
+    return text
+
+
+def _written(number: int, order: object) -> str:
+    """One order of many: a complaint says which."""
+    if not isinstance(order, Order):
+        raise Invalid(f"orders[{number}] is not a leasehold.Order, but {type(order).__name__}")
+    try:
+        return order._written()
+    except Invalid as error:
+        raise Invalid(f"orders[{number}]: {error}") from error
 
 
 def _id(id: object) -> str:
