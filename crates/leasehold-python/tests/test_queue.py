@@ -307,6 +307,21 @@ async def test_a_call_that_is_cancelled_is_given_up(folder: Path) -> None:
         await waiting
 
 
+async def test_what_waits_for_a_queue_that_is_closed_asks_no_more(folder: Path) -> None:
+    # Another queue keeps the threads.
+    async with await connect(folder), await connect(folder) as queue:
+        task = await queue.submit("greet")
+        waiting = asyncio.create_task(queue.wait(task.id))
+        await asyncio.sleep(0.2)
+        # As `close` does, but one can still ask for the ledger.
+        queue._loop.close()
+        with pytest.raises(Invalid, match="was closed"):
+            await waiting
+        before = queue.ledger()
+        await asyncio.sleep(2)
+        assert queue.ledger() == before
+
+
 async def test_a_queue_belongs_to_its_event_loop(folder: Path) -> None:
     async with await connect(folder) as queue:
 
@@ -316,6 +331,14 @@ async def test_a_queue_belongs_to_its_event_loop(folder: Path) -> None:
             return str(caught.value)
 
         assert "opened on another event loop" in await asyncio.to_thread(elsewhere)
+
+        def closes() -> str:
+            with pytest.raises(Invalid) as caught:
+                asyncio.run(queue.close())
+            return str(caught.value)
+
+        assert "opened on another event loop; close it there" in await asyncio.to_thread(closes)
+        assert (await queue.stats()).due == 0
 
 
 async def test_the_command_line_sees_the_same_queue(folder: Path) -> None:

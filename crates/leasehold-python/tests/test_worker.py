@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import json
 import subprocess
 import sys
@@ -15,7 +16,9 @@ import pytest
 from conftest import command_line
 
 import leasehold.sync
-from leasehold import Context, Invalid, Polling, ShardLeasing, Worker, connect
+from leasehold import Context, Invalid, Polling, ShardLeasing, Worker, connect, testing
+
+CALLER = contextvars.ContextVar("CALLER", default="nobody")
 
 
 async def test_async_and_sync_handlers_run_side_by_side(store: dict[str, Any]) -> None:
@@ -293,6 +296,29 @@ async def test_a_handler_that_does_not_stop_is_waited_for_as_long_as_was_said(fo
         assert (counts.lost, counts.put_back) == (1, 0)
         # Its claim is left to run out.
         assert (await queue.get(task.id)).status == "running"
+
+
+async def test_handlers_see_the_context_of_whoever_runs_the_worker() -> None:
+    async with await testing.queue() as queue:
+        worker = Worker(queue, "w")
+
+        @worker.task("sync")
+        def sync(ctx: Context, input: str) -> str:
+            before = CALLER.get()
+            CALLER.set(input)
+            return before
+
+        @worker.task("async")
+        async def not_sync(ctx: Context, input: str) -> str:
+            before = CALLER.get()
+            CALLER.set(input)
+            return before
+
+        CALLER.set("the test")
+        tasks = [await queue.submit(task_type, "a handler") for task_type in ("sync", "async") * 2]
+        await worker.run(drain=True)
+        # What one of them changes is its own affair.
+        assert [(await queue.get(task.id)).output for task in tasks] == ["the test"] * 4
 
 
 async def test_concurrency_is_a_bound(folder: Path) -> None:

@@ -76,17 +76,22 @@ class Loop:
         self._waiting.pop(number, None)
 
     async def call(self, start: Callable[..., _native.Call], *args: object) -> Any:
-        """Starts something and waits for its answer. Whoever is cancelled while waiting gives it up."""
+        """Starts something and waits for its answer. Whoever does not get it (cancelled, or closed) gives it up."""
         number, future = self.expect()
         try:
             call = checked(start, self.mailbox, number, *args)
             try:
                 return json.loads(await future)
-            except asyncio.CancelledError:
+            except BaseException:
                 call.cancel()
                 raise
         finally:
             self.forget(number)
+
+    def check_close(self) -> None:
+        """Another event loop may close it only when its own has stopped."""
+        if self.loop.is_running() and asyncio.get_running_loop() is not self.loop:
+            raise Invalid("this queue was opened on another event loop; close it there")
 
     def close(self) -> None:
         if not self._is_open:

@@ -297,6 +297,7 @@ class Queue:
 
     async def close(self) -> None:
         """Leaves the queue. Calls under way are given up; workers on it are aborted, and waited for."""
+        self._loop.check_close()
         for worker in list(self._loop.workers.values()):
             await worker.end()
         self._loop.close()

@@ -8,13 +8,11 @@ import functools
 import inspect
 import json
 import logging
-import signal
 import threading
 import traceback
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import NoneType
 from typing import Any, Generic, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack
@@ -25,6 +23,8 @@ from ._json import encode, fit
 from ._loop import checked
 from ._models import Counts, Submitted, Task
 from ._queue import Queue, Seconds, SubmitOptions, seconds, settings
+from ._signals import obeying
+from ._threads import Threads
 
 log = logging.getLogger("leasehold")
 
@@ -304,7 +304,7 @@ class Worker:
         running = _Running(self.queue, list(self._handlers.values()))
         self._running = running
         try:
-            with _signals(self, handle_signals):
+            with obeying(running, handle_signals):
                 return await running.run(self._said, drain)
         finally:
             self._running = None
@@ -350,14 +350,15 @@ class _Running:
         self._queue = queue
         self._handlers = handlers
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads = Threads()
+        # Handlers see the context variables of whoever runs the worker.
+        self._context = contextvars.copy_context()
+        self._was_told = False
 
     async def run(self, said: dict[str, str], drain: bool) -> Counts:
         loop = self._queue._loop
         number, ended = loop.expect()
         self._ended = ended
-        # As many as the native half starts at once: it bounds them, not the pool.
-        self._threads = ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="leasehold-handler")
         try:
             types = [handler.task_type for handler in self._handlers]
             self.native = checked(self._queue._native.work, loop.mailbox, number, said, types, drain)
@@ -374,7 +375,15 @@ class _Running:
         finally:
             loop.workers.pop(number, None)
             loop.forget(number)
-            self._threads.shutdown(wait=False)
+            self._threads.end()
+
+    def obey(self) -> None:
+        """A signal lets handlers finish; another one stops them."""
+        if self._was_told:
+            self.native.abort()
+        else:
+            self.native.drain()
+        self._was_told = True
 
     async def end(self) -> None:
         """Aborts, and waits for the end."""
@@ -383,15 +392,13 @@ class _Running:
             await asyncio.wait([self._ended])
 
     def begin(self, run: _native.Run) -> None:
-        handler = self._handlers[run.handler]
+        handler, context = self._handlers[run.handler], self._context.copy()
         if handler._is_async:
-            task = asyncio.get_running_loop().create_task(_run_async(handler, run))
+            task = asyncio.get_running_loop().create_task(_run_async(handler, run), context=context)
             self._tasks[run.number] = task
             task.add_done_callback(lambda _: self._tasks.pop(run.number, None))
         else:
-            assert self._threads is not None
-            context = contextvars.copy_context()
-            self._threads.submit(context.run, _run_sync, handler, run)
+            self._threads.start(functools.partial(context.run, _run_sync, handler, run))
 
     def stop(self, number: int) -> None:
         task = self._tasks.get(number)
@@ -399,7 +406,6 @@ class _Running:
             task.cancel()
 
 
-_THREADS_MAX = 10_000
 _ENDS_SECS = 1.0
 """So long a task waits that was given back because the event loop ends; its worker does not take it again."""
 
@@ -474,32 +480,3 @@ def _described(error: BaseException) -> str:
     raw = "".join(lines).strip().encode(errors="backslashreplace")
     kept = raw.decode() if len(raw) <= room else "… " + raw[-room:].decode(errors="ignore")
     return f"{head}\n\n{kept}"
-
-
-@contextmanager
-def _signals(worker: Worker, wanted: bool) -> Iterator[None]:
-    """Ctrl-C and SIGTERM stop the worker; again, they abort it. Only where signals arrive: in the main thread."""
-    if not wanted or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    seen = 0
-
-    def obey() -> None:
-        nonlocal seen
-        seen += 1
-        if seen == 1:
-            worker.stop()
-        else:
-            worker.abort()
-
-    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
-    for each in before:
-        loop.add_signal_handler(each, obey)
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            loop.remove_signal_handler(each)
-            if handler is not None:
-                signal.signal(each, handler)
