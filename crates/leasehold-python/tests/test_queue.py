@@ -322,6 +322,30 @@ async def test_what_waits_for_a_queue_that_is_closed_asks_no_more(folder: Path) 
         assert queue.ledger() == before
 
 
+def test_a_queue_can_be_closed_when_its_event_loop_is_gone(folder: Path) -> None:
+    before = thread_count()
+
+    async def opened() -> tuple[leasehold.Queue, Any]:
+        queue = await connect(folder)
+        task = await queue.submit("greet")
+        waiting = asyncio.create_task(queue.wait(task.id))
+        await asyncio.sleep(0)
+        return queue, waiting
+
+    loop = asyncio.new_event_loop()
+    queue, waiting = loop.run_until_complete(opened())
+    # It is left behind on purpose.
+    waiting._log_destroy_pending = False
+    loop.close()
+    asyncio.run(queue.close())
+    with pytest.raises(Invalid, match="closed"):
+        queue.now()
+    deadline = time.monotonic() + 20
+    while thread_count() > before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert thread_count() == before
+
+
 async def test_a_queue_belongs_to_its_event_loop(folder: Path) -> None:
     async with await connect(folder) as queue:
 

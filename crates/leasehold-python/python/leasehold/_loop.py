@@ -102,7 +102,8 @@ class Loop:
             self.loop.remove_reader(self.mailbox.fileno())
         self.mailbox.close()
         for future in self._waiting.values():
-            if not future.done():
+            # A loop that is gone has nobody left who waits.
+            if not future.done() and not self.loop.is_closed():
                 future.set_exception(Invalid("the queue was closed"))
 
 
