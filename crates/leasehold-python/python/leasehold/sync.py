@@ -24,7 +24,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack
 
-from . import _queue, _worker
+from . import _handlers, _queue, _worker
 from ._errors import Error, Invalid
 from ._models import Change, Checked, Counts, LedgerLine, Purged, Stats, Status, Submitted, Task
 from ._queue import ConnectOptions, Order, Seconds, SubmitOptions
@@ -201,7 +201,7 @@ class Queue:
 class Handler(Generic[P, T]):
     """A handler of a worker, as `leasehold.Handler` but without asyncio."""
 
-    def __init__(self, thread: _Thread, handler: _worker.Handler[P, T]) -> None:
+    def __init__(self, thread: _Thread, handler: _handlers.Handler[P, T]) -> None:
         functools.update_wrapper(self, handler.function)
         self.task_type = handler.task_type
         self.function = handler.function
@@ -242,12 +242,12 @@ class Worker:
         self, task_type: str, *, max_attempts: int | None = None
     ) -> Callable[[Callable[P, T]], Handler[P, T]]:
         """Makes a function the handler of a task type: see `leasehold.Worker.task`."""
-        _worker._check_task(task_type, max_attempts)
+        _handlers.check_task(task_type, max_attempts)
 
         def decorate(function: Callable[P, T]) -> Handler[P, T]:
             if isinstance(function, Handler):
                 function = function.function
-            handler = self._worker._add(task_type, function, max_attempts, _worker.names_around())
+            handler = self._worker._add(task_type, function, max_attempts, _handlers.names_around())
             return Handler(self._thread, handler)
 
         return decorate
