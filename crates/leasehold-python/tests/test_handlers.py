@@ -378,6 +378,28 @@ async def test_a_pause_may_be_a_timedelta_and_is_sent_to_other_processes() -> No
 
 
 @dataclasses.dataclass
+class Square:
+    side: int
+    area: int = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        self.area = self.side**2
+
+
+async def test_a_dataclass_that_works_something_out_goes_in_and_out() -> None:
+    async with await testing.queue() as queue:
+        worker = Worker(queue, "w")
+
+        @worker.task("grow")
+        async def grow(ctx: Context, input: Square) -> Square:
+            return Square(input.side + 1)
+
+        task = await queue.submit("grow", Square(2))
+        await worker.run(drain=True)
+        assert (await queue.get(task.id)).output == {"side": 3, "area": 9}
+
+
+@dataclasses.dataclass
 class Known:
     x: int
     other: NobodyKnows  # type: ignore[name-defined]  # noqa: F821

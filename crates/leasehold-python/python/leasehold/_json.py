@@ -87,7 +87,9 @@ def _dataclass(wanted: type, value: Any) -> Any:
     except NameError:
         # Hints that only a type checker can resolve.
         hints = {}
-    return wanted(**{name: fit(hints.get(name, Any), item) for name, item in value.items()})
+    # What a dataclass works out for itself was written down with the rest.
+    own = {field.name for field in dataclasses.fields(wanted) if not field.init}
+    return wanted(**{name: fit(hints.get(name, Any), item) for name, item in value.items() if name not in own})
 
 
 def _union(parts: tuple[Any, ...], value: Any) -> Any:
