@@ -187,11 +187,14 @@ async def test_bad_orders_are_refused_and_nothing_is_written(
         ({"store": b"x"}, r"a path is text, not bytes; write os.fsdecode\(b'x'\)"),
         ({"store": "\udcff"}, "queue.store '.udcff' is not Unicode"),
         ({"bucket": 5}, "the bucket is text, not int"),
+        ({"bucket": "x", "region": "y", "endpoint": "http://me:secret@127.0.0.1:1"}, "an endpoint holds no user"),
+        ({"store": "s3://me:secret@x"}, "an address holds no user"),
     ],
 )
 async def test_bad_addresses_are_refused(said: dict[str, Any], message: str) -> None:
-    with pytest.raises(Invalid, match=message):
+    with pytest.raises(Invalid, match=message) as caught:
         await connect(**said)
+    assert "secret@" not in str(caught.value)
 
 
 async def test_a_mistake_among_many_orders_says_where_and_submits_nothing(folder: Path) -> None:
