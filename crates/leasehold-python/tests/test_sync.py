@@ -86,6 +86,31 @@ def test_a_handler_that_exits_fails_and_the_worker_goes_on(folder: Path) -> None
     assert run(EXITS, folder) == ["2", "SystemExit: enough", "KeyboardInterrupt: enough"]
 
 
+EARLY = """
+import os, signal, sys, time
+from leasehold import sync
+
+signal.alarm(60)
+with sync.connect(sys.argv[1]) as queue:
+    worker = sync.Worker(queue, "w")
+    worker.task("greet")(lambda ctx, input: None)
+    do = queue._thread.do
+
+    def late(work):
+        queue._thread.do = do
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.2)
+        return do(work)
+
+    queue._thread.do = late
+    print(worker.run().started)
+"""
+
+
+def test_a_signal_counts_that_comes_before_the_worker_has_begun(folder: Path) -> None:
+    assert run(EARLY, folder) == ["0"]
+
+
 def run(program: str, folder: Path) -> list[str]:
     command = [sys.executable, "-W", "error", "-c", program, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)

@@ -266,10 +266,18 @@ class Worker:
             stop = self._worker.stop if seen == 1 else self._worker.abort
             self._thread.tell(stop)
 
+        async def work() -> Counts:
+            running = asyncio.create_task(self._worker.run(drain=drain, handle_signals=False))
+            await asyncio.sleep(0)
+            if seen:
+                # It came before there was anything to stop.
+                self._worker.stop()
+            return await running
+
         both = (signal.SIGINT, signal.SIGTERM) if main else ()
         before = {each: signal.signal(each, obey) for each in both}
         try:
-            return self._thread.do(self._worker.run(drain=drain, handle_signals=False))
+            return self._thread.do(work())
         finally:
             for each, handler in before.items():
                 signal.signal(each, handler if handler is not None else signal.SIG_DFL)
