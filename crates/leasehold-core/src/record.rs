@@ -225,6 +225,17 @@ mod tests {
     }
 
     #[test]
+    fn numbers_are_read_as_they_were_written() {
+        // With a reader that rounds carelessly, each of these comes back as another one close by.
+        for number in [-2.858_992_373_682_444e-135, -1.470_243_778_765_827_3e-207, 4.647_966_660_963_532e286]
+        {
+            let mut task = pending();
+            task.input = Value::from(number);
+            assert_eq!(read(&key(&task), &write(&task)).unwrap().input, task.input);
+        }
+    }
+
+    #[test]
     fn records_that_make_no_sense_are_corrupt() {
         let task = pending();
         let good = value(&task);

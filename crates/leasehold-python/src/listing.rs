@@ -5,13 +5,14 @@ use leasehold_core::{Error, Kind, Result, Status, Task};
 use leasehold_queue::{Filter, Queue};
 use pyo3::prelude::*;
 use serde::Deserialize;
+use serde_json::json;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use tokio::sync::{Mutex, mpsc};
 
 use crate::home::{Call, Home};
 use crate::mailbox::Mailbox;
-use crate::told::{described, of_task};
+use crate::told::{described, of_task, raised};
 
 /// So many tasks are read ahead.
 const AHEAD: usize = 128;
@@ -36,7 +37,8 @@ impl Which {
 /// A list under way.
 #[pyclass(frozen)]
 pub(crate) struct Listing {
-    home: Arc<Home>,
+    /// A list that was not read to its end does not keep the threads of a queue that is closed.
+    home: Weak<Home>,
     tasks: Arc<Mutex<mpsc::Receiver<Result<Task>>>>,
     reading: Call,
 }
@@ -52,41 +54,35 @@ impl Listing {
                 }
             }
         })?;
-        Ok(Self { home: home.clone(), tasks: Arc::new(Mutex::new(tasks)), reading })
+        Ok(Self { home: Arc::downgrade(home), tasks: Arc::new(Mutex::new(tasks)), reading })
     }
 }
 
 #[pymethods]
 impl Listing {
-    /// The next tasks as a JSON array; an empty one at the end. What cannot be read as a task is left out.
+    /// The next tasks, and what stands among them and cannot be read as a task, as JSON; nothing of either at the end.
     fn next(&self, mailbox: &Mailbox, number: u64) -> PyResult<Call> {
         let (tasks, post) = (self.tasks.clone(), mailbox.post.clone());
-        self.home.start(true, async move {
+        let home = self.home.upgrade().ok_or_else(|| raised(&Error::invalid("the queue is closed")))?;
+        home.start(true, async move {
             let mut page = Vec::new();
-            let mut tasks = tasks.lock().await;
-            let told = loop {
-                if tasks.recv_many(&mut page, AHEAD).await == 0 {
-                    break Ok("[]".into());
-                }
-                match written(page.drain(..)) {
-                    Ok(texts) if texts.is_empty() => {}
-                    Ok(texts) => break Ok(format!("[{}]", texts.join(","))),
-                    Err(error) => break Err(described(&error).to_string()),
-                }
-            };
-            post.answer(number, told);
+            tasks.lock().await.recv_many(&mut page, AHEAD).await;
+            post.answer(number, written(page).map_err(|error| described(&error).to_string()));
         })
     }
 }
 
-/// Objects that make no sense are for `check` to report; a list goes on without them.
-fn written(page: impl Iterator<Item = Result<Task>>) -> Result<Vec<String>, Error> {
-    page.filter_map(|task| match task {
-        Ok(task) => Some(Ok(of_task(&task))),
-        Err(error) if error.kind() == Kind::Corrupt => None,
-        Err(error) => Some(Err(error)),
-    })
-    .collect()
+/// A list goes on after objects that make no sense.
+fn written(page: Vec<Result<Task>>) -> Result<String> {
+    let (mut tasks, mut corrupt) = (Vec::new(), Vec::new());
+    for task in page {
+        match task {
+            Ok(task) => tasks.push(of_task(&task)),
+            Err(error) if error.kind() == Kind::Corrupt => corrupt.push(described(&error)),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(format!(r#"{{"tasks":[{}],"corrupt":{}}}"#, tasks.join(","), json!(corrupt)))
 }
 
 impl Drop for Listing {

@@ -2,7 +2,7 @@
 
 use futures::StreamExt;
 use leasehold_cli::front::{Front, Order};
-use leasehold_core::{Error, Kind, Matter, Result, Status, StoreTime, Task, TaskId};
+use leasehold_core::{Error, Matter, Result, Status, StoreTime, Task, TaskId};
 use leasehold_queue::purge::Retention;
 use leasehold_queue::{Operated, Submitted};
 use pyo3::prelude::*;
@@ -16,7 +16,7 @@ use crate::home::{Call, Home};
 use crate::listing::{Listing, Which};
 use crate::mailbox::Mailbox;
 use crate::told::{self, Told, raised, told};
-use crate::worker::Worker;
+use crate::worker::{Plan, Worker};
 
 /// Who acts, in the history of tasks, unless the call says otherwise.
 const BY: &str = "python";
@@ -123,7 +123,7 @@ impl Queue {
     /// Lists tasks: which of them is JSON.
     fn listing(&self, which: &str) -> PyResult<Listing> {
         let which: Which = serde_json::from_str(which)
-            .map_err(|error| raised(&Error::new(Kind::Internal, "which tasks?").because(error)))?;
+            .map_err(|error| raised(&Error::invalid(format!("this does not say which tasks: {error}"))))?;
         let filter = which.filter().map_err(|error| raised(&error))?;
         let queue = self.opened()?;
         Listing::start(&self.home()?, queue, filter)
@@ -193,7 +193,15 @@ impl Queue {
             Front::load(self.profile.as_deref(), pairs(&said))
         };
         let front = front.map_err(|error| raised(&error))?;
-        Worker::start(&home, &queue, &front, &mailbox.post, number, &task_types, drain)
+        Worker::start(&Plan {
+            home: &home,
+            queue: &queue,
+            front: &front,
+            post: &mailbox.post,
+            number,
+            task_types: &task_types,
+            until_empty: drain,
+        })
     }
 
     /// Leaves the queue; with the last one the threads end, and this waits for them.
@@ -281,7 +289,14 @@ fn receipt(submitted: &Submitted) -> Value {
 
 async fn submit_many(queue: &leasehold_queue::Queue, orders: &[String]) -> Result<Vec<Value>> {
     // A mistake in any of them submits nothing.
-    let submits: Result<Vec<_>> = orders.iter().map(|order| parsed(order)?.submit(queue)).collect();
+    let submits: Result<Vec<_>> = orders
+        .iter()
+        .enumerate()
+        .map(|(number, order)| {
+            let submit = parsed(order).and_then(|order| order.submit(queue));
+            submit.map_err(|error| Error::invalid(format!("orders[{number}]: {error}")))
+        })
+        .collect();
     let results: Vec<_> = queue.submit_many(submits?).collect().await;
     let told = results.into_iter().map(|result| match result {
         Ok(submitted) => receipt(&submitted),
@@ -310,5 +325,5 @@ fn retention(statuses: &[String], older_than: f64) -> Result<Retention> {
 
 pub(crate) fn seconds(what: &str, secs: f64) -> Result<Duration> {
     Duration::try_from_secs_f64(secs)
-        .map_err(|_| Error::invalid(format!("{what} {secs} is not a number of seconds from now on")))
+        .map_err(|_| Error::invalid(format!("{what} {secs:?} is not a number of seconds from now on")))
 }

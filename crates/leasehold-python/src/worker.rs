@@ -26,6 +26,18 @@ enum Ended {
     Failed(TaskError),
 }
 
+/// What a worker is made of.
+pub(crate) struct Plan<'a> {
+    pub(crate) home: &'a Arc<Home>,
+    pub(crate) queue: &'a leasehold_queue::Queue,
+    pub(crate) front: &'a Front,
+    pub(crate) post: &'a Arc<Post>,
+    /// Of the call that starts it: its runs and its end are told under this number.
+    pub(crate) number: u64,
+    pub(crate) task_types: &'a [String],
+    pub(crate) until_empty: bool,
+}
+
 /// A worker that runs.
 #[pyclass(frozen)]
 pub(crate) struct Worker {
@@ -36,22 +48,15 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn start(
-        home: &Arc<Home>,
-        queue: &leasehold_queue::Queue,
-        front: &Front,
-        post: &Arc<Post>,
-        number: u64,
-        task_types: &[String],
-        until_empty: bool,
-    ) -> PyResult<Self> {
-        let (name, worker) = build(home, queue, front, post, number, task_types, until_empty)
-            .map_err(|error| raised(&error))?;
-        let (shutdown, monitor, post) = (Shutdown::default(), worker.monitor(), post.clone());
+    pub(crate) fn start(plan: &Plan<'_>) -> PyResult<Self> {
+        let (name, worker) = build(plan).map_err(|error| raised(&error))?;
+        let (number, post) = (plan.number, plan.post.clone());
+        let (shutdown, monitor) = (Shutdown::default(), worker.monitor());
         post.serves(shutdown.clone());
         let stop = shutdown.clone();
         // Someone waits for a worker that ends by itself; one that goes on for ever does not make time pass.
-        home.start(until_empty, async move { post.answer(number, told(worker.run(stop).await)) })?;
+        plan.home
+            .start(plan.until_empty, async move { post.answer(number, told(worker.run(stop).await)) })?;
         Ok(Self { name, shutdown, monitor })
     }
 }
@@ -82,19 +87,12 @@ impl Worker {
     }
 }
 
-fn build(
-    home: &Arc<Home>,
-    queue: &leasehold_queue::Queue,
-    front: &Front,
-    post: &Arc<Post>,
-    number: u64,
-    task_types: &[String],
-    until_empty: bool,
-) -> Result<(String, leasehold_worker::Worker)> {
-    let (name, mut worker, options) = front.worker(queue)?;
+fn build(plan: &Plan<'_>) -> Result<(String, leasehold_worker::Worker)> {
+    let (name, mut worker, options) = plan.front.worker(plan.queue)?;
+    let (number, until_empty) = (plan.number, plan.until_empty);
     let runs = Arc::new(AtomicU64::new(0));
-    for (handler, task_type) in task_types.iter().enumerate() {
-        let (home, post, runs) = (Arc::downgrade(home), post.clone(), runs.clone());
+    for (handler, task_type) in plan.task_types.iter().enumerate() {
+        let (home, post, runs) = (Arc::downgrade(plan.home), plan.post.clone(), runs.clone());
         worker = worker.handle_awaited(task_type, move |context, _input: Value| {
             let still = home.upgrade().and_then(|home| home.hold_still());
             let run = runs.fetch_add(1, Relaxed);
@@ -205,15 +203,13 @@ impl Run {
     }
 
     /// The handler has failed; another attempt may help, after so many seconds or by the task's retry policy.
-    fn fail(&self, error: String, after: Option<f64>) -> PyResult<()> {
-        let error = match after {
-            None => TaskError::Retry(error),
-            Some(secs) => {
-                TaskError::RetryAfter(error, seconds("after", secs).map_err(|error| raised(&error))?)
-            }
+    fn fail(&self, error: String, after: Option<f64>) {
+        let error = match after.map(|secs| seconds("after", secs)).transpose() {
+            Ok(None) => TaskError::Retry(error),
+            Ok(Some(pause)) => TaskError::RetryAfter(error, pause),
+            Err(wrong) => TaskError::Permanent(wrong.to_string()),
         };
         self.end(Ended::Failed(error));
-        Ok(())
     }
 
     /// The handler has failed for good.
@@ -222,10 +218,9 @@ impl Run {
     }
 
     /// The handler wants to run again after so many seconds.
-    fn snooze(&self, secs: f64) -> PyResult<()> {
-        let pause = seconds("snooze", secs).map_err(|error| raised(&error))?;
-        self.end(Ended::Failed(TaskError::Snooze(pause)));
-        Ok(())
+    fn snooze(&self, secs: f64) {
+        let wrong = |error: Error| TaskError::Permanent(error.to_string());
+        self.end(Ended::Failed(seconds("snooze", secs).map_or_else(wrong, TaskError::Snooze)));
     }
 
     /// The handler was stopped before its end: the task is as if it had not been run.

@@ -86,6 +86,78 @@ def test_a_second_signal_gives_tasks_back(folder: Path, program: str) -> None:
         assert (back.status, back.attempt) == ("pending", 0)
 
 
+TWO_WORKERS = """
+import asyncio, os, signal, sys
+from leasehold import Worker, connect
+
+async def main():
+    async with await connect(sys.argv[1]) as queue:
+        before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+        started = asyncio.Barrier(3)
+
+        async def slow(ctx, input):
+            await started.wait()
+            await asyncio.sleep(600)
+
+        workers = [Worker(queue, name, concurrency=1, drain_secs=600) for name in ("one", "two")]
+        for worker in workers:
+            worker.task("slow")(slow)
+            await queue.submit("slow")
+        brief = Worker(queue, "brief")
+        brief.task("other")(slow)
+        running = [asyncio.create_task(worker.run()) for worker in workers]
+        # One that ends takes nothing away from the others.
+        await brief.run(drain=True)
+        await started.wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0.5)
+        assert not any(each.done() for each in running)
+        os.kill(os.getpid(), signal.SIGINT)
+        print(*[(await each).put_back for each in running])
+        assert before == (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))
+
+asyncio.run(main())
+"""
+
+
+def test_all_workers_of_an_event_loop_obey_signals(folder: Path) -> None:
+    process = start(TWO_WORKERS, folder)
+    try:
+        out, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert (process.returncode, out) == (0, "1 1\n")
+
+
+DEAF = """
+import asyncio, sys, time
+from leasehold import Worker, connect
+
+async def main():
+    async with await connect(sys.argv[1]) as queue:
+        worker, loop = Worker(queue, "w", stop_wait_secs=0), asyncio.get_running_loop()
+
+        @worker.task("deaf")
+        def deaf(ctx, input):
+            loop.call_soon_threadsafe(worker.abort)
+            time.sleep(600)
+
+        await queue.submit("deaf")
+        print((await worker.run()).lost, flush=True)
+
+asyncio.run(main())
+"""
+
+
+def test_a_handler_that_does_not_stop_does_not_keep_the_process(folder: Path) -> None:
+    process = start(DEAF, folder)
+    try:
+        out, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert (process.returncode, out) == (0, "1\n")
+
+
 def start(program: str, folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE, text=True)
 
@@ -202,4 +274,5 @@ async def test_the_sync_front_may_not_wait_for_itself(folder: Path) -> None:
                 queue.stats()
 
             worker.run(drain=True)
-            assert "must not wait for its own event loop" in (queue.get(task.id).error or "")
+            error = queue.get(task.id).error or ""
+            assert "must not wait for its own event loop; a handler that is not async may wait" in error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import datetime
+import random
 import threading
 import time
 from pathlib import Path
@@ -14,8 +15,21 @@ import pytest
 from conftest import command_line
 
 import leasehold
-from leasehold import Conflict, Invalid, NotFound, NotYet, Order, RetryPolicy, Status, Submitted, Worker, connect
+from leasehold import (
+    Conflict,
+    Invalid,
+    NotFound,
+    NotYet,
+    Order,
+    RetryPolicy,
+    Status,
+    Submitted,
+    Worker,
+    connect,
+    testing,
+)
 
+AHEAD = datetime.timezone(datetime.timedelta(hours=1))
 NOBODY = "3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3"
 
 
@@ -87,6 +101,16 @@ async def test_every_operation_does_what_its_command_does(store: dict[str, Any])
         assert sum(line.requests for line in puts) >= 4
 
 
+async def test_numbers_come_back_as_they_were() -> None:
+    chance = random.Random(7)
+    numbers = [chance.uniform(-1, 1) * 10.0 ** chance.randint(-300, 300) for _ in range(2_000)]
+    numbers += [0.1 + 0.2, 5e-324, 1.7976931348623157e308, -0.0, 2**64 - 1, -(2**63), 10**18 + 1]
+    async with await testing.queue() as queue:
+        task = await queue.submit("measure", numbers)
+        await queue.reschedule(task.id, delay=60)
+        assert (await queue.get(task.id)).input == numbers
+
+
 async def test_errors_say_what_to_do(folder: Path) -> None:
     async with await connect(folder) as queue:
         task = await queue.submit("greet", key="one")
@@ -115,6 +139,9 @@ async def test_errors_say_what_to_do(folder: Path) -> None:
     ("said", "message"),
     [
         ({"input": float("nan")}, "the input cannot be written as JSON"),
+        ({"input": {"a": "\ud800"}}, "the input cannot be written as JSON: .* surrogates not allowed"),
+        ({"key": "\ud800"}, "the key '.ud800' is not Unicode: surrogates not allowed"),
+        ({"task_type": "\ud800"}, "the task type '.ud800' is not Unicode: surrogates not allowed"),
         ({"input": {"a": object()}}, "object is neither JSON, nor a dataclass"),
         ({"input": {"a": [2**64]}}, "18446744073709551616, which does not fit into 64 bits"),
         ({"input": "x" * 300_000}, "at most 262144 fit into a task"),
@@ -124,6 +151,8 @@ async def test_errors_say_what_to_do(folder: Path) -> None:
         ({"delay": -1}, "delay -1 is not a number of seconds from now on"),
         ({"delay": "5"}, "delay '5' is not a number of seconds"),
         ({"delay": 1e12}, "more than ten years ahead"),
+        ({"delay": 10**400}, "is not a number of seconds from now on"),
+        ({"at": datetime.datetime.min.replace(tzinfo=AHEAD)}, "at 0001-01-01 00:00:00.* lies beyond all calendars"),
         ({"at": datetime.datetime(2030, 1, 1)}, "a datetime with a time zone"),
         ({"delay": 1, "at": datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC)}, "exclude each other"),
         ({"max_attempts": 0}, "max_attempts 0 would never run the task"),
@@ -131,6 +160,7 @@ async def test_errors_say_what_to_do(folder: Path) -> None:
         ({"priority": 10}, "priority 10 is not between 0 and 9"),
         ({"key": ""}, "the idempotency key is empty"),
         ({"key": "k", "key_lifetime": 60}, "at least one hour"),
+        ({"key_lifetime": 7_200}, "key_lifetime is of no use without a key"),
         ({"tags": {"": "x"}}, "tag"),
     ],
 )
@@ -154,11 +184,41 @@ async def test_bad_orders_are_refused_and_nothing_is_written(
         ({"store": "x", "durability": "none"}, "queue.durability must be"),
         ({"store": "x", "profile": "nobody"}, "no profile is called `nobody`"),
         ({"store": "x", "access_key_id": "a"}, "is of no use alone"),
+        ({"store": b"x"}, r"a path is text, not bytes; write os.fsdecode\(b'x'\)"),
+        ({"store": "\udcff"}, "queue.store '.udcff' is not Unicode"),
+        ({"bucket": 5}, "the bucket is text, not int"),
+        ({"bucket": "x", "region": "y", "endpoint": "http://me:secret@127.0.0.1:1"}, "an endpoint holds no user"),
+        ({"store": "s3://me:secret@x"}, "an address holds no user"),
     ],
 )
 async def test_bad_addresses_are_refused(said: dict[str, Any], message: str) -> None:
-    with pytest.raises(Invalid, match=message):
+    with pytest.raises(Invalid, match=message) as caught:
         await connect(**said)
+    assert "secret@" not in str(caught.value)
+
+
+async def test_a_mistake_among_many_orders_says_where_and_submits_nothing(folder: Path) -> None:
+    good = Order(task_type="greet")
+    async with await connect(folder) as queue:
+        for wrong, message in [
+            (Order(task_type=""), r"orders\[1\]: task type is empty"),
+            (Order(task_type="greet", input=object()), r"orders\[1\]: the input cannot be written as JSON"),
+            (Order(task_type="greet", priority=10), r"orders\[1\]: .*priority 10 is not between 0 and 9"),
+            ({"task_type": "greet"}, r"orders\[1\] is not a leasehold.Order, but dict"),
+        ]:
+            with pytest.raises(Invalid, match=message):
+                await queue.submit_many([good, wrong])  # type: ignore[list-item]
+        assert [task async for task in queue.list()] == []
+
+
+async def test_times_beyond_all_calendars_are_refused(folder: Path) -> None:
+    async with await connect(folder) as queue:
+        task = await queue.submit("greet")
+        for delay in (1e12, 1e300, 10**400):
+            with pytest.raises(Invalid, match="lies beyond all calendars|is not a number of seconds"):
+                await queue.reschedule(task.id, delay=delay)
+        with pytest.raises(Invalid, match="is not a number of seconds"):
+            await queue.purge(1e300)
 
 
 async def test_settings_and_variables_count_as_everywhere(
@@ -250,6 +310,45 @@ async def test_a_call_that_is_cancelled_is_given_up(folder: Path) -> None:
         await waiting
 
 
+async def test_what_waits_for_a_queue_that_is_closed_asks_no_more(folder: Path) -> None:
+    # Another queue keeps the threads.
+    async with await connect(folder), await connect(folder) as queue:
+        task = await queue.submit("greet")
+        waiting = asyncio.create_task(queue.wait(task.id))
+        await asyncio.sleep(0.2)
+        # As `close` does, but one can still ask for the ledger.
+        queue._loop.close()
+        with pytest.raises(Invalid, match="was closed"):
+            await waiting
+        before = queue.ledger()
+        await asyncio.sleep(2)
+        assert queue.ledger() == before
+
+
+def test_a_queue_can_be_closed_when_its_event_loop_is_gone(folder: Path) -> None:
+    before = thread_count()
+
+    async def opened() -> tuple[leasehold.Queue, Any]:
+        queue = await connect(folder)
+        task = await queue.submit("greet")
+        waiting = asyncio.create_task(queue.wait(task.id))
+        await asyncio.sleep(0)
+        return queue, waiting
+
+    loop = asyncio.new_event_loop()
+    queue, waiting = loop.run_until_complete(opened())
+    # It is left behind on purpose.
+    waiting._log_destroy_pending = False
+    loop.close()
+    asyncio.run(queue.close())
+    with pytest.raises(Invalid, match="closed"):
+        queue.now()
+    deadline = time.monotonic() + 20
+    while thread_count() > before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert thread_count() == before
+
+
 async def test_a_queue_belongs_to_its_event_loop(folder: Path) -> None:
     async with await connect(folder) as queue:
 
@@ -259,6 +358,14 @@ async def test_a_queue_belongs_to_its_event_loop(folder: Path) -> None:
             return str(caught.value)
 
         assert "opened on another event loop" in await asyncio.to_thread(elsewhere)
+
+        def closes() -> str:
+            with pytest.raises(Invalid) as caught:
+                asyncio.run(queue.close())
+            return str(caught.value)
+
+        assert "opened on another event loop; close it there" in await asyncio.to_thread(closes)
+        assert (await queue.stats()).due == 0
 
 
 async def test_the_command_line_sees_the_same_queue(folder: Path) -> None:

@@ -1,9 +1,9 @@
-"""Workers: what handlers get, how they end, and who keeps their claims."""
+"""Workers: how they run and stop, and who keeps their claims."""
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
+import contextvars
 import json
 import subprocess
 import sys
@@ -12,12 +12,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pydantic
 import pytest
 from conftest import command_line
 
-import leasehold
-from leasehold import Context, Invalid, Permanent, Polling, Retry, ShardLeasing, Snooze, Worker, connect, testing
+import leasehold.sync
+from leasehold import Context, Invalid, Polling, ShardLeasing, Worker, connect, testing
+
+CALLER = contextvars.ContextVar("CALLER", default="nobody")
 
 
 async def test_async_and_sync_handlers_run_side_by_side(store: dict[str, Any]) -> None:
@@ -45,190 +46,6 @@ async def test_async_and_sync_handlers_run_side_by_side(store: dict[str, Any]) -
         assert (await queue.get(other.id)).output is True
 
 
-async def test_an_exception_is_a_retry_with_its_traceback_in_the_history(folder: Path) -> None:
-    async with await testing.queue() as queue:
-        worker = Worker(queue, "worker-1")
-
-        def helper(input: str) -> None:
-            raise ValueError(f"bad luck with {input}")
-
-        @worker.task("sync")
-        def sync(ctx: Context, input: str) -> str:
-            if ctx.attempt == 1:
-                helper(input)
-            return "fine"
-
-        @worker.task("async")
-        async def not_sync(ctx: Context, input: str) -> str:
-            if ctx.attempt == 1:
-                helper(input)
-            return "fine"
-
-        for task_type in ("sync", "async"):
-            task = await queue.submit(task_type, "Ada")
-            await worker.run(drain=True)
-            history = await queue.history(task.id)
-            assert [change.event for change in history] == ["submit", "claim", "fail", "claim", "complete"]
-            why = history[2].why or ""
-            assert why.startswith("ValueError: bad luck with Ada\n")
-            assert "Traceback (most recent call last)" in why
-            assert "in helper" in why and __file__ in why
-            assert history[3].attempt == 2
-
-
-async def test_a_long_traceback_keeps_its_end() -> None:
-    async with await testing.queue() as queue:
-        worker = Worker(queue, "worker-1")
-
-        def deeper(levels: int) -> None:
-            if levels == 0:
-                raise RuntimeError("ü" * 3_000)
-            deeper(levels - 1) if levels % 2 else deeper(levels - 1)
-
-        @worker.task("dig")
-        def dig(ctx: Context, input: int) -> None:
-            deeper(input)
-
-        task = await queue.submit("dig", 200, max_attempts=1)
-        await worker.run(drain=True)
-        failed = await queue.get(task.id)
-        assert failed.error is not None and failed.error.startswith("RuntimeError: üüü")
-        assert failed.error.rstrip().endswith("ü") and len(failed.error.encode()) <= 4_096
-
-
-async def test_permanent_is_not_retried() -> None:
-    async with await testing.queue() as queue:
-        worker = Worker(queue, "worker-1")
-
-        @worker.task("hopeless")
-        async def hopeless(ctx: Context, input: None) -> None:
-            raise Permanent("there is nothing to do")
-
-        task = await queue.submit("hopeless")
-        assert (await worker.run(drain=True)).failed == 1
-        failed = await queue.get(task.id)
-        assert (failed.status, failed.attempt) == ("failed", 1)
-        assert failed.error is not None and "there is nothing to do" in failed.error
-
-
-async def test_snooze_costs_no_attempt() -> None:
-    async with await testing.queue() as queue:
-        worker = Worker(queue, "worker-1")
-        naps = []
-
-        @worker.task("nap")
-        async def nap(ctx: Context, input: None) -> int:
-            naps.append(queue.now())
-            if len(naps) == 1:
-                raise Snooze(30)
-            if len(naps) == 2:
-                ctx.snooze(10)
-            return ctx.attempt
-
-        task = await queue.submit("nap", max_attempts=1)
-        await worker.run(drain=True)
-        assert (await queue.get(task.id)).output == 1
-        assert (await queue.get(task.id)).epoch == 3
-        pauses = [(after - before).total_seconds() for before, after in zip(naps, naps[1:])]
-        assert 30 <= pauses[0] < 36 and 10 <= pauses[1] < 16
-
-
-async def test_retry_says_when() -> None:
-    async with await testing.queue() as queue:
-        worker = Worker(queue, "worker-1")
-        runs = []
-
-        @worker.task("busy")
-        async def busy(ctx: Context, input: None) -> int:
-            runs.append(queue.now())
-            if ctx.attempt == 1:
-                raise Retry("the other side is busy", after=45)
-            return ctx.attempt
-
-        task = await queue.submit("busy")
-        await worker.run(drain=True)
-        assert (await queue.get(task.id)).output == 2
-        assert 45 <= (runs[1] - runs[0]).total_seconds() < 51
-
-
-async def test_max_attempts_of_a_handler() -> None:
-    async with await testing.queue() as queue:
-        worker = Worker(queue, "worker-1")
-
-        @worker.task("fails", max_attempts=2)
-        async def fails(ctx: Context, input: None) -> None:
-            raise OSError("again")
-
-        own, others = await fails.submit(), await queue.submit("fails", max_attempts=9)
-        await worker.run(drain=True)
-        for task in (await queue.get(own.id), await queue.get(others.id)):
-            assert (task.status, task.attempt) == ("failed", 2)
-        with pytest.raises(Invalid, match="two handlers"):
-            worker.task("fails")(lambda ctx, input: None)
-        with pytest.raises(Invalid, match="takes the context and the input"):
-            worker.task("other")(lambda ctx: None)
-
-
-@dataclasses.dataclass
-class Point:
-    x: int
-    y: int = 0
-
-
-@dataclasses.dataclass
-class Line:
-    ends: list[Point]
-    colour: str | None = None
-
-
-class Image(pydantic.BaseModel):
-    url: str
-    width: int = 100
-
-
-async def test_dataclasses_and_models_go_in_and_out() -> None:
-    async with await testing.queue() as queue:
-        worker = Worker(queue, "worker-1")
-
-        @worker.task("turn")
-        async def turn(ctx: Context, input: Line) -> Line:
-            return Line([Point(point.y, point.x) for point in input.ends], input.colour)
-
-        @worker.task("resize")
-        def resize(ctx: Context, input: Image) -> Image:
-            return Image(url=input.url, width=input.width // 2)
-
-        line = await queue.submit("turn", Line([Point(1, 2), Point(3)]))
-        image = await queue.submit("resize", Image(url="a.png"))
-        wrong = await queue.submit("resize", {"width": "wide"})
-        unfit = await queue.submit("turn", {"ends": [], "weight": 3})
-        await worker.run(drain=True)
-        turned = {"ends": [{"x": 2, "y": 1}, {"x": 0, "y": 3}], "colour": None}
-        assert (await queue.get(line.id)).output == turned
-        assert (await queue.get(image.id)).output == {"url": "a.png", "width": 50}
-        for id in (wrong.id, unfit.id):
-            failed = await queue.get(id)
-            assert (failed.status, failed.attempt) == ("failed", 1)
-            assert "the input does not fit the handler" in (failed.error or "")
-
-
-async def test_a_model_may_be_defined_where_the_handler_is() -> None:
-    @dataclasses.dataclass
-    class Local:
-        x: int
-
-    async with await testing.queue() as queue:
-        worker = Worker(queue, "worker-1")
-
-        @worker.task("local")
-        async def local(ctx: Context, input: Local) -> int:
-            return input.x
-
-        task = await queue.submit("local", Local(5))
-        await worker.run(drain=True)
-        assert (await queue.get(task.id)).output == 5
-
-
 async def test_closing_the_queue_gives_back_what_its_workers_hold(folder: Path) -> None:
     queue = await connect(folder)
     worker = Worker(queue, "w")
@@ -247,20 +64,6 @@ async def test_closing_the_queue_gives_back_what_its_workers_hold(folder: Path) 
     async with await connect(folder) as queue:
         back = await queue.get(task.id)
         assert (back.status, back.attempt) == ("pending", 0)
-
-
-async def test_an_output_that_is_not_json_fails_for_good() -> None:
-    async with await testing.queue() as queue:
-        worker = Worker(queue, "worker-1")
-
-        @worker.task("odd")
-        async def odd(ctx: Context, input: None) -> object:
-            return object()
-
-        task = await queue.submit("odd")
-        await worker.run(drain=True)
-        failed = await queue.get(task.id)
-        assert failed.status == "failed" and "the output cannot be written as JSON" in (failed.error or "")
 
 
 async def test_a_task_cancelled_from_outside_stops_its_async_handler(folder: Path) -> None:
@@ -447,6 +250,11 @@ async def test_worker_options_reach_the_worker(folder: Path) -> None:
         assert await worked_by(shard_range="8-b") == [("8", "b")]
         assert await worked_by(shard_leasing=ShardLeasing(ttl_secs=10, renew_interval_secs=2)) == [("0", "f")]
         for options, message in [
+            ({"shards": "07"}, "shards is a list"),
+            ({"shards": []}, "worker.shards must be a list of at least one"),
+            ({"shard_leasing": {"ttl_secs": 10}}, "shard_leasing is true, false or a leasehold.ShardLeasing, not dict"),
+            ({"polling": {"factor": 2}}, "polling is a leasehold.Polling, not dict"),
+            ({"stop_wait_secs": -1}, "worker.stop_wait_secs must be"),
             ({"shards": ["zz"]}, "zz"),
             ({"shards": ["0"], "shard_range": "0-1"}, "exclude each other"),
             ({"shards": ["0"], "shard_leasing": True}, "excludes"),
@@ -454,12 +262,63 @@ async def test_worker_options_reach_the_worker(folder: Path) -> None:
             ({"lease_secs": 1}, "a lease below 3 s"),
             ({"polling": Polling(min_interval_ms=0)}, "min_interval_ms must be"),
         ]:
-            worker = Worker(queue, "w", **options)
-            worker.task("x")(lambda ctx, input: None)
             with pytest.raises(Invalid, match=message):
+                worker = Worker(queue, "w", **options)
+                worker.task("x")(lambda ctx, input: None)
                 await worker.run(drain=True)
+        for kind in (Worker, leasehold.sync.Worker):
+            with pytest.raises(Invalid, match="a worker needs a queue"):
+                kind(None)
+        with pytest.raises(TypeError, match="unexpected keyword argument 'concurency'"):
+            Worker(queue, concurency=3)  # type: ignore[call-arg]
         with pytest.raises(Invalid, match="no handlers"):
             await Worker(queue, "w").run(drain=True)
+
+
+async def test_a_handler_that_does_not_stop_is_waited_for_as_long_as_was_said(folder: Path) -> None:
+    async with await connect(folder) as queue:
+        worker = Worker(queue, "w", stop_wait_secs=0)
+        loop, started, enough = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+        @worker.task("deaf")
+        def deaf(ctx: Context, input: None) -> None:
+            loop.call_soon_threadsafe(started.set)
+            enough.wait(60)
+
+        task = await queue.submit("deaf")
+        running = asyncio.create_task(worker.run())
+        await started.wait()
+        begun = time.monotonic()
+        worker.abort()
+        counts = await running
+        enough.set()
+        assert time.monotonic() - begun < 5
+        assert (counts.lost, counts.put_back) == (1, 0)
+        # Its claim is left to run out.
+        assert (await queue.get(task.id)).status == "running"
+
+
+async def test_handlers_see_the_context_of_whoever_runs_the_worker() -> None:
+    async with await testing.queue() as queue:
+        worker = Worker(queue, "w")
+
+        @worker.task("sync")
+        def sync(ctx: Context, input: str) -> str:
+            before = CALLER.get()
+            CALLER.set(input)
+            return before
+
+        @worker.task("async")
+        async def not_sync(ctx: Context, input: str) -> str:
+            before = CALLER.get()
+            CALLER.set(input)
+            return before
+
+        CALLER.set("the test")
+        tasks = [await queue.submit(task_type, "a handler") for task_type in ("sync", "async") * 2]
+        await worker.run(drain=True)
+        # What one of them changes is its own affair.
+        assert [(await queue.get(task.id)).output for task in tasks] == ["the test"] * 4
 
 
 async def test_concurrency_is_a_bound(folder: Path) -> None:

@@ -162,6 +162,7 @@ pub(crate) fn options(settings: &typed::Worker) -> WorkerOptions {
         concurrency: settings.concurrency,
         lease: settings.lease,
         drain: settings.drain,
+        stop_wait: settings.stop_wait,
         recover_every: settings.recover_every,
         sweep_every: settings.sweep_every,
         leasing: settings.leasing.clone(),

@@ -146,6 +146,13 @@ pub(crate) const TABLE: &[Setting] = &[
         help: "How long running tasks may go on after the worker was asked to stop.",
     },
     Setting {
+        name: "worker.stop_wait_secs",
+        kind: Kind::Whole { from: 0, to: DAY_SECS },
+        default: Some("10"),
+        variable: "LEASEHOLD_WORKER_STOP_WAIT_SECS",
+        help: "How long a handler in Python that was told to stop is waited for; then its claim is left to run out.",
+    },
+    Setting {
         name: "worker.recover_secs",
         kind: Kind::Whole { from: 1, to: DAY_SECS },
         default: Some("5"),

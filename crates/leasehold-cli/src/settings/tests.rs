@@ -139,6 +139,7 @@ fn commands_get_types() {
     assert!(queue.open.access_key.is_none() && worker.id.is_none() && worker.leasing.is_none());
     assert_eq!((worker.concurrency, worker.shards), (8, ShardChoice::All));
     assert_eq!((worker.lease, worker.drain), (Duration::from_mins(1), Duration::from_secs(30)));
+    assert_eq!(worker.stop_wait, Duration::from_secs(10));
     let (min, max) = (Duration::from_millis(100), Duration::from_secs(5));
     assert_eq!(worker.polling, Polling::Adaptive { min, max, factor: 2.0 });
 

@@ -32,6 +32,7 @@ from ._errors import (
     Snooze,
     Unavailable,
 )
+from ._handlers import Context, Handler
 from ._models import (
     Change,
     Checked,
@@ -46,7 +47,7 @@ from ._models import (
 )
 from ._native import __version__
 from ._queue import Order, Queue, connect
-from ._worker import Context, Handler, Polling, ShardLeasing, Worker
+from ._worker import Polling, ShardLeasing, Worker, WorkerOptions
 
 __all__ = [
     "Change",
@@ -79,6 +80,7 @@ __all__ = [
     "Task",
     "Unavailable",
     "Worker",
+    "WorkerOptions",
     "__version__",
     "connect",
 ]

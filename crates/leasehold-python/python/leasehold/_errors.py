@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from typing import Any, ClassVar
 
@@ -92,18 +93,25 @@ class Retry(Exception):
     seconds, whatever the task's retry policy says.
     """
 
-    def __init__(self, message: str = "", *, after: float | None = None) -> None:
+    def __init__(self, message: str = "", *, after: float | datetime.timedelta | None = None) -> None:
         super().__init__(message)
-        if after is not None and not 0 <= after < float("inf"):
-            raise ValueError(f"after={after!r} is not a number of seconds from now on")
-        self.after = after
+        self.after = None if after is None else _pause("after", after)
 
 
 class Snooze(Exception):
     """Raised by a handler: not now, run the task again after so many seconds. Does not count as an attempt."""
 
-    def __init__(self, seconds: float) -> None:
-        super().__init__(f"again in {seconds} s")
-        if not 0 <= seconds < float("inf"):
-            raise ValueError(f"{seconds!r} is not a number of seconds from now on")
-        self.seconds = seconds
+    def __init__(self, seconds: float | datetime.timedelta) -> None:
+        # As it was given, so that it can be sent to another process.
+        super().__init__(seconds)
+        self.seconds = _pause("seconds", seconds)
+
+    def __str__(self) -> str:
+        return f"again in {self.seconds} s"
+
+
+def _pause(what: str, value: float | datetime.timedelta) -> float:
+    secs = value.total_seconds() if isinstance(value, datetime.timedelta) else value
+    if not 0 <= secs < float("inf"):
+        raise ValueError(f"{what}={value!r} is not a number of seconds from now on")
+    return secs

@@ -27,6 +27,9 @@ def encode(what: str, value: object) -> str:
     """The text of a value. What JSON cannot hold is refused, not bent."""
     try:
         text = _encoder.encode(value)
+        if not text.isascii():
+            # Half of a character (a surrogate) is text for Python, and for nobody else.
+            text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise Invalid(f"the {what} cannot be written as JSON: {error}") from error
     if _LARGE.search(text):
@@ -79,8 +82,14 @@ def fit(wanted: Any, value: Any) -> Any:
 def _dataclass(wanted: type, value: Any) -> Any:
     if not isinstance(value, dict):
         raise TypeError(f"{wanted.__qualname__} is made of an object, not of {type(value).__name__}")
-    hints = typing.get_type_hints(wanted)
-    return wanted(**{name: fit(hints.get(name, Any), item) for name, item in value.items()})
+    try:
+        hints = typing.get_type_hints(wanted)
+    except NameError:
+        # Hints that only a type checker can resolve.
+        hints = {}
+    # What a dataclass works out for itself was written down with the rest.
+    own = {field.name for field in dataclasses.fields(wanted) if not field.init}
+    return wanted(**{name: fit(hints.get(name, Any), item) for name, item in value.items() if name not in own})
 
 
 def _union(parts: tuple[Any, ...], value: Any) -> Any:

@@ -76,17 +76,22 @@ class Loop:
         self._waiting.pop(number, None)
 
     async def call(self, start: Callable[..., _native.Call], *args: object) -> Any:
-        """Starts something and waits for its answer. Whoever is cancelled while waiting gives it up."""
+        """Starts something and waits for its answer. Whoever does not get it (cancelled, or closed) gives it up."""
         number, future = self.expect()
         try:
             call = checked(start, self.mailbox, number, *args)
             try:
                 return json.loads(await future)
-            except asyncio.CancelledError:
+            except BaseException:
                 call.cancel()
                 raise
         finally:
             self.forget(number)
+
+    def check_close(self) -> None:
+        """Another event loop may close it only when its own has stopped."""
+        if self.loop.is_running() and asyncio.get_running_loop() is not self.loop:
+            raise Invalid("this queue was opened on another event loop; close it there")
 
     def close(self) -> None:
         if not self._is_open:
@@ -97,7 +102,8 @@ class Loop:
             self.loop.remove_reader(self.mailbox.fileno())
         self.mailbox.close()
         for future in self._waiting.values():
-            if not future.done():
+            # A loop that is gone has nobody left who waits.
+            if not future.done() and not self.loop.is_closed():
                 future.set_exception(Invalid("the queue was closed"))
 
 

@@ -6,8 +6,9 @@ import asyncio
 import builtins
 import datetime
 import json
+import logging
 import os
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Self, TypedDict
@@ -17,6 +18,8 @@ from ._errors import Error, Invalid, from_description
 from ._json import encode
 from ._loop import Loop, checked
 from ._models import Change, Checked, LedgerLine, Purged, RetryPolicy, Stats, Status, Submitted, Task
+
+log = logging.getLogger("leasehold")
 
 Seconds = float | datetime.timedelta
 """A duration: a number of seconds, or a `timedelta`."""
@@ -83,6 +86,8 @@ class Order:
             said["key_scope"] = self.key_scope
             if self.key_lifetime is not None:
                 said["key_lifetime_secs"] = _whole("key_lifetime", self.key_lifetime)
+        elif self.key_lifetime is not None:
+            raise Invalid("key_lifetime is of no use without a key")
         if self.max_attempts is not None:
             said["max_attempts"] = self.max_attempts
         if self.retry_policy is not None:
@@ -186,7 +191,7 @@ class Queue:
 
         A mistake in any of them submits nothing and is raised; what the store does not take is an error in the list.
         """
-        written = [order._written() for order in orders]
+        written = [_written(number, order) for number, order in enumerate(orders)]
         results = await self._loop.call(self._native.submit_many, written)
         return [
             from_description(result["error"]) if "error" in result else Submitted(**result)
@@ -213,23 +218,29 @@ class Queue:
         task_type: str | None = None,
         tags: Mapping[str, str] | None = None,
         limit: int | None = None,
+        on_corrupt: Callable[[Error], None] | None = None,
     ) -> AsyncIterator[Task]:
         """Lists tasks as they are read: `async for task in queue.list(status="failed")`.
 
-        Every task of the queue is read for that, so it is for people and tools. What cannot be read as a task is left
-        out; `check` reports it.
+        Every task of the queue is read for that, so it is for people and tools. The list goes on after what cannot be
+        read as a task: `on_corrupt` gets a `Corrupt` that names it; without, a warning is logged.
         """
-        which = {"status": status, "task_type": task_type, "tags": dict(tags or {})}
+        if limit is not None and (not isinstance(limit, int) or limit < 0):
+            raise Invalid(f"limit {limit!r} is not a number of tasks")
+        which = {"status": status, "task_type": task_type, "tags": tags or {}}
         listing = checked(self._native.listing, encode("filter", which))
         left = limit
         while left is None or left > 0:
             page = await self._loop.call(listing.next)
-            if not page:
+            tasks, corrupt = page["tasks"], page["corrupt"]
+            if not tasks and not corrupt:
                 return
-            for record in page[:left]:
+            for told in corrupt:
+                (on_corrupt or _warn)(from_description(told))
+            for record in tasks[:left]:
                 yield _models.task(record)
             if left is not None:
-                left -= len(page)
+                left -= len(tasks)
 
     async def cancel(self, id: str) -> Task:
         """Calls a task off: at once if it waits; a running one is stopped by its worker at the next renewal."""
@@ -246,7 +257,10 @@ class Queue:
         if (at is None) == (delay is None):
             raise Invalid("say either at or delay")
         if delay is not None:
-            at = self.now() + datetime.timedelta(seconds=seconds("delay", delay))
+            try:
+                at = self.now() + datetime.timedelta(seconds=seconds("delay", delay))
+            except OverflowError:
+                raise Invalid(f"delay {delay!r} lies beyond all calendars") from None
         assert at is not None
         return _models.task(await self._loop.call(self._native.reschedule, _id(id), _moment("at", at)))
 
@@ -283,6 +297,7 @@ class Queue:
 
     async def close(self) -> None:
         """Leaves the queue. Calls under way are given up; workers on it are aborted, and waited for."""
+        self._loop.check_close()
         for worker in list(self._loop.workers.values()):
             await worker.end()
         self._loop.close()
@@ -347,12 +362,20 @@ async def opened(loop: Loop, start: Any, *args: object) -> Queue:
     return Queue(loop, natives[0], about)
 
 
+def _warn(error: Error) -> None:
+    log.warning("left out of the list: %s", error)
+
+
 def settings(said: Mapping[str, object]) -> dict[str, str]:
     """Settings as one would write them into variables, without those that were not said."""
-    return {name: _setting(value) for name, value in said.items() if value is not None}
+    return {name: _setting(name, value) for name, value in said.items() if value is not None}
 
 
-def _setting(value: object) -> str:
+def _setting(name: str, value: object) -> str:
+    return _unicode(name, _as_text(value))
+
+
+def _as_text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (builtins.list, tuple)):
@@ -364,17 +387,23 @@ def _address(store: str | os.PathLike[str] | None, bucket: str | None, prefix: s
     if bucket is None:
         if prefix is not None:
             raise Invalid("a prefix is part of a bucket; say bucket too")
-        return None if store is None else os.fspath(store)
+        path = None if store is None else os.fspath(store)
+        if isinstance(path, bytes):
+            raise Invalid(f"a path is text, not bytes; write os.fsdecode({path!r})")
+        return path
     if store is not None:
         raise Invalid("say either where the store is, or bucket")
-    if "/" in bucket or not bucket:
+    if "/" in _text("bucket", bucket) or not bucket:
         raise Invalid(f"`{bucket}` is not the name of a bucket; write connect(bucket='name', prefix='a/b')")
     return f"s3://{bucket}/{prefix.strip('/')}" if prefix else f"s3://{bucket}"
 
 
+_LONGEST = datetime.timedelta.max.total_seconds()
+
+
 def seconds(what: str, value: Seconds) -> float:
     secs = value.total_seconds() if isinstance(value, datetime.timedelta) else value
-    if isinstance(secs, bool) or not isinstance(secs, (int, float)) or not 0 <= secs < float("inf"):
+    if isinstance(secs, bool) or not isinstance(secs, (int, float)) or not 0 <= secs <= _LONGEST:
         raise Invalid(f"{what} {value!r} is not a number of seconds from now on")
     return float(secs)
 
@@ -387,13 +416,35 @@ def _whole(what: str, value: Seconds) -> int:
 def _moment(what: str, value: datetime.datetime) -> str:
     if not isinstance(value, datetime.datetime) or value.tzinfo is None:
         raise Invalid(f"{what} needs a datetime with a time zone, such as datetime.now(timezone.utc)")
-    return value.astimezone(datetime.timezone.utc).isoformat(timespec="milliseconds")
+    try:
+        return value.astimezone(datetime.timezone.utc).isoformat(timespec="milliseconds")
+    except OverflowError:
+        raise Invalid(f"{what} {value} lies beyond all calendars") from None
 
 
 def _text(what: str, value: object) -> str:
     if not isinstance(value, str):
         raise Invalid(f"the {what} is text, not {type(value).__name__}")
-    return value
+    return _unicode(f"the {what}", value)
+
+
+def _unicode(what: str, text: str) -> str:
+    """Refuses half characters (surrogates), such as stand for odd bytes in the names of files."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise Invalid(f"{what} {text!r} is not Unicode: {error.reason}") from None
+    return text
+
+
+def _written(number: int, order: object) -> str:
+    """One order of many: a complaint says which."""
+    if not isinstance(order, Order):
+        raise Invalid(f"orders[{number}] is not a leasehold.Order, but {type(order).__name__}")
+    try:
+        return order._written()
+    except Invalid as error:
+        raise Invalid(f"orders[{number}]: {error}") from error
 
 
 def _id(id: object) -> str:

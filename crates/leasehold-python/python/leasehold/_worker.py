@@ -5,30 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
-import inspect
 import json
-import logging
-import signal
-import threading
-import traceback
-import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, Unpack
+from types import NoneType
+from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack
 
-from . import _models, _native
-from ._errors import Invalid, Permanent, Retry, Snooze
-from ._json import encode, fit
+from . import _native
+from ._errors import Invalid
+from ._handlers import Handler, check_task, names_around, run_async, run_sync
 from ._loop import checked
-from ._models import Counts, Submitted, Task
-from ._queue import Queue, Seconds, SubmitOptions, seconds, settings
-
-log = logging.getLogger("leasehold")
-
-ERROR_BYTES_MAX = 4_096
-"""So much of an error is kept in a task."""
+from ._models import Counts
+from ._queue import Queue, settings
+from ._signals import obeying
+from ._threads import Threads
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -38,7 +29,7 @@ R = TypeVar("R")
 class Polling:
     """How often to look for work: quickly while there is some, more and more slowly while there is none."""
 
-    strategy: typing.Literal["adaptive", "fixed"] | None = None
+    strategy: Literal["adaptive", "fixed"] | None = None
     min_interval_ms: int | None = None
     max_interval_ms: int | None = None
     factor: float | None = None
@@ -53,122 +44,59 @@ class ShardLeasing:
     renew_interval_secs: int | None = None
 
 
-class Context:
-    """What a handler knows about the run it is in."""
+class WorkerOptions(TypedDict, total=False):
+    """What `Worker` takes by name."""
 
-    __slots__ = ("_run",)
-
-    def __init__(self, run: _native.Run) -> None:
-        self._run = run
-
-    def __repr__(self) -> str:
-        return f"<leasehold.Context of task {self.task_id}, attempt {self.attempt}>"
-
-    @property
-    def task_id(self) -> str:
-        """The task's id."""
-        return self._run.id
-
-    @property
-    def task(self) -> Task:
-        """The task as it was claimed."""
-        return _models.task(json.loads(self._run.task()))
-
-    @property
-    def attempt(self) -> int:
-        """Which attempt this is, from 1."""
-        return self._run.attempt
-
-    @property
-    def epoch(self) -> int:
-        """The fencing token: grows with every claim of this task.
-
-        Pass it to whatever the handler changes, and let that refuse smaller ones, and a run that was overtaken can do
-        no harm.
-        """
-        return self._run.epoch
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether the handler should stop: the task was cancelled, timed out, is not ours any more, or the worker stops.
-
-        An async handler gets an `asyncio.CancelledError` then; a sync one has to look here.
-        """
-        return self._run.is_cancelled()
-
-    def progress(self, value: Any) -> None:
-        """Says how far the handler is; written down with the next renewal."""
-        checked(self._run.progress, encode("progress", value))
-
-    def extend(self) -> None:
-        """Renews the claim soon, without waiting for the usual time."""
-        self._run.extend()
-
-    def snooze(self, delay: Seconds) -> NoReturn:
-        """Ends this run: the task runs again after so long, and that does not count as an attempt."""
-        raise Snooze(seconds("snooze", delay))
+    shard_range: str | None
+    """Only these shards, such as `"00-3f"`."""
+    shard_leasing: bool | ShardLeasing | None
+    """Workers divide the shards among themselves."""
+    concurrency: int | None
+    """How many tasks run at once."""
+    lease_secs: int | None
+    """How long a claim lasts without renewal."""
+    drain_secs: int | None
+    """How long handlers may go on after the worker was asked to stop."""
+    stop_wait_secs: int | None
+    """How long a handler that was told to stop is waited for; then its claim is left to run out."""
+    polling: Polling | None
+    """How often to look for work."""
 
 
-class Handler(Generic[P, R]):
-    """A handler of a worker: still the function it was, and a short way to submit tasks of its type."""
-
-    def __init__(
-        self,
-        worker: Worker,
-        task_type: str,
-        function: Callable[P, R],
-        max_attempts: int | None,
-        names: Mapping[str, Any] | None,
-    ) -> None:
-        functools.update_wrapper(self, function)
-        self.task_type = task_type
-        self.function = function
-        self.max_attempts = max_attempts
-        self._worker = worker
-        self._is_async = inspect.iscoroutinefunction(function)
-        self._input_type = _input_type(function, names)
-
-    def __repr__(self) -> str:
-        return f"<leasehold.Handler of {self.task_type}>"
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self.function(*args, **kwargs)
-
-    async def submit(self, input: Any = None, **options: Unpack[SubmitOptions]) -> Submitted:
-        """Submits a task of this type: as `Queue.submit`, with the handler's `max_attempts` if none is given."""
-        if self.max_attempts is not None:
-            options.setdefault("max_attempts", self.max_attempts)
-        return await self._worker.queue.submit(self.task_type, input, **options)
-
-    def _input(self, run: _native.Run) -> Any:
-        value = json.loads(run.input())
-        if self._input_type is None:
-            return value
-        try:
-            return fit(self._input_type, value)
-        except (TypeError, ValueError) as error:
-            raise Permanent(f"the input does not fit the handler: {error}") from error
-
-
-def _input_type(function: Callable[..., Any], names: Mapping[str, Any] | None) -> Any:
-    """What the handler asks for as its input, if that can be told; `names` are those where it was made a handler."""
-    parameters = list(inspect.signature(function).parameters.values())
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    if len(parameters) < 2 or any(each.kind not in positional for each in parameters[:2]):
-        raise Invalid(f"a handler takes the context and the input; {function!r} does not")
-    try:
-        return typing.get_type_hints(function, localns=dict(names or {})).get(parameters[1].name)
-    except NameError:
-        # Hints that only a type checker can resolve.
-        return None
+def _said(id: str | None, shards: Sequence[str] | None, options: WorkerOptions) -> dict[str, str]:
+    """What was said, as settings: most options are called as they are there."""
+    for name in options.keys() - WorkerOptions.__annotations__.keys():
+        raise TypeError(f"Worker() got an unexpected keyword argument {name!r}")
+    if isinstance(shards, str):
+        raise Invalid(f'shards is a list, such as ["00", "01"], not the text {shards!r}; see also shard_range')
+    said: dict[str, object] = {f"worker.{name}": value for name, value in options.items()}
+    polling = said.pop("worker.polling", None) or Polling()
+    leasing = said.pop("worker.shard_leasing", None)
+    if not isinstance(polling, Polling):
+        raise Invalid(f"polling is a leasehold.Polling, not {type(polling).__name__}")
+    if not isinstance(leasing, (bool, ShardLeasing, NoneType)):
+        raise Invalid(f"shard_leasing is true, false or a leasehold.ShardLeasing, not {type(leasing).__name__}")
+    shares = leasing if isinstance(leasing, ShardLeasing) else ShardLeasing()
+    said |= {
+        "worker.id": id,
+        "worker.shards": None if shards is None else list(shards),
+        "worker.polling.strategy": polling.strategy,
+        "worker.polling.min_interval_ms": polling.min_interval_ms,
+        "worker.polling.max_interval_ms": polling.max_interval_ms,
+        "worker.polling.factor": polling.factor,
+        "worker.shard_leasing.enabled": None if leasing is None else bool(leasing),
+        "worker.shard_leasing.shards_per_worker": shares.shards_per_worker,
+        "worker.shard_leasing.lease_ttl_secs": shares.ttl_secs,
+        "worker.shard_leasing.lease_renew_interval_secs": shares.renew_interval_secs,
+    }
+    return settings(said)
 
 
 class Worker:
     """Runs handlers for the tasks of a queue.
 
     Whatever is not said here is as the settings say (`[worker]` in `leasehold.toml`, `LEASEHOLD_WORKER_…`). Without an
-    id it gets one made by chance. `shards` or `shard_range` (such as `"00-3f"`) restricts it to some shards;
-    `shard_leasing` lets workers divide the shards among themselves.
+    id it gets one made by chance. `shards` restricts it to some shards; `WorkerOptions` has what else can be said.
     """
 
     def __init__(
@@ -176,37 +104,14 @@ class Worker:
         queue: Queue,
         id: str | None = None,
         shards: Sequence[str] | None = None,
-        *,
-        shard_range: str | None = None,
-        shard_leasing: bool | ShardLeasing | None = None,
-        concurrency: int | None = None,
-        lease_secs: int | None = None,
-        drain_secs: int | None = None,
-        polling: Polling | None = None,
+        **options: Unpack[WorkerOptions],
     ) -> None:
-        polling = polling or Polling()
-        leasing = shard_leasing if isinstance(shard_leasing, ShardLeasing) else ShardLeasing()
+        if not isinstance(queue, Queue):
+            raise Invalid(f"a worker needs a queue, as `await connect(…)` gives it, not {queue!r}")
         self.queue = queue
         self._handlers: dict[str, Handler[..., Any]] = {}
         self._running: _Running | None = None
-        self._said = settings(
-            {
-                "worker.id": id,
-                "worker.shards": None if shards is None else list(shards),
-                "worker.shard_range": shard_range,
-                "worker.concurrency": concurrency,
-                "worker.lease_secs": lease_secs,
-                "worker.drain_secs": drain_secs,
-                "worker.polling.strategy": polling.strategy,
-                "worker.polling.min_interval_ms": polling.min_interval_ms,
-                "worker.polling.max_interval_ms": polling.max_interval_ms,
-                "worker.polling.factor": polling.factor,
-                "worker.shard_leasing.enabled": None if shard_leasing is None else bool(shard_leasing),
-                "worker.shard_leasing.shards_per_worker": leasing.shards_per_worker,
-                "worker.shard_leasing.lease_ttl_secs": leasing.ttl_secs,
-                "worker.shard_leasing.lease_renew_interval_secs": leasing.renew_interval_secs,
-            }
-        )
+        self._said = _said(id, shards, options)
 
     def __repr__(self) -> str:
         return f"<leasehold.Worker on {self.queue!r} for {', '.join(self._handlers) or 'nothing yet'}>"
@@ -222,18 +127,28 @@ class Worker:
         this worker makes of any other.
         """
 
+        check_task(task_type, max_attempts)
+
         def decorate(function: Callable[P, R]) -> Handler[P, R]:
-            if task_type in self._handlers:
-                raise Invalid(f"task type `{task_type}` has two handlers")
-            if max_attempts is not None and max_attempts < 1:
-                raise Invalid("max_attempts 0 would never run the task; it must be at least 1")
-            names = inspect.currentframe()
-            names = None if names is None else names.f_back
-            handler = Handler(self, task_type, function, max_attempts, names and names.f_locals)
-            self._handlers[task_type] = handler
-            return handler
+            return self._add(task_type, function, max_attempts, names_around())
 
         return decorate
+
+    def _add(
+        self,
+        task_type: str,
+        function: Callable[P, R],
+        max_attempts: int | None,
+        names: Mapping[str, Any] | None,
+    ) -> Handler[P, R]:
+        if task_type in self._handlers:
+            raise Invalid(f"task type `{task_type}` has two handlers")
+        if isinstance(function, Handler):
+            # One function for several types.
+            function = function.function
+        handler = Handler(self.queue, task_type, function, max_attempts, names)
+        self._handlers[task_type] = handler
+        return handler
 
     async def run(self, *, drain: bool = False, handle_signals: bool = True) -> Counts:
         """Works until told to stop, or, with `drain`, until there is nothing left to do.
@@ -246,7 +161,7 @@ class Worker:
         running = _Running(self.queue, list(self._handlers.values()))
         self._running = running
         try:
-            with _signals(self, handle_signals):
+            with obeying(running, handle_signals):
                 return await running.run(self._said, drain)
         finally:
             self._running = None
@@ -284,14 +199,15 @@ class _Running:
         self._queue = queue
         self._handlers = handlers
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads = Threads()
+        # Handlers see the context variables of whoever runs the worker.
+        self._context = contextvars.copy_context()
+        self._was_told = False
 
     async def run(self, said: dict[str, str], drain: bool) -> Counts:
         loop = self._queue._loop
         number, ended = loop.expect()
         self._ended = ended
-        # As many as the native half starts at once: it bounds them, not the pool.
-        self._threads = ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="leasehold-handler")
         try:
             types = [handler.task_type for handler in self._handlers]
             self.native = checked(self._queue._native.work, loop.mailbox, number, said, types, drain)
@@ -308,7 +224,15 @@ class _Running:
         finally:
             loop.workers.pop(number, None)
             loop.forget(number)
-            self._threads.shutdown(wait=False)
+            self._threads.end()
+
+    def obey(self) -> None:
+        """A signal lets handlers finish; another one stops them."""
+        if self._was_told:
+            self.native.abort()
+        else:
+            self.native.drain()
+        self._was_told = True
 
     async def end(self) -> None:
         """Aborts, and waits for the end."""
@@ -317,102 +241,15 @@ class _Running:
             await asyncio.wait([self._ended])
 
     def begin(self, run: _native.Run) -> None:
-        handler = self._handlers[run.handler]
-        if handler._is_async:
-            task = asyncio.get_running_loop().create_task(_run_async(handler, run))
+        handler, context = self._handlers[run.handler], self._context.copy()
+        if handler.is_async:
+            task = asyncio.get_running_loop().create_task(run_async(handler, run), context=context)
             self._tasks[run.number] = task
             task.add_done_callback(lambda _: self._tasks.pop(run.number, None))
         else:
-            assert self._threads is not None
-            context = contextvars.copy_context()
-            self._threads.submit(context.run, _run_sync, handler, run)
+            self._threads.start(functools.partial(context.run, run_sync, handler, run))
 
     def stop(self, number: int) -> None:
         task = self._tasks.get(number)
         if task is not None:
             task.cancel()
-
-
-_THREADS_MAX = 10_000
-
-
-async def _run_async(handler: Handler[..., Any], run: _native.Run) -> None:
-    try:
-        output = await handler.function(Context(run), handler._input(run))
-        run.complete(encode("output", output))
-    except asyncio.CancelledError:
-        if run.is_cancelled():
-            run.hand_back()
-            return
-        # Raised by the handler for reasons of its own.
-        run.fail("CancelledError: the handler has cancelled itself", None)
-    except BaseException as error:
-        _failed(handler, run, error)
-        if not isinstance(error, Exception):
-            raise
-
-
-def _run_sync(handler: Handler[..., Any], run: _native.Run) -> None:
-    try:
-        run.complete(encode("output", handler.function(Context(run), handler._input(run))))
-    except BaseException as error:
-        _failed(handler, run, error)
-
-
-def _failed(handler: Handler[..., Any], run: _native.Run, error: BaseException) -> None:
-    """Tells how a run has failed. Whatever happens here, the run must end."""
-    try:
-        if isinstance(error, Snooze):
-            run.snooze(error.seconds)
-            return
-        text = _described(error)
-        is_last = handler.max_attempts is not None and run.attempt >= handler.max_attempts
-        log.debug("task %s failed in attempt %d: %s", run.id, run.attempt, text)
-        # An output that cannot be written will not be better next time.
-        if isinstance(error, (Permanent, Invalid)) or is_last:
-            run.give_up(text)
-        else:
-            run.fail(text, error.after if isinstance(error, Retry) else None)
-    except BaseException as odd:
-        run.fail(f"{type(error).__name__}, which cannot be described: {type(odd).__name__}", None)
-        raise
-
-
-def _described(error: BaseException) -> str:
-    """Type and message first, then the traceback: its end, if all of it is too long to be kept."""
-    head = "".join(traceback.format_exception_only(error)).strip()
-    trace = "".join(traceback.format_exception(error)).strip()
-    head = head.encode(errors="replace")[: ERROR_BYTES_MAX // 4].decode(errors="ignore")
-    room = ERROR_BYTES_MAX - len(head.encode()) - 8
-    raw = trace.encode(errors="replace")
-    kept = trace if len(raw) <= room else "… " + raw[-room:].decode(errors="ignore")
-    return f"{head}\n\n{kept}"
-
-
-@contextmanager
-def _signals(worker: Worker, wanted: bool) -> Iterator[None]:
-    """Ctrl-C and SIGTERM stop the worker; again, they abort it. Only where signals arrive: in the main thread."""
-    if not wanted or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    seen = 0
-
-    def obey() -> None:
-        nonlocal seen
-        seen += 1
-        if seen == 1:
-            worker.stop()
-        else:
-            worker.abort()
-
-    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
-    for each in before:
-        loop.add_signal_handler(each, obey)
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            loop.remove_signal_handler(each)
-            if handler is not None:
-                signal.signal(each, handler)

@@ -16,20 +16,21 @@ import asyncio
 import builtins
 import concurrent.futures
 import datetime
+import functools
 import os
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, Unpack
+from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack
 
-from . import _queue, _worker
+from . import _handlers, _queue, _worker
 from ._errors import Error, Invalid
 from ._models import Change, Checked, Counts, LedgerLine, Purged, Stats, Status, Submitted, Task
 from ._queue import ConnectOptions, Order, Seconds, SubmitOptions
-from ._worker import Handler, Polling, ShardLeasing
+from ._worker import WorkerOptions
 
-__all__ = ["Queue", "Worker", "connect"]
+__all__ = ["Handler", "Queue", "Worker", "connect"]
 
 _LOOK_EVERY = 0.2
 
@@ -42,6 +43,7 @@ class _Thread:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
+        self._process = os.getpid()
         self._thread = threading.Thread(target=self.loop.run_forever, name="leasehold-sync", daemon=True)
         self._thread.start()
 
@@ -50,9 +52,17 @@ class _Thread:
         if self.loop.is_closed():
             work.close()
             raise Invalid("the queue is closed")
+        if not self.is_here():
+            work.close()
+            raise Invalid(
+                "this process was forked after the queue was opened, and has none of the threads that serve it: "
+                "connect again in the child, or start processes with the method `spawn`"
+            )
         if threading.current_thread() is self._thread:
             work.close()
-            raise Invalid("an async handler must not wait for its own event loop; use the queue of the context")
+            raise Invalid(
+                "an async handler must not wait for its own event loop; a handler that is not async may wait"
+            )
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             # A signal may have hit another thread, and nothing wakes this one to see to it: look now and then.
@@ -62,6 +72,15 @@ class _Thread:
         except BaseException:
             future.cancel()
             raise
+
+    def is_here(self) -> bool:
+        """A child of a fork has the loop, but not the thread that runs it."""
+        return self._process == os.getpid()
+
+    def tell(self, what: Callable[[], None]) -> None:
+        """Has it done there, without waiting; nothing where nobody is left to do it."""
+        if self.is_here() and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(what)
 
     def end(self) -> None:
         self.do(self.loop.shutdown_default_executor())
@@ -129,9 +148,12 @@ class Queue:
         task_type: str | None = None,
         tags: Mapping[str, str] | None = None,
         limit: int | None = None,
+        on_corrupt: Callable[[Error], None] | None = None,
     ) -> Iterator[Task]:
-        """Lists tasks as they are read."""
-        tasks = self._queue.list(status=status, task_type=task_type, tags=tags, limit=limit)
+        """Lists tasks as they are read; what cannot be read as a task goes to `on_corrupt`, or is logged."""
+        tasks = self._queue.list(
+            status=status, task_type=task_type, tags=tags, limit=limit, on_corrupt=on_corrupt
+        )
 
         async def following() -> Task | None:
             return await anext(tasks, None)
@@ -171,9 +193,31 @@ class Queue:
 
     def close(self) -> None:
         """Leaves the queue, and ends its thread. Calls under way are given up, and workers on it stop."""
-        if not self._thread.loop.is_closed():
+        if self._thread.is_here() and not self._thread.loop.is_closed():
             self._thread.do(self._queue.close())
             self._thread.end()
+
+
+class Handler(Generic[P, T]):
+    """A handler of a worker, as `leasehold.Handler` but without asyncio."""
+
+    def __init__(self, thread: _Thread, handler: _handlers.Handler[P, T]) -> None:
+        functools.update_wrapper(self, handler.function)
+        self.task_type = handler.task_type
+        self.function = handler.function
+        self.max_attempts = handler.max_attempts
+        self._thread = thread
+        self._handler = handler
+
+    def __repr__(self) -> str:
+        return repr(self._handler).replace("leasehold.", "leasehold.sync.", 1)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.function(*args, **kwargs)
+
+    def submit(self, input: Any = None, **options: Unpack[SubmitOptions]) -> Submitted:
+        """Submits a task of this type: as `Queue.submit`, with the handler's `max_attempts` if none is given."""
+        return self._thread.do(self._handler.submit(input, **options))
 
 
 class Worker:
@@ -184,26 +228,12 @@ class Worker:
         queue: Queue,
         id: str | None = None,
         shards: Sequence[str] | None = None,
-        *,
-        shard_range: str | None = None,
-        shard_leasing: bool | ShardLeasing | None = None,
-        concurrency: int | None = None,
-        lease_secs: int | None = None,
-        drain_secs: int | None = None,
-        polling: Polling | None = None,
+        **options: Unpack[WorkerOptions],
     ) -> None:
+        if not isinstance(queue, Queue):
+            raise Invalid(f"a worker needs a queue, as `sync.connect(…)` gives it, not {queue!r}")
         self._thread = queue._thread
-        self._worker = _worker.Worker(
-            queue._queue,
-            id,
-            shards,
-            shard_range=shard_range,
-            shard_leasing=shard_leasing,
-            concurrency=concurrency,
-            lease_secs=lease_secs,
-            drain_secs=drain_secs,
-            polling=polling,
-        )
+        self._worker = _worker.Worker(queue._queue, id, shards, **options)
 
     def __repr__(self) -> str:
         return repr(self._worker).replace("leasehold.", "leasehold.sync.", 1)
@@ -212,7 +242,15 @@ class Worker:
         self, task_type: str, *, max_attempts: int | None = None
     ) -> Callable[[Callable[P, T]], Handler[P, T]]:
         """Makes a function the handler of a task type: see `leasehold.Worker.task`."""
-        return self._worker.task(task_type, max_attempts=max_attempts)
+        _handlers.check_task(task_type, max_attempts)
+
+        def decorate(function: Callable[P, T]) -> Handler[P, T]:
+            if isinstance(function, Handler):
+                function = function.function
+            handler = self._worker._add(task_type, function, max_attempts, _handlers.names_around())
+            return Handler(self._thread, handler)
+
+        return decorate
 
     def run(self, *, drain: bool = False) -> Counts:
         """Works until told to stop, or, with `drain`, until there is nothing left to do.
@@ -226,23 +264,31 @@ class Worker:
             nonlocal seen
             seen += 1
             stop = self._worker.stop if seen == 1 else self._worker.abort
-            self._thread.loop.call_soon_threadsafe(stop)
+            self._thread.tell(stop)
+
+        async def work() -> Counts:
+            running = asyncio.create_task(self._worker.run(drain=drain, handle_signals=False))
+            await asyncio.sleep(0)
+            if seen:
+                # It came before there was anything to stop.
+                self._worker.stop()
+            return await running
 
         both = (signal.SIGINT, signal.SIGTERM) if main else ()
         before = {each: signal.signal(each, obey) for each in both}
         try:
-            return self._thread.do(self._worker.run(drain=drain, handle_signals=False))
+            return self._thread.do(work())
         finally:
             for each, handler in before.items():
                 signal.signal(each, handler if handler is not None else signal.SIG_DFL)
 
     def stop(self) -> None:
         """Claims nothing new, and lets handlers finish; `run` returns when they have. For other threads."""
-        self._thread.loop.call_soon_threadsafe(self._worker.stop)
+        self._thread.tell(self._worker.stop)
 
     def abort(self) -> None:
         """Stops handlers, and gives their tasks back. For other threads."""
-        self._thread.loop.call_soon_threadsafe(self._worker.abort)
+        self._thread.tell(self._worker.abort)
 
 
 def connect(store: str | os.PathLike[str] | None = None, **options: Unpack[ConnectOptions]) -> Queue:

@@ -85,6 +85,9 @@ impl BucketAddress {
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         let prefix = prefix.trim_matches('/');
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        if rest.contains('@') && !bucket.bytes().all(plain) {
+            return Err(no_keys("an address"));
+        }
         if bucket.is_empty() || !bucket.bytes().all(plain) {
             return Err(Error::invalid(format!("`{uri}` names no bucket; write it like s3://bucket/prefix")));
         }
@@ -169,6 +172,9 @@ impl BucketAddress {
             s3 = s3.with_region(region);
         }
         let endpoint = s3_endpoint(&s3);
+        if endpoint.as_deref().is_some_and(has_user) {
+            return Err(no_keys("an endpoint"));
+        }
         let asked = s3.get_config_value(&AmazonS3ConfigKey::Client(ClientConfigKey::AllowHttp));
         let allow_http = asked.as_deref() == Some("true") || endpoint.as_deref().is_some_and(is_loopback);
         if let Some(endpoint) = endpoint.filter(|url| url.starts_with("http://") && !allow_http) {
@@ -233,6 +239,18 @@ fn host_of(endpoint: &str) -> Option<String> {
     endpoint.parse::<http::Uri>().ok()?.host().map(str::to_owned)
 }
 
+fn has_user(endpoint: &str) -> bool {
+    endpoint.parse::<http::Uri>().is_ok_and(|uri| uri.authority().is_some_and(|it| it.as_str().contains('@')))
+}
+
+/// Refuses keys where messages would show them; this one does not.
+fn no_keys(what: &str) -> Error {
+    Error::invalid(format!(
+        "{what} holds no user and no password: messages would show them; set queue.access_key_id and \
+         queue.secret_access_key, or the usual variables"
+    ))
+}
+
 /// Plain http is no risk on the way to oneself.
 fn is_loopback(endpoint: &str) -> bool {
     host_of(endpoint).is_some_and(|host| {
@@ -261,6 +279,24 @@ mod tests {
         assert!(BucketAddress::parse("./x").is_none());
         for wrong in ["s3://", "s3:///x", "s3://a b", "s3://a/../b"] {
             assert!(BucketAddress::parse(wrong).unwrap().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn keys_in_addresses_are_refused_and_not_shown() {
+        let host: Arc<dyn Host> = Arc::new(crate::host::SystemHost);
+        let clock = Arc::new(Clock::dated(host.clone()));
+        let mut address = BucketAddress {
+            endpoint: Some("http://me:secret@127.0.0.1:1".into()),
+            ..BucketAddress::parse("s3://tasks").unwrap().unwrap()
+        };
+        let mut errors = vec![address.connect(&clock, &host).unwrap_err()];
+        for uri in ["s3://me:secret@tasks/x", "s3://me:sec/secret@tasks"] {
+            errors.push(BucketAddress::parse(uri).unwrap().unwrap_err());
+        }
+        for error in errors {
+            let shown = format!("{error} {error:?}");
+            assert!(shown.contains("holds no user and no password") && !shown.contains("secret@"), "{shown}");
         }
     }
 
