@@ -55,20 +55,6 @@ pub(crate) const TABLE: &[Setting] = &[
         help: "Whether new tasks wait for any worker, or go into the inbox of one.",
     },
     Setting {
-        name: "queue.direct_dispatch.worker_discovery_cache_ttl_secs",
-        kind: Kind::Whole { from: 0, to: 3_600 },
-        default: Some("30"),
-        variable: "LEASEHOLD_DIRECT_DISPATCH_DISCOVERY_CACHE_TTL_SECS",
-        help: "For how long a producer relies on its list of workers that have inboxes.",
-    },
-    Setting {
-        name: "queue.direct_dispatch.worker_selection",
-        kind: Kind::Choice(&["round_robin", "hash", "random"]),
-        default: Some("round_robin"),
-        variable: "LEASEHOLD_DIRECT_DISPATCH_WORKER_SELECTION",
-        help: "Which of them gets a task: one after the other, the one its idempotency key or id belongs to, or any.",
-    },
-    Setting {
         name: "queue.durability",
         kind: Kind::Choice(&["fsync", "os"]),
         default: Some("fsync"),
@@ -102,6 +88,20 @@ pub(crate) const TABLE: &[Setting] = &[
         default: None,
         variable: "LEASEHOLD_QUEUE_SECRET_ACCESS_KEY",
         help: "The secret of that access key.",
+    },
+    Setting {
+        name: "queue.direct_dispatch.worker_discovery_cache_ttl_secs",
+        kind: Kind::Whole { from: 0, to: 3_600 },
+        default: Some("30"),
+        variable: "LEASEHOLD_QUEUE_DIRECT_DISPATCH_WORKER_DISCOVERY_CACHE_TTL_SECS",
+        help: "For how long a producer relies on its list of workers that have inboxes.",
+    },
+    Setting {
+        name: "queue.direct_dispatch.worker_selection",
+        kind: Kind::Choice(&["round_robin", "hash", "random"]),
+        default: Some("round_robin"),
+        variable: "LEASEHOLD_QUEUE_DIRECT_DISPATCH_WORKER_SELECTION",
+        help: "Which of them gets a task: one after the other, the one its idempotency key or id belongs to, or any.",
     },
     Setting {
         name: "worker.id",
