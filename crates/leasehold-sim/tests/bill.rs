@@ -69,7 +69,8 @@ fn check(mode: Mode, simulated: &Bill, real: &Bill, pace: f64) {
         assert!((TASKS..TASKS * 11 / 10).contains(&reads), "{mode:?}: {reads} reads");
         // At most one ring a second by each of the four producers.
         let rings = count(bill, Submit, Put) - 2 * TASKS;
-        assert!((10..=4 * 60).contains(&rings), "{mode:?}: {rings} rings");
+        let seconds = bill.days * 86_400.0;
+        assert!(rings >= 10 && rings as f64 <= 4.0 * seconds, "{mode:?}: {rings} rings in {seconds:.0} s");
     }
     for verb in [Put, Get, List, Delete] {
         let [one, other] = [simulated, real].map(|bill| bill.verb(verb));
