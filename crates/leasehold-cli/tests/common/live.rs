@@ -18,7 +18,7 @@ use super::crashes::{Place, audit_task};
 use super::migrating::raw_tasks;
 
 /// How long these clients trust what they know of the layout, instead of a minute.
-pub(crate) const TRUSTED: Duration = Duration::from_secs(1);
+const TRUSTED: Duration = Duration::from_secs(1);
 const PRODUCERS: u64 = 2;
 const WORKERS: u64 = 2;
 /// Every other task runs for up to so long: some are held all the while they are moved.
@@ -76,13 +76,21 @@ impl Live {
     }
 
     /// Waits until tasks are submitted again, and so much longer.
-    pub(crate) async fn goes_on(&self, then: Duration) {
+    async fn goes_on(&self, then: Duration) {
         let count = || self.seen.acknowledged.lock().unwrap().len();
         let before = count();
         while count() <= before {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         tokio::time::sleep(then).await;
+    }
+
+    /// Waits until every client has learnt of so many migrations, and tasks are submitted again.
+    pub(crate) async fn goes_on_after(&self, migrations: u64) {
+        while self.seen.refused.load(Relaxed) < migrations * (PRODUCERS + WORKERS) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        self.goes_on(TRUSTED).await;
     }
 
     /// Waits until everything is done, and looks at it: every task that was acknowledged is there once and was completed

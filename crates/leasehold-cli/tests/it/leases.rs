@@ -7,10 +7,11 @@ use crate::shelf::Shelf;
 use crate::until_stopped::{UnderWay, until};
 
 /// A worker that divides the shards. It renews often, so that little has to be waited for; and long, so that nothing
-/// runs out while the test is slow.
+/// runs out while the test is slow. It waits for an answer for a quarter of that, and hence not for the disk.
 fn sharing(shelf: &Shelf, id: &str) -> Child {
     let mut command = shelf.command(&["worker", "--id", id, "--exec", "greet=cat", "--shard-leasing"]);
-    command.env("LEASEHOLD_SHARD_LEASING_TTL_SECS", "600").env("LEASEHOLD_SHARD_LEASING_RENEW_SECS", "1");
+    command.env("LEASEHOLD_SHARD_LEASING_TTL_SECS", "600").env("LEASEHOLD_SHARD_LEASING_RENEW_SECS", "3");
+    command.env("LEASEHOLD_QUEUE_DURABILITY", "os");
     command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 

@@ -80,7 +80,7 @@ impl Files {
 
     pub(super) fn put(&self, key: &str, body: &[u8], when: &When) -> io::Result<PutAnswer> {
         let path = self.root.join(key);
-        let lock = self.locks.hold(key)?;
+        let lock = self.locks.hold(key, || self.clock.instant())?;
         if body.is_empty() && *when == When::Always && self.touch(&path)? {
             drop(lock);
             self.sync_parent(&path)?;
@@ -102,7 +102,7 @@ impl Files {
 
     pub(super) fn delete(&self, key: &str) -> io::Result<()> {
         let path = self.root.join(key);
-        let lock = self.locks.hold(key)?;
+        let lock = self.locks.hold(key, || self.clock.instant())?;
         match fs::remove_file(&path) {
             Ok(()) => {}
             Err(error) if is_missing(&error) => return Ok(()),

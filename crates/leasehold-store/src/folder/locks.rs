@@ -12,6 +12,8 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::host::Instant;
+
 /// Enough that 64 writers at once rarely share a stripe; few enough to be no burden to list.
 const STRIPES: u32 = 4_096;
 
@@ -38,26 +40,32 @@ impl Locks {
         Ok(Self { directory })
     }
 
-    pub(super) fn hold(&self, key: &str) -> io::Result<Lock> {
+    /// Waits for the lock of a key by this clock. Pauses last longer than they were meant to on a busy machine.
+    pub(super) fn hold(&self, key: &str, now: impl Fn() -> Instant) -> io::Result<Lock> {
+        let began = now();
         let hash = blake3::hash(key.as_bytes());
         let number =
             u32::from_le_bytes(hash.as_bytes()[..4].try_into().expect("a hash has 32 bytes")) % STRIPES;
         let file =
             File::options().create(true).append(true).open(self.directory.join(format!("{number:03x}")))?;
         // Each call opens the file anew, so that the lock also excludes other threads of this process.
-        let (mut waited, mut pause) = (Duration::ZERO, LOOK_MIN);
+        // Pauses are counted too: a clock that only a test moves may stand still.
+        let (mut paused, mut pause) = (Duration::ZERO, LOOK_MIN);
         loop {
-            match file.try_lock() {
-                Ok(()) => return Ok(Lock { _file: file }),
+            let locked = file.try_lock();
+            let is_late = paused.max(now().since(began)) > WAIT_MAX;
+            match locked {
                 Err(TryLockError::Error(error)) => return Err(error),
-                Err(TryLockError::WouldBlock) if waited > WAIT_MAX => return Err(stopped(key)),
+                // Also what was got too late is given up: the caller may have been told by now.
+                Ok(()) | Err(TryLockError::WouldBlock) if is_late => return Err(stopped(key)),
+                Ok(()) => return Ok(Lock { _file: file }),
                 Err(TryLockError::WouldBlock) => {
                     #[expect(
                         clippy::disallowed_methods,
                         reason = "a thread that may block, waiting for a process"
                     )]
                     std::thread::sleep(pause);
-                    waited += pause;
+                    paused += pause;
                     pause = (pause * 2).min(LOOK_MAX);
                 }
             }
@@ -68,4 +76,39 @@ impl Locks {
 /// Nothing was done, and it can be tried again.
 fn stopped(key: &str) -> io::Error {
     io::Error::new(ErrorKind::WouldBlock, format!("`{key}` is locked by a process that does not go on"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// A clock by which so much passes between two looks at it, and how often it was looked at.
+    fn clock(step: Duration, times: &Cell<i64>) -> impl Fn() -> Instant {
+        move || {
+            times.set(times.get() + 1);
+            let passed = i64::try_from(step.as_nanos()).unwrap() * times.get();
+            Instant { boot_ns: passed, wall_ns: passed }
+        }
+    }
+
+    #[test]
+    fn a_lock_is_waited_for_by_the_clock_and_not_by_the_number_of_pauses() {
+        let folder = tempfile::tempdir().unwrap();
+        let (locks, times) = (Locks::open(folder.path()).unwrap(), Cell::new(0));
+        let _held = locks.hold("k", clock(Duration::ZERO, &times)).unwrap();
+        times.set(0);
+        let refused = locks.hold("k", clock(Duration::from_secs(1), &times)).err().unwrap();
+        assert_eq!(refused.kind(), ErrorKind::WouldBlock);
+        assert_eq!(times.get(), 7, "given up when more than five seconds have passed");
+    }
+
+    #[test]
+    fn a_lock_that_comes_too_late_is_given_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let (locks, times) = (Locks::open(folder.path()).unwrap(), Cell::new(0));
+        let refused = locks.hold("k", clock(Duration::from_secs(6), &times)).err().unwrap();
+        assert_eq!(refused.kind(), ErrorKind::WouldBlock);
+        locks.hold("k", clock(Duration::ZERO, &times)).expect("nobody holds it");
+    }
 }

@@ -22,7 +22,7 @@ impl Moto {
             .spawn()
             .unwrap();
         // A server gives no sign when it listens; knocking is the only way to know.
-        for _ in 0..600 {
+        for _ in 0..2_400 {
             if TcpStream::connect(("127.0.0.1", port)).is_ok() {
                 return Self { child, endpoint: format!("http://127.0.0.1:{port}") };
             }

@@ -33,6 +33,11 @@ impl World {
         Queue::with_config(client, options).await.unwrap()
     }
 
+    /// One that trusts what it knows for as long as usual: it must not give up when the machine lets it wait.
+    async fn migrator(&self) -> Queue {
+        Queue::connect(Client::new(self.store.clone(), self.host.clone())).await.unwrap()
+    }
+
     /// A worker whose handler tells that it has begun, and waits to be let go.
     async fn worker(&self, shutdown: &Shutdown) -> (Running, watch::Receiver<bool>, watch::Sender<bool>) {
         let ((begins, has_begun), (go_on, goes_on)) = (watch::channel(false), watch::channel(false));
@@ -69,7 +74,7 @@ async fn what_is_held_through_a_migration_is_completed_and_the_worker_then_stops
     let held = submit(&world.connect().await).await;
     let (running, mut begun, go_on) = world.worker(&Shutdown::default()).await;
     begun.wait_for(|begun| *begun).await.unwrap();
-    world.connect().await.migrate(2, &quick(), &|_| ()).await.unwrap();
+    world.migrator().await.migrate(2, &quick(), &|_| ()).await.unwrap();
     go_on.send_replace(true);
     let error = running.await.unwrap().unwrap_err();
     assert_eq!(error.kind(), Kind::Invalid);
@@ -84,7 +89,7 @@ async fn what_is_held_through_a_migration_is_completed_and_the_worker_then_stops
 async fn a_worker_pauses_during_a_migration_and_goes_on_when_it_was_called_off() {
     let world = World::new();
     let waiting = submit(&world.connect().await).await;
-    let (migrator, usual) = (world.connect().await, quick());
+    let (migrator, usual) = (world.migrator().await, quick());
     // Stopped in the middle of its wait, as if it had crashed.
     let has_begun = watch::Sender::new(false);
     let report = |_| {

@@ -13,6 +13,9 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::{options, queue, status, submit};
 
+/// Renewed after four seconds, and not lost if the machine then takes as long again.
+const LEASE: Duration = Duration::from_secs(12);
+
 /// A worker whose handler says when it starts and then waits for ever, or until it is told to finish.
 fn patient(
     queue: &leasehold_queue::Queue,
@@ -74,7 +77,7 @@ async fn a_cancelled_task_is_stopped_at_the_next_renewal() {
     let (queue, never) = (queue().await, Arc::new(Notify::new()));
     let id = submit(&queue, "patient", json!(null)).await;
     let (worker, mut started) = patient(&queue, "w1", &never);
-    let lease = Duration::from_secs(3);
+    let lease = LEASE;
     let running = tokio::spawn(worker.options(WorkerOptions { lease, ..options() }).run(Shutdown::default()));
     started.recv().await.unwrap();
     assert!(matches!(queue.cancel(&id).await.unwrap(), Operated::Done(_)));
@@ -109,7 +112,7 @@ async fn a_handler_that_is_waited_for_has_ended_before_anything_is_written() {
     let (queue, let_go) = (queue().await, Arc::new(Notify::new()));
     let id = submit(&queue, "unstoppable", json!(null)).await;
     let (worker, mut told) = unstoppable(&queue, &let_go);
-    let lease = Duration::from_secs(3);
+    let lease = LEASE;
     let running = tokio::spawn(worker.options(WorkerOptions { lease, ..options() }).run(Shutdown::default()));
     assert_eq!(told.recv().await, Some("started"));
     queue.cancel(&id).await.unwrap();
@@ -135,7 +138,7 @@ async fn handlers_that_end_at_once_when_cancelled_are_cancelled_all_the_same() {
     };
     let worker = Worker::new(queue.clone(), "w1", None).unwrap();
     let worker = worker.handle("prompt", handler.clone()).unwrap().handle_awaited("waited", handler).unwrap();
-    let options = WorkerOptions { lease: Duration::from_secs(6), concurrency: 64, ..options() };
+    let options = WorkerOptions { lease: LEASE, concurrency: 64, ..options() };
     let mut ids = Vec::new();
     for task_type in ["prompt", "waited"].repeat(32) {
         ids.push(submit(&queue, task_type, json!(null)).await);
@@ -239,7 +242,7 @@ async fn a_monitor_recovers_from_all_shards_where_workers_divide_them() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), recovered).await.expect("the task stays where it is");
+    tokio::time::timeout(Duration::from_mins(1), recovered).await.expect("the task stays where it is");
     shutdown.drain();
     assert_eq!(running.await.unwrap().unwrap().recovered, 1);
 }
