@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::counters;
+use crate::direct;
 use crate::failed::Failed;
 use crate::faults::Faults;
 use crate::mutants::Mutant;
@@ -25,6 +26,8 @@ pub enum Scenario {
     Purge,
     /// Workers that divide the shards among themselves; see [`shards`].
     Shards,
+    /// Tasks that go to the inboxes of workers, who die; see [`direct`].
+    Direct,
 }
 
 /// How to play it. As text: the arguments that say so on the command line.
@@ -106,7 +109,8 @@ pub struct Report {
 
 impl Scenario {
     /// Every scenario.
-    pub const ALL: [Scenario; 5] = [Self::Counters, Self::Queue, Self::Bell, Self::Purge, Self::Shards];
+    pub const ALL: [Scenario; 6] =
+        [Self::Counters, Self::Queue, Self::Bell, Self::Purge, Self::Shards, Self::Direct];
 
     /// Its name.
     #[must_use]
@@ -117,6 +121,7 @@ impl Scenario {
             Self::Bell => "bell",
             Self::Purge => "purge",
             Self::Shards => "shards",
+            Self::Direct => "direct",
         }
     }
 
@@ -147,6 +152,7 @@ impl Scenario {
             Self::Bell => queue::bell::play(&mut world),
             Self::Purge => queue::purge::play(&mut world),
             Self::Shards => shards::play(&mut world),
+            Self::Direct => direct::play(&mut world),
         };
         let options = || Box::new(options.clone());
         let summary = played.map_err(|failed| Failed { options: options(), ..failed })?;

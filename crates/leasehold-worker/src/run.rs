@@ -39,6 +39,7 @@ pub struct Worker {
     options: WorkerOptions,
     counts: Arc<Counters>,
     served: Arc<OnceLock<Arc<Served>>>,
+    inbox: Arc<OnceLock<Arc<Inbox>>>,
 }
 
 /// What a worker has done so far.
@@ -91,9 +92,17 @@ pub struct Monitor {
     queue: Queue,
     counts: Arc<Counters>,
     served: Arc<OnceLock<Arc<Served>>>,
+    inbox: Arc<OnceLock<Arc<Inbox>>>,
 }
 
 impl Monitor {
+    /// Whether it has an inbox that is its own at this moment.
+    #[must_use]
+    pub fn has_inbox(&self) -> bool {
+        let (Some(inbox), Ok(now)) = (self.inbox.get(), self.queue.now()) else { return false };
+        inbox.is_ours(now)
+    }
+
     /// What it has done so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
@@ -121,6 +130,7 @@ impl Worker {
             options,
             counts: Arc::default(),
             served: Arc::default(),
+            inbox: Arc::default(),
         })
     }
 
@@ -162,7 +172,8 @@ impl Worker {
     /// A view of what it does.
     #[must_use]
     pub fn monitor(&self) -> Monitor {
-        Monitor { queue: self.queue.clone(), counts: self.counts.clone(), served: self.served.clone() }
+        let (queue, counts) = (self.queue.clone(), self.counts.clone());
+        Monitor { queue, counts, served: self.served.clone(), inbox: self.inbox.clone() }
     }
 
     /// Works until told to stop. What was under way has ended, or was given back, when this returns.
@@ -248,6 +259,7 @@ impl Engine {
             None => Served::new(len, worker.options.shards.as_deref()),
         };
         let served = worker.served.get_or_init(|| Arc::new(served)).clone();
+        let inbox = inbox.map(|inbox| worker.inbox.get_or_init(|| inbox).clone());
         let engine = Self {
             served,
             inbox,

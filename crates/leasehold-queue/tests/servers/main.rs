@@ -43,7 +43,10 @@ async fn every_shard_of_a_range_is_seen_in_a_real_bucket() {
     for first in 0..shards.len() {
         let range = ShardRange { first: shards[first].clone(), last: shards[shards.len() - 1].clone() };
         let all = queue.discover(Purpose::Admin, vec![Stretch::whole(Index::Ready)]).await.unwrap().due;
-        let expected: Vec<_> = all.into_iter().filter(|found| found.entry.shard().is_some_and(|shard| range.contains(shard))).collect();
+        let expected: Vec<_> = all
+            .into_iter()
+            .filter(|found| found.entry.shard().is_some_and(|shard| range.contains(shard)))
+            .collect();
         let seen = queue.discover(Purpose::Admin, vec![Stretch::of(Index::Ready, &range)]).await.unwrap().due;
         assert_eq!(seen, expected, "{range}");
     }

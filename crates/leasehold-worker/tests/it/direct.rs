@@ -59,7 +59,7 @@ fn inbox(name: &str) -> Where {
 
 async fn all_done(queue: &Queue, ids: &[leasehold_core::TaskId]) {
     for id in ids {
-        let task = queue.wait(id, Some(Duration::from_secs(60))).await.unwrap();
+        let task = queue.wait(id, Some(Duration::from_mins(1))).await.unwrap();
         assert_eq!(task.status(), Status::Completed);
     }
 }

@@ -1,0 +1,279 @@
+use leasehold_core::{Entry, NewTask, Where, WorkerId, keys};
+use leasehold_queue::{DirectDispatch, Queue, QueueConfig};
+use leasehold_store::{Client, Host, Purpose, Verb};
+use leasehold_worker::{
+    Context, InboxLease, Polling, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions,
+};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::lock;
+use crate::faults::Faults;
+use crate::host::SimHost;
+use crate::queue::raw::{Pointer, Raw, task_id};
+use crate::scenario::{Options, Scenario};
+use crate::world::World;
+
+fn play(seed: u64, options: &Options) {
+    Scenario::Direct.play(seed, options).unwrap_or_else(|failed| panic!("{failed}"));
+}
+
+#[test]
+fn inboxes_keep_their_promises_whatever_goes_wrong() {
+    for seed in 0..100 {
+        play(seed, &Options::default());
+    }
+}
+
+#[test]
+fn inboxes_keep_their_promises_on_bad_and_on_good_days() {
+    for seed in 0..40 {
+        play(seed, &Options { faults: Faults::mild(), ..Options::default() });
+        play(seed, &Options { faults: Faults::none(), ..Options::default() });
+    }
+}
+
+/// The runs of each task, by who has run it.
+type Runs = Arc<Mutex<BTreeMap<u64, Vec<String>>>>;
+
+/// How a worker finds work.
+#[derive(Clone, Copy)]
+enum Finds {
+    Shared,
+    Leased,
+    Direct,
+}
+
+/// A world in which nothing goes wrong but what is done here.
+struct Stage {
+    world: World,
+    runs: Runs,
+}
+
+impl Stage {
+    fn new(seed: u64, faults: Faults) -> Self {
+        Self { world: World::new(seed, faults).called("inboxes"), runs: Runs::default() }
+    }
+
+    fn worker(&self, name: &'static str, finds: Finds, slow: Duration) -> (Arc<SimHost>, Client) {
+        let (host, client) = self.world.process(name);
+        let (own, counted, runs) = (host.clone(), client.clone(), self.runs.clone());
+        let work = async move {
+            let queue = connect(&own, client, None).await;
+            let options = WorkerOptions {
+                concurrency: 4,
+                polling: Polling::fixed(Duration::from_secs(2)),
+                inbox: matches!(finds, Finds::Direct).then(InboxLease::default),
+                leasing: matches!(finds, Finds::Leased).then(ShardLeasing::default),
+                ..WorkerOptions::default()
+            };
+            let worker = Worker::new(queue, name, None).unwrap().options(options);
+            let handler_host = own.clone();
+            let worker = worker.handle("*", move |context: Context, number: u64| {
+                lock(&runs).entry(number).or_default().push(name.to_owned());
+                let asleep = handler_host.sleep(slow);
+                let fails = context.task().task_type.as_str() == "fails" && context.attempt() == 1;
+                async move {
+                    asleep.await;
+                    if fails { Err(TaskError::Retry("once".into())) } else { Ok(Value::Null) }
+                }
+            });
+            let ended = worker.unwrap().run(Shutdown::default()).await;
+            panic!("{name} ended: {ended:?}");
+        };
+        self.world.spawn(host.process(), work);
+        (host, counted)
+    }
+
+    /// Submits tasks, with these pauses between them; relies on what it has listed for ever.
+    fn producer(
+        &self,
+        task_type: &'static str,
+        numbers: std::ops::Range<u64>,
+        pause: Duration,
+    ) -> Arc<Mutex<u64>> {
+        let (host, client) = self.world.process("producer");
+        let (own, done) = (host.clone(), Arc::new(Mutex::new(0)));
+        let told = done.clone();
+        let produce = async move {
+            let direct =
+                DirectDispatch { discovery_ttl: Duration::from_hours(1_000), ..DirectDispatch::default() };
+            let queue = connect(&own, client, Some(direct)).await;
+            for number in numbers {
+                while queue.submit_task(NewTask::new(task_type, json!(number)).unwrap()).await.is_err() {}
+                *lock(&told) += 1;
+                own.sleep(pause).await;
+            }
+        };
+        self.world.spawn(host.process(), produce);
+        done
+    }
+
+    fn run_for(&mut self, duration: Duration) {
+        self.world.run_for(duration).unwrap_or_else(|failed| panic!("{failed}"));
+    }
+
+    fn run_until(&mut self, condition: impl FnMut() -> bool, limit: Duration) {
+        self.world.run_until(condition, limit).unwrap_or_else(|failed| panic!("{failed}"));
+    }
+
+    fn count(&self, prefix: &str) -> usize {
+        self.world.objects().keys().filter(|key| key.starts_with(prefix)).count()
+    }
+
+    /// All tasks are completed, each once, and nothing leads to them any more.
+    fn ends_well(&mut self, tasks: usize, limit: Duration) {
+        let bucket = self.world.bucket_handle();
+        let is_done = || {
+            bucket.look(|objects| {
+                let is_open = |key: &String| Pointer::read(key).is_some();
+                objects.keys().filter(|key| task_id(key).is_some()).count() >= tasks
+                    && !objects.keys().any(is_open)
+            })
+        };
+        self.run_until(is_done, limit);
+        let objects = self.world.objects();
+        let records = objects.iter().filter(|(key, _)| task_id(key).is_some());
+        let records: Vec<_> = records
+            .map(|(_, stored)| Raw::read(stored).unwrap())
+            .filter(|task| !task.is_tombstone())
+            .collect();
+        assert_eq!(records.len(), tasks);
+        for task in records {
+            let ends = task.history().iter().filter(|event| event["event"] == "complete").count();
+            assert_eq!((task.status(), ends), ("completed", 1), "{}", task.0);
+        }
+    }
+}
+
+async fn connect(host: &SimHost, client: Client, direct: Option<DirectDispatch>) -> Queue {
+    let config = QueueConfig { direct, ..QueueConfig::default() };
+    loop {
+        match Queue::with_config(client.clone(), config.clone()).await {
+            Ok(queue) => return queue,
+            Err(_) => host.sleep(Duration::from_secs(1)).await,
+        }
+    }
+}
+
+/// Hundreds of minutes of what a producer has written that does not know better; nobody else is there to see it.
+#[test]
+fn a_worker_that_was_away_for_three_days_works_all_that_was_put_into_its_inbox() {
+    for seed in 0..5 {
+        let mut stage = Stage::new(seed, Faults::none());
+        let (host, _) = stage.worker("w1", Finds::Direct, Duration::ZERO);
+        stage.run_for(Duration::from_mins(1));
+        let done = stage.producer("t", 0..300, Duration::from_mins(2));
+        stage.run_until(|| *lock(&done) == 20, Duration::from_hours(1));
+        stage.world.executor().kill(host.process());
+        stage.run_until(|| *lock(&done) == 300, Duration::from_hours(24));
+        stage.run_for(Duration::from_hours(60));
+        assert!(stage.count("inbox/w1/") >= 279);
+        stage.worker("w1", Finds::Direct, Duration::ZERO);
+        stage.ends_well(300, Duration::from_mins(10));
+    }
+}
+
+/// A slow producer writes into a minute that the worker has long passed.
+#[test]
+fn what_is_written_late_into_an_old_minute_is_worked_too() {
+    let mut stage = Stage::new(1, Faults::none());
+    stage.worker("w1", Finds::Direct, Duration::ZERO);
+    stage.producer("t", 0..10, Duration::from_secs(20));
+    stage.run_for(Duration::from_mins(10));
+    let (host, client) = stage.world.process("late");
+    let (own, worker) = (host.clone(), WorkerId::checked("worker id", "w1").unwrap());
+    let late = async move {
+        let queue = connect(&own, client, None).await;
+        // Its entry of eight minutes ago is the only one: the ring was lost, too.
+        let id = queue.submit_task(NewTask::new("t", json!(10)).unwrap()).await.unwrap().id;
+        let ready = queue.get(&id).await.unwrap().entry().unwrap();
+        queue.client().delete(Purpose::Admin, &ready.key()).await.unwrap();
+        let early = queue.now().unwrap().earliest.as_millis() - 480_000;
+        let bucket = leasehold_core::Minute::of(leasehold_core::StoreTime::from_millis(early));
+        let pointer = Entry { place: Where::Inbox(worker), bucket, ..ready };
+        queue.client().put_always(Purpose::Admin, &pointer.key(), "".into()).await.unwrap();
+    };
+    stage.world.spawn(host.process(), late);
+    stage.run_for(Duration::from_secs(1));
+    stage.ends_well(11, Duration::from_mins(3));
+}
+
+#[test]
+fn an_idle_worker_with_an_empty_inbox_pays_two_gets_a_poll_and_few_lists() {
+    let mut stage = Stage::new(1, Faults::none());
+    let (_, client) = stage.worker("w1", Finds::Direct, Duration::ZERO);
+    stage.run_for(Duration::from_secs(5));
+    let began = client.ledger().snapshot();
+    let lists = began.count(|line| line.verb == Verb::List && line.purpose == Purpose::Discover);
+    assert_eq!(lists, 3, "the inbox, the shards, the overflow");
+    stage.run_for(Duration::from_mins(10));
+    let spent = client.ledger().snapshot().since(&began);
+    let discover = |verb| spent.count(|line| line.purpose == Purpose::Discover && line.verb == verb);
+    let polls = 10 * 60 / 2;
+    let gets = discover(Verb::Get);
+    assert!((2 * polls - 60..2 * polls + 60).contains(&gets), "{gets} gets in about {polls} polls");
+    // The inbox and the shards once a minute, the overflow every other.
+    let lists = discover(Verb::List);
+    assert!((22..=26).contains(&lists), "{lists} lists");
+    let renewals = spent.count(|line| line.purpose == Purpose::Lease && line.verb == Verb::Put);
+    // Its name every 40 s while nothing comes in, and the turn at looking for dead workers.
+    assert!((23..=29).contains(&renewals), "{renewals} renewals");
+}
+
+/// A thousand entries, and a rescuer that is killed in the middle; its own inbox is to be rescued, too.
+#[test]
+fn a_worker_killed_with_a_thousand_entries_in_its_inbox_loses_none() {
+    for seed in 0..3 {
+        let mut stage = Stage::new(seed, Faults { slow: 100, ..Faults::none() });
+        let (host, _) = stage.worker("dead", Finds::Direct, Duration::from_hours(1));
+        stage.run_for(Duration::from_mins(1));
+        let done = stage.producer("t", 0..1_000, Duration::from_millis(1));
+        stage.run_until(|| *lock(&done) >= 900, Duration::from_hours(1));
+        stage.world.executor().kill(host.process());
+        let (first, _) = stage.worker("first", Finds::Direct, Duration::from_secs(1));
+        let bucket = stage.world.bucket_handle();
+        let in_overflow =
+            || bucket.look(|objects| objects.keys().filter(|key| key.starts_with("overflow/")).count());
+        stage.run_until(|| in_overflow() > 100, Duration::from_mins(10));
+        assert!(stage.count("inbox/dead/") > 0, "it was to be killed in the middle");
+        stage.world.executor().kill(first.process());
+        for (name, finds) in [("shared", Finds::Shared), ("leased", Finds::Leased), ("dead", Finds::Direct)] {
+            stage.worker(name, finds, Duration::ZERO);
+        }
+        stage.ends_well(1_000, Duration::from_mins(20));
+    }
+}
+
+#[test]
+fn what_fails_at_one_worker_is_tried_again_by_any() {
+    let mut stage = Stage::new(1, Faults::none());
+    stage.worker("direct", Finds::Direct, Duration::from_secs(3));
+    stage.run_for(Duration::from_mins(1));
+    for name in ["shared", "other"] {
+        stage.worker(name, Finds::Shared, Duration::ZERO);
+    }
+    stage.producer("fails", 0..40, Duration::from_millis(100));
+    stage.run_for(Duration::from_secs(30));
+    stage.ends_well(40, Duration::from_mins(5));
+    let runs = lock(&stage.runs);
+    assert!(runs.values().all(|by| by.len() == 2 && by[0] == "direct"), "{runs:?}");
+    let by_others = runs.values().filter(|by| by[1] != "direct").count();
+    assert!(by_others > 0, "{runs:?}");
+}
+
+/// Names are leased, and nobody else counts them among those who divide the shards.
+#[test]
+fn workers_with_inboxes_have_no_share_of_the_shards() {
+    let mut stage = Stage::new(1, Faults::none());
+    stage.worker("direct", Finds::Direct, Duration::ZERO);
+    stage.worker("leased", Finds::Leased, Duration::ZERO);
+    stage.run_for(Duration::from_mins(2));
+    let held = stage.world.objects();
+    let held = held.iter().filter(|(key, _)| key.starts_with(keys::SHARD_LEASES));
+    let holders: Vec<_> =
+        held.map(|(_, stored)| Raw::read(stored).unwrap().text("worker_id").to_owned()).collect();
+    assert_eq!(holders, vec!["leased"; 16]);
+}
