@@ -187,7 +187,7 @@ impl Queue {
         let (mut rescued, mut next) = (Rescued::default(), Some(List::all(keys::inbox(worker))));
         while let Some(list) = next {
             // It may have come back meanwhile; then the rest is its own again.
-            if self.is_inbox_held(worker).await? {
+            if self.is_inbox_held(worker).await? || breaks(Rule::NoRescue) {
                 break;
             }
             let page = self.client.list(Purpose::Sweep, &list).await?;

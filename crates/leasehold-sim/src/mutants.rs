@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use crate::queue::Careless;
 use crate::scenario::Options;
-use crate::scenario::Scenario::{self, Bell, Counters, Purge, Queue, Shards};
+use crate::scenario::Scenario::{self, Bell, Counters, Direct, Purge, Queue, Shards};
 use crate::world::World;
 pub use store::Broken;
 
@@ -67,7 +67,7 @@ use Mutant::{Code, Migration, Store};
 
 /// All of them.
 #[rustfmt::skip]
-pub const ALL: [About; 38] = [
+pub const ALL: [About; 42] = [
     // Conditions and answers.
     about(Store(B::NoCondition), Queue, "wild", "P2", "P2: its revision", "a task is written whatever stands there"),
     about(Store(B::NoAbsence), Queue, "wild", "P2", "P2: its revision", "a task is created whatever stands there"),
@@ -102,6 +102,11 @@ pub const ALL: [About; 38] = [
     about(Store(B::LeaseEpochStands), Shards, STEADY, "P3", "P3: ", "taking a lease over does not raise its epoch"),
     about(Store(B::LeaseByName), Shards, STEADY, "P4", "what was waited for did not come", "a lease is recognised by the holder's name only"),
     about(Code(Rule::LeaseTrustedForEver), Shards, STEADY, "P2", "trusts", "a lease is trusted beyond its last confirmed expiry"),
+    // Inboxes.
+    about(Code(Rule::RescueRemovesFirst), Queue, "wild,crash-at-write=1000", "P5", "P5: ", "a pointer is taken out of an inbox before it is put into the overflow"),
+    about(Code(Rule::NoRescue), Direct, "wild", "P4", "what was waited for did not come", "nobody empties the inboxes of dead workers"),
+    about(Code(Rule::OverflowUnread), Direct, "wild", "P4", "what was waited for did not come", "nobody looks at the overflow"),
+    about(Code(Rule::InboxTrustedForEver), Direct, STEADY, "P2", "both trust the inbox", "an inbox is trusted beyond the last confirmed expiry of its lease"),
     // Changing the number of shards.
     about(Migration(Careless::NeverAsks), Queue, "wild", "P8", "P8: ", "a client never asks again how many shards there are").from(13),
     about(Migration(Careless::MovesAtOnce), Queue, "wild,late=1500,trouble-every=300", "P8", "P8: ", "a migration does not wait until everyone knows of it").from(8),

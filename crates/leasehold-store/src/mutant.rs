@@ -25,11 +25,17 @@ pub enum Rule {
     ReadsTwice,
     /// A pointer is put into the overflow before it is taken out of an inbox.
     RescueRemovesFirst,
+    /// The inboxes of dead workers are emptied.
+    NoRescue,
+    /// Everyone looks at the overflow.
+    OverflowUnread,
+    /// An inbox is trusted until the last confirmed expiry of its lease.
+    InboxTrustedForEver,
 }
 
 impl Rule {
     /// Every one.
-    pub const ALL: [Rule; 9] = [
+    pub const ALL: [Rule; 12] = [
         Self::LostAnswerIsLostRace,
         Self::RefusedIsLost,
         Self::BuiltUponIsLost,
@@ -39,6 +45,9 @@ impl Rule {
         Self::LeaseTrustedForEver,
         Self::ReadsTwice,
         Self::RescueRemovesFirst,
+        Self::NoRescue,
+        Self::OverflowUnread,
+        Self::InboxTrustedForEver,
     ];
 }
 

@@ -71,7 +71,7 @@ impl Inbox {
     /// Whether it is ours, beyond doubt.
     pub(crate) fn is_ours(&self, now: Now) -> bool {
         let until = *self.until.lock().unwrap_or_else(PoisonError::into_inner);
-        until.is_some_and(|until| now.is_before(until) || breaks(Rule::LeaseTrustedForEver))
+        until.is_some_and(|until| now.is_before(until) || breaks(Rule::InboxTrustedForEver))
     }
 
     /// The poll loop turns. It does so at least this often, also when all slots are taken for long.

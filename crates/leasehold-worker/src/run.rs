@@ -9,6 +9,7 @@ use leasehold_queue::Queue;
 use leasehold_queue::discover::Stretch;
 use leasehold_queue::lease::HeldLease;
 use leasehold_store::host::Running;
+use leasehold_store::mutant::{Rule, breaks};
 use leasehold_store::{Host, Purpose};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -299,7 +300,7 @@ impl Engine {
         match place {
             Where::Ready(shard) | Where::Lease(shard) => self.served.contains(shard, now),
             Where::Inbox(_) => self.inbox.as_ref().is_some_and(|inbox| inbox.is_ours(now)),
-            Where::Overflow => true,
+            Where::Overflow => !breaks(Rule::OverflowUnread),
         }
     }
 

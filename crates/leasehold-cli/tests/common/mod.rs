@@ -1,6 +1,7 @@
 //! Runs the command line and shows everything it says.
 
 pub(crate) mod crashes;
+pub(crate) mod direct;
 pub(crate) mod live;
 pub(crate) mod migrating;
 pub(crate) mod sharing;

@@ -10,6 +10,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use super::crashes::{self, MACHINE, Place};
+use super::direct;
 
 const TTL: Duration = Duration::from_secs(6);
 const RENEW_EVERY: Duration = Duration::from_secs(2);
@@ -114,23 +115,29 @@ pub(crate) async fn divided_evenly(place: &Place) {
     assert_eq!(held(&queue).await, before, "something has moved although nothing has changed");
 }
 
-/// Workers that divide the shards beside workers that look at all: every task is done, and none twice.
+/// Workers that divide the shards beside workers that look at all and workers with inboxes: every task is done, and none
+/// twice. Half of the tasks are put into inboxes.
 pub(crate) async fn side_by_side(place: &Place, tasks: usize) {
     let _machine = MACHINE.lock().await;
-    let queue = place.queue().await;
-    let submits = (0..tasks).map(|number| queue.submit("noop", number));
-    let submitted: Vec<_> = queue.submit_many(submits).collect().await;
-    assert!(submitted.iter().all(Result::is_ok));
-    let leased = ["--shard-leasing"];
-    let workers = [("leased-1", &leased[..]), ("plain-1", &[]), ("leased-2", &leased[..]), ("plain-2", &[])];
-    let workers: Vec<_> = workers.iter().map(|(id, more)| place.worker(id, "noop=true", more)).collect();
+    let (queue, direct) = (place.queue().await, direct::stubborn(place).await);
+    let kinds = [("leased", &["--shard-leasing"][..]), ("plain", &[]), ("direct", &["--direct"])];
+    let workers =
+        [1, 2].into_iter().flat_map(|number| kinds.map(|(id, more)| (format!("{id}-{number}"), more)));
+    let workers: Vec<_> = workers.map(|(id, more)| place.worker(&id, "noop=true", more)).collect();
+    direct::until_named(&queue, "direct-1").await;
+    direct::until_named(&queue, "direct-2").await;
+    for queue in [&queue, &direct] {
+        let submits = (0..tasks / 2).map(|number| queue.submit("noop", number));
+        let submitted: Vec<_> = queue.submit_many(submits).collect().await;
+        assert!(submitted.iter().all(Result::is_ok));
+    }
     crashes::until_empty(&queue).await;
     let done: Vec<_> = workers.into_iter().map(crashes::summary).collect();
     let completed: Vec<_> = done.iter().map(|told| told["counts"]["completed"].as_u64().unwrap()).collect();
     assert_eq!(completed.iter().sum::<u64>(), tasks as u64, "{completed:?}");
     // The second of a kind may come too late: shares change with the next renewal.
-    let of_kind = |first: usize| completed[first] + completed[first + 2];
-    assert!(of_kind(0) > 0 && of_kind(1) > 0, "one kind had nothing to do: {completed:?}");
+    let of_kind = |first: usize| completed[first] + completed[first + 3];
+    assert!((0..3).all(|kind| of_kind(kind) > 0), "one kind had nothing to do: {completed:?}");
     assert_eq!(crashes::audit(&queue).await.tasks, tasks, "a task was lost");
     crashes::assert_clean(place);
 }

@@ -67,6 +67,30 @@ fn it_is_seen_who_holds_what() {
 }
 
 #[test]
+fn it_is_seen_what_is_in_the_inboxes() {
+    let shelf = Shelf::new();
+    let mut command = shelf.command(&["worker", "--id", "ada", "--exec", "greet=cat", "--direct"]);
+    command.env("LEASEHOLD_WORKER_LEASE_DURATION_SECS", "600");
+    let ada = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    until(|| shelf.run(&["workers", "--json"]).contains("\"held\""));
+    kill(ada);
+    for number in ["1", "2", "3"] {
+        shelf.run(&["submit", "--direct", "-t", "greet", "-i", number]);
+    }
+    shelf.seen("workers_inbox", &["workers"]);
+    shelf
+        .seen("worker_name_in_use", &["worker", "--id", "ada", "--exec", "greet=cat", "--direct", "--drain"]);
+    shelf.seen("break_inbox", &["leases", "break", "inbox:ada"]);
+    // Nobody lives there any more: what is submitted now is for everyone, and what waits there is found.
+    shelf.run(&["submit", "--direct", "-t", "greet", "-i", "4"]);
+    let mut command = shelf.command(&["worker", "--exec", "greet=cat", "--drain", "--json"]);
+    let told = command.env("LEASEHOLD_WORKER_OVERFLOW_SCAVENGE_INTERVAL_SECS", "2").output().unwrap();
+    let told: Value = serde_json::from_slice(&told.stdout).unwrap();
+    assert_eq!(told["counts"]["completed"], 4);
+    shelf.seen("workers_inbox_empty", &["workers"]);
+}
+
+#[test]
 fn a_lease_can_be_ended() {
     let shelf = Shelf::new();
     let (ada, ben) = divided(&shelf);

@@ -1,7 +1,7 @@
 use leasehold_store::{Durability, FolderOptions, OpenOptions};
 
 use crate::common::crashes::{self, Place};
-use crate::common::sharing;
+use crate::common::{direct, sharing};
 
 /// Without waiting for the disk: what is shown here does not depend on it.
 fn folder(root: &std::path::Path) -> Place {
@@ -20,9 +20,15 @@ async fn shards_are_divided_evenly_when_workers_come_and_die() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ten_thousand_tasks_are_done_once_by_workers_with_and_without_leases() {
+async fn ten_thousand_tasks_are_done_once_by_workers_of_all_kinds() {
     let root = tempfile::tempdir().unwrap();
     sharing::side_by_side(&folder(root.path()), 10_000).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_killed_with_a_full_inbox_loses_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    direct::killed_with_a_full_inbox(&mut folder(root.path()), 1_000).await;
 }
 
 /// Where every worker divides the shards.

@@ -1,4 +1,4 @@
-use crate::common::sharing;
+use crate::common::{direct, sharing};
 use crate::crashes::bucket;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -8,7 +8,13 @@ async fn shards_are_divided_evenly_when_workers_come_and_die() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_thousand_tasks_are_done_once_by_workers_with_and_without_leases() {
+async fn two_thousand_tasks_are_done_once_by_workers_of_all_kinds() {
     let (_weed, place) = bucket().await;
     sharing::side_by_side(&place, 2_000).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_killed_with_a_full_inbox_loses_nothing() {
+    let (_weed, mut place) = bucket().await;
+    direct::killed_with_a_full_inbox(&mut place, 1_000).await;
 }

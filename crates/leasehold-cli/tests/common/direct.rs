@@ -1,0 +1,80 @@
+//! Real processes with inboxes, on any store: one is killed with a full one.
+
+use futures::StreamExt;
+use leasehold_core::{WorkerId, keys};
+use leasehold_queue::{DirectDispatch, Queue, QueueConfig};
+use leasehold_store::{Client, List, Purpose};
+use std::process::Child;
+use std::time::Duration;
+
+use super::crashes::{self, MACHINE, Place};
+
+/// Short, so that little has to be waited for. A worker that the machine lets wait for longer keeps its name all the same,
+/// as long as nobody else wants it.
+const NAMES: [(&str, &str); 3] = [
+    ("LEASEHOLD_WORKER_LEASE_DURATION_SECS", "6"),
+    ("LEASEHOLD_WORKER_LEASE_RENEWAL_INTERVAL_SECS", "2"),
+    ("LEASEHOLD_WORKER_OVERFLOW_SCAVENGE_INTERVAL_SECS", "4"),
+];
+
+/// A producer that relies for ever on what it has listed once.
+pub(crate) async fn stubborn(place: &Place) -> Queue {
+    let direct = DirectDispatch { discovery_ttl: Duration::from_hours(1), ..DirectDispatch::default() };
+    let config = QueueConfig { direct: Some(direct), ..QueueConfig::default() };
+    Queue::with_config(Client::open(&place.store, &place.options).unwrap(), config).await.unwrap()
+}
+
+pub(crate) async fn until_named(queue: &Queue, worker: &str) {
+    let key = keys::inbox_lease(&WorkerId::checked("worker id", worker).unwrap());
+    while leasehold_queue::read_lease(queue.client(), &key).await.unwrap().is_none() {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn submit(queue: &Queue, tasks: usize) {
+    let submits = (0..tasks).map(|number| queue.submit("t", number));
+    let submitted: Vec<_> = queue.submit_many(submits).collect().await;
+    assert!(submitted.iter().all(Result::is_ok));
+}
+
+async fn count(queue: &Queue, prefix: &str) -> usize {
+    queue.client().list(Purpose::Admin, &List::all(prefix)).await.unwrap().entries.len()
+}
+
+fn kill(mut child: Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// A worker is killed with a full inbox; another that empties it is killed, too. Whoever is left works all of it, also what a
+/// producer puts there later; the worker comes back under its name meanwhile.
+pub(crate) async fn killed_with_a_full_inbox(place: &mut Place, tasks: usize) {
+    let _machine = MACHINE.lock().await;
+    place.variables.extend(NAMES.map(|(name, value)| (name, value.to_owned())));
+    let (queue, stubborn) = (place.queue().await, stubborn(place).await);
+    let dead = place.worker("dead", "t=sleep 120", &["--direct"]);
+    until_named(&queue, "dead").await;
+    submit(&stubborn, tasks).await;
+    // Its name is its own while it lives.
+    let told = place.command(&["worker", "--id", "dead", "--exec", "t=true", "--direct"]).output().unwrap();
+    let complaint = String::from_utf8(told.stderr).unwrap();
+    assert_eq!(told.status.code(), Some(75), "{complaint}");
+    assert!(complaint.contains("worker id \"dead\" is in use until "), "{complaint}");
+    kill(dead);
+    let first = place.worker("first", "t=true", &["--direct"]);
+    while count(&queue, keys::OVERFLOW).await == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    kill(first);
+    let kinds = [("shared", &[][..]), ("leased", &["--shard-leasing"][..]), ("direct", &["--direct"][..])];
+    let mut workers: Vec<_> = kinds.iter().map(|(id, more)| place.worker(id, "t=true", more)).collect();
+    // The name has run out, or does so now.
+    workers.push(place.worker("dead", "t=true", &["--direct"]));
+    submit(&stubborn, 20).await;
+    crashes::until_empty(&queue).await;
+    for worker in workers {
+        crashes::summary(worker);
+    }
+    assert_eq!(crashes::audit(&queue).await.tasks, tasks + 20, "a task was lost");
+    assert_eq!(count(&queue, keys::INBOXES).await + count(&queue, keys::OVERFLOW).await, 0);
+}
