@@ -16,7 +16,7 @@ import pytest
 from conftest import command_line
 
 import leasehold.sync
-from leasehold import Context, Invalid, Polling, ShardLeasing, Worker, connect, testing
+from leasehold import Context, Invalid, Polling, ShardLeasing, Unavailable, Worker, connect, testing
 
 CALLER = contextvars.ContextVar("CALLER", default="nobody")
 
@@ -235,6 +235,27 @@ async def test_rust_works_what_python_submits_and_the_other_way_round(store: dic
             shown = json.loads(await asyncio.to_thread(rust, "get", id, "--json"))
             assert shown["output"] == {"number": number, "name": "Ädä"}
             assert shown["history"][1]["by"] == "python"
+
+
+async def test_a_task_can_be_put_into_the_inbox_of_a_worker(folder: Path) -> None:
+    async with await connect(folder, dispatch_mode="direct") as producer, await connect(folder) as queue:
+        worker = Worker(queue, "ada", direct=True)
+
+        @worker.task("x")
+        async def handler(ctx: Context, input: int) -> int:
+            return input
+
+        running = asyncio.create_task(worker.run())
+        while not (folder / "workers" / "ada.inbox.json").exists():
+            await asyncio.sleep(0.01)
+        task = await producer.submit("x", 1)
+        assert (await producer.wait(task.id, timeout=60)).output == 1
+        with pytest.raises(Unavailable, match='worker id "ada" is in use until'):
+            namesake = Worker(queue, "ada", direct=True)
+            namesake.task("x")(handler)
+            await namesake.run()
+        worker.stop()
+        await running
 
 
 async def test_worker_options_reach_the_worker(folder: Path) -> None:

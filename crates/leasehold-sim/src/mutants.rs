@@ -92,7 +92,7 @@ pub const ALL: [About; 42] = [
     // Claims.
     about(Store(B::LeaseIgnored), Queue, "wild", "P2", "P2: it was timed out before", "a claim is taken for one that has run out"),
     about(Store(B::RunningIsPending), Queue, "wild", "P2", "P7: from running to running", "a running task is taken for a waiting one"),
-    about(Store(B::LocalClock), Queue, "wild", "P6", "P2: it was timed out before", "the machine's own clock is taken for the store's"),
+    about(Store(B::LocalClock), Queue, "wild", "P6", "P2: ", "the machine's own clock is taken for the store's").from(1),
     about(Store(B::EpochStands), Queue, "wild", "P3", "P2: claim took its epoch", "a claim does not raise the epoch"),
     about(Store(B::HistoryCut), Queue, "wild", "P7", "P7: its history", "the history is cut"),
     about(Code(Rule::ClaimTrustedForEver), Queue, "wild", "P2", "P2: ", "a claim is trusted beyond its last confirmed expiry"),

@@ -47,6 +47,7 @@ class ConnectOptions(TypedDict, total=False):
     bucket: str | None
     prefix: str | None
     shard_prefix_len: int | None
+    dispatch_mode: Literal["shared", "direct"] | None
     endpoint: str | None
     region: str | None
     access_key_id: str | None
@@ -311,6 +312,7 @@ async def connect(
     bucket: str | None = None,
     prefix: str | None = None,
     shard_prefix_len: int | None = None,
+    dispatch_mode: Literal["shared", "direct"] | None = None,
     endpoint: str | None = None,
     region: str | None = None,
     access_key_id: str | None = None,
@@ -323,12 +325,14 @@ async def connect(
 
     What is not said here is as everywhere: variables (`LEASEHOLD_…`, and `AWS_…` for buckets), then `leasehold.toml`,
     then the user's file, then defaults; `profile` names one of their profiles. `shard_prefix_len` must agree with the
-    queue if it is there already. `durability` says when a write to a folder counts as done: on the disk (`fsync`), or
+    queue if it is there already. With `dispatch_mode="direct"` what is submitted goes into the inbox of one worker that
+    has one, if there is such a worker. `durability` says when a write to a folder counts as done: on the disk (`fsync`), or
     with the operating system (`os`). `by` is who acts, in the history of tasks.
     """
     said = {
         "queue.store": _address(store, bucket, prefix),
         "queue.shard_prefix_len": shard_prefix_len,
+        "queue.dispatch_mode": dispatch_mode,
         "queue.endpoint": endpoint,
         "queue.region": region,
         "queue.access_key_id": access_key_id,

@@ -51,6 +51,8 @@ class WorkerOptions(TypedDict, total=False):
     """Only these shards, such as `"00-3f"`."""
     shard_leasing: bool | ShardLeasing | None
     """Workers divide the shards among themselves."""
+    direct: bool | None
+    """The worker has an inbox, into which producers put tasks for it alone."""
     concurrency: int | None
     """How many tasks run at once."""
     lease_secs: int | None
@@ -72,13 +74,17 @@ def _said(id: str | None, shards: Sequence[str] | None, options: WorkerOptions) 
     said: dict[str, object] = {f"worker.{name}": value for name, value in options.items()}
     polling = said.pop("worker.polling", None) or Polling()
     leasing = said.pop("worker.shard_leasing", None)
+    direct = said.pop("worker.direct", None)
     if not isinstance(polling, Polling):
         raise Invalid(f"polling is a leasehold.Polling, not {type(polling).__name__}")
     if not isinstance(leasing, (bool, ShardLeasing, NoneType)):
         raise Invalid(f"shard_leasing is true, false or a leasehold.ShardLeasing, not {type(leasing).__name__}")
+    if not isinstance(direct, (bool, NoneType)):
+        raise Invalid(f"direct is true or false, not {type(direct).__name__}")
     shares = leasing if isinstance(leasing, ShardLeasing) else ShardLeasing()
     said |= {
         "worker.id": id,
+        "queue.dispatch_mode": None if direct is None else "direct" if direct else "shared",
         "worker.shards": None if shards is None else list(shards),
         "worker.polling.strategy": polling.strategy,
         "worker.polling.min_interval_ms": polling.min_interval_ms,

@@ -30,6 +30,8 @@ impl Cluster {
                 leasing: leasing.cloned(),
                 polling: Polling::fixed(Duration::from_secs(2)),
                 sweep_every: Duration::from_hours(1),
+                // What is looked at beside the shards is counted elsewhere.
+                overflow_every: Duration::from_hours(1_000),
                 ..WorkerOptions::default()
             };
             let digits = self.digits;

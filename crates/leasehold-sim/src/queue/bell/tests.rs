@@ -62,10 +62,11 @@ fn an_idle_cluster_makes_few_requests() {
         lists += spent.verb(Verb::List);
         all += spent.requests();
     }
-    // One get a poll; one list of each index a sweep, and one of the expired keys each half hour; `queue.json` is asked for
-    // every half minute.
+    // One get a poll; one list of each index a sweep, one of the overflow every other minute, and one of the expired keys
+    // each half hour; one worker lists the inboxes, every minute. `queue.json` is asked for every half minute, and whose turn
+    // it is at the inboxes every two and a half.
     assert!(gets <= polls * 11 / 10, "{gets} gets for {polls} polls");
-    assert!(lists <= 2 * sweeps + 3 * WORKERS, "{lists} lists for {sweeps} sweeps");
-    let layout = 130 * WORKERS;
-    assert!(all <= gets + lists + layout, "{all} requests, {gets} gets, {lists} lists");
+    assert!(lists <= 2 * sweeps + 33 * WORKERS + 70, "{lists} lists for {sweeps} sweeps");
+    let (layout, turns) = (130 * WORKERS, 30 * WORKERS + 70);
+    assert!(all <= gets + lists + layout + turns, "{all} requests, {gets} gets, {lists} lists");
 }
