@@ -29,12 +29,16 @@ use crate::connect::Queue;
 use crate::discover::Found;
 use crate::inspect::READS_AT_ONCE;
 use crate::layout::Intent;
+use crate::lease::Leases;
 use crate::others::Others;
 use crate::read_lease;
 use crate::sweep::Swept;
 
 /// How long the lease on an inbox usually lasts without renewal: whose is younger counts as alive unread.
 pub const INBOX_LEASE_TTL: Duration = Duration::from_mins(1);
+
+/// Names that ran out so long ago are removed.
+pub const NAME_KEPT: Duration = Duration::from_hours(7 * 24);
 
 /// How a producer dispatches tasks to the inboxes of workers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -198,13 +202,30 @@ impl Queue {
             let moves = stream::iter(found).map(|found| self.rescue_entry(found));
             rescued.add(moves.buffer_unordered(READS_AT_ONCE).try_fold(Rescued::default(), total).await?);
         }
-        if rescued != Rescued::default() {
-            tracing::warn!(%worker, moved = rescued.moved, "its inbox was emptied: it is gone");
-        }
         if rescued.moved + rescued.removed > 0 {
+            tracing::info!(%worker, moved = rescued.moved, "what was in its inbox is for everyone now");
             self.ring_for_overflow().await;
         }
         Ok(rescued)
+    }
+
+    /// Removes a listed name that ran out long ago, and the bell of its inbox: nobody waits for that any more. Nothing
+    /// depends on it: what stays is met again.
+    pub async fn retire_name(&self, leases: &Leases, listed: &leasehold_store::Entry) -> Result<()> {
+        if !self.now()?.is_past(listed.modified.plus(NAME_KEPT)) {
+            return Ok(());
+        }
+        let inbox = keys::parse_inbox_lease(&listed.key);
+        if inbox.is_none() && keys::parse_worker_lease(&listed.key).is_none() {
+            return Ok(());
+        }
+        if leases.retire(&listed.key, NAME_KEPT).await?
+            && let Some(worker) = inbox
+        {
+            // A ring is a hint: should someone take the name at this very moment, it is looked for anyway.
+            self.client.delete(Purpose::Sweep, &keys::inbox_bell(&worker)).await?;
+        }
+        Ok(())
     }
 
     /// Whether a worker holds the lease on its inbox, as far as one can know. One that makes no sense keeps nothing from

@@ -182,8 +182,8 @@ impl Leases {
     }
 
     /// Removes a lease that ran out so long ago that nobody remembers its epoch. It is taken first, for longer than a
-    /// delete can be under way: nobody else can hold it when that lands.
-    pub async fn retire(&self, key: &str, kept: Duration) -> Result<()> {
+    /// delete can be under way: nobody else can hold it when that lands. True if it was removed.
+    pub async fn retire(&self, key: &str, kept: Duration) -> Result<bool> {
         let taken = leasehold_store::update(&self.client, Purpose::Lease, key, |found| {
             let now = self.now()?;
             let lease = found.and_then(|object| Lease::read(key, &object.body).ok());
@@ -200,10 +200,11 @@ impl Leases {
             })
         });
         let taken = taken.await?;
-        if taken.result && matches!(taken.now, Standing::Written(_)) {
+        let is_ours = taken.result && matches!(taken.now, Standing::Written(_));
+        if is_ours {
             self.client.delete(Purpose::Lease, key).await?;
         }
-        Ok(())
+        Ok(is_ours)
     }
 
     /// Writes the next state of a lease of ours; false if something else stands there, which `held` says then. Another

@@ -18,6 +18,10 @@ use crate::turn::Turn;
 
 /// How often expired idempotency records are looked for, on average per worker.
 const KEYS_EVERY: Duration = Duration::from_mins(30);
+/// How often old names are looked for, by whoever looks for inboxes of the dead.
+const NAMES_EVERY: Duration = Duration::from_hours(1);
+/// So many of them are removed at a time.
+const RETIRED_AT_ONCE: usize = 16;
 /// So long the others rely on the one that recovers.
 const RECOVERY_TTL: Duration = Duration::from_secs(10);
 /// So many entries of one round may fail before the rest is left to the next.
@@ -174,11 +178,12 @@ impl Recover {
     }
 }
 
-/// Empties the inboxes of dead workers: one worker for all.
+/// Empties the inboxes of dead workers, and removes names that nobody has used for long: one worker for all.
 struct Rescue {
     turn: Turn,
     looked: Instant,
     pause: Duration,
+    retired: Option<Instant>,
 }
 
 impl Rescue {
@@ -189,7 +194,7 @@ impl Rescue {
             Turn::new(&engine.queue, &engine.id, keys::RESCUE_LEASE, (every * 5 / 2).min(LEASE_TTL_MAX))?;
         let host = engine.host();
         // Not all at once after a restart of everything.
-        Ok(Self { turn, looked: host.instant(), pause: host.random_below(every) })
+        Ok(Self { turn, looked: host.instant(), pause: host.random_below(every), retired: None })
     }
 
     fn every(engine: &Engine) -> Duration {
@@ -201,8 +206,28 @@ impl Rescue {
             return Ok(());
         }
         (self.looked, self.pause) = (engine.host().instant(), Self::every(engine));
-        if self.turn.is_ours().await? {
-            engine.queue.rescue_inboxes().await?;
+        if !self.turn.is_ours().await? {
+            return Ok(());
+        }
+        engine.queue.rescue_inboxes().await?;
+        let now = engine.host().instant();
+        if self.retired.is_none_or(|at| now.since(at) >= NAMES_EVERY) {
+            self.retired = Some(now);
+            self.retire_names(engine).await?;
+        }
+        Ok(())
+    }
+
+    async fn retire_names(&self, engine: &Engine) -> Result<()> {
+        let mut next = Some(List::all(keys::WORKERS));
+        while let Some(list) = next {
+            let page = engine.queue.client().list(Purpose::Sweep, &list).await?;
+            let names = futures::stream::iter(page.entries.into_iter().map(Ok));
+            let retired = names.try_for_each_concurrent(RETIRED_AT_ONCE, |name| async move {
+                engine.queue.retire_name(self.turn.leases(), &name).await
+            });
+            retired.await?;
+            next = page.next.map(|cursor| list.at(cursor));
         }
         Ok(())
     }

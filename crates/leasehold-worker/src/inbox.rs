@@ -23,8 +23,8 @@ use crate::shutdown::{Shutdown, Stage};
 
 /// A renewal that failed, or that a hung poll loop holds up, is tried again after this part of the usual pause.
 const SOON_PART: u32 = 8;
-/// So often it is tried to give the name back.
-const RELEASES_MAX: u32 = 3;
+/// So much of a lease is left when it is renewed, also while nothing comes in: a try may fail, and the next one be slow.
+const LEFT_MIN: Duration = Duration::from_secs(15);
 
 /// The inbox of this worker, as all of its parts know it.
 #[derive(Debug)]
@@ -99,11 +99,14 @@ impl Inbox {
     pub(crate) async fn keep(&self, mut held: HeldLease, shutdown: Shutdown) {
         let host = self.queue.client().host().clone();
         let (usual, soon) = (self.options.renew_every, self.options.renew_every / SOON_PART);
+        let seldom = (usual * 2).min(self.options.ttl.saturating_sub(LEFT_MIN)).max(usual);
         let mut pause = usual;
         loop {
             let asleep = host.sleep(pause.mul_f64(0.9) + host.random_below(pause / 10));
             if let Either::Right(_) = select(asleep, Box::pin(shutdown.reached(Stage::Drain))).await {
-                return self.leave(held).await;
+                // What it does not do in time is left to others.
+                select(Box::pin(self.leave(held)), host.sleep(usual)).await;
+                return;
             }
             if !self.has_turned.swap(false, SeqCst) {
                 pause = soon;
@@ -117,8 +120,7 @@ impl Inbox {
             pause = match renewed {
                 Ok(Renewed::Kept) => {
                     self.trust(Some(held.lease().expires_at));
-                    // While nothing comes in, two thirds of the ttl are soon enough.
-                    if self.is_busy.swap(false, SeqCst) { usual } else { usual * 2 }
+                    if self.is_busy.swap(false, SeqCst) { usual } else { seldom }
                 }
                 Ok(Renewed::Lost) => {
                     self.trust(None);
@@ -128,7 +130,7 @@ impl Inbox {
                 }
                 Err(error) => {
                     tracing::warn!("`{}` was not renewed: {error}", held.key());
-                    // Its answer may have been the one that is missing.
+                    // The next try needs no turn of its own.
                     self.has_turned.store(true, SeqCst);
                     soon
                 }
@@ -139,11 +141,9 @@ impl Inbox {
     /// Gives the name back, and what is left in the inbox to everyone.
     async fn leave(&self, held: HeldLease) {
         self.trust(None);
-        for _ in 0..RELEASES_MAX {
-            match self.leases.release(held.clone()).await {
-                Ok(()) => break,
-                Err(error) => tracing::warn!("`{}` was not given back: {error}", held.key()),
-            }
+        let key = held.key().to_owned();
+        if let Err(error) = self.leases.release(held).await {
+            tracing::warn!("`{key}` was not given back: {error}");
         }
         if let Err(error) = self.queue.rescue_inbox(self.worker()).await {
             tracing::warn!("what is left in the inbox waits until others find it: {error}");

@@ -46,10 +46,6 @@ const RENEWAL_PART: u32 = 2;
 const ANSWER_PART: u32 = 4;
 /// So many leases of others are read at once.
 const READS_AT_ONCE: usize = 16;
-/// Names that ran out so long ago are removed.
-const NAME_KEPT: Duration = Duration::from_hours(7 * 24);
-/// So many of them at most when a worker starts: it has better things to do.
-const RETIRED_MAX: usize = 16;
 
 /// Leases shards for one worker until it is told to stop, and gives them back then.
 pub(crate) async fn run(
@@ -271,14 +267,6 @@ impl Sharing {
         let listed = answered(&self.host(), self.patience(), self.list(keys::WORKERS)).await?;
         let now = self.queue.now()?;
         self.others.forget_old(now);
-        if self.counts == 0 {
-            let is_old = |listed: &&Entry| now.is_past(listed.modified.plus(NAME_KEPT));
-            let old = listed.iter().filter(is_old).map(|listed| listed.key.clone());
-            self.retire(
-                old.filter(|key| keys::parse_worker_lease(key).is_some()).take(RETIRED_MAX).collect(),
-            )
-            .await;
-        }
         let alive = self.alive(listed).await?;
         self.counts += 1;
         let share = quota(self.groups.len(), &alive, &self.leases.holder().worker_id);
@@ -327,17 +315,6 @@ impl Sharing {
     /// Whether all is held that is ours to serve. Whoever has no name has no share yet.
     fn has_share(&self) -> bool {
         self.name.is_some() && self.is_whole && !self.is_hungry()
-    }
-
-    /// Removes names, at once. Nothing depends on it: what stays is met by the next worker that starts.
-    async fn retire(&self, keys: Vec<String>) {
-        let retired = join_all(keys.iter().map(|key| self.leases.retire(key, NAME_KEPT)));
-        let Either::Left((retired, _)) = select(retired, self.host().sleep(self.patience())).await else {
-            return;
-        };
-        for error in retired.into_iter().filter_map(Result::err) {
-            tracing::debug!("an old name was not removed: {error}");
-        }
     }
 
     /// Gives back what is above the quota. It is not served any more before the others can see that. What got no answer

@@ -50,6 +50,11 @@ impl Turn {
         Ok(self.held.is_some())
     }
 
+    /// Leases of whoever takes turns here.
+    pub(crate) fn leases(&self) -> &Leases {
+        &self.leases
+    }
+
     /// Leaves it to others.
     pub(crate) async fn pass_on(&mut self) {
         if let Some(held) = self.held.take()

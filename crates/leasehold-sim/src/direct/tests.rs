@@ -277,3 +277,19 @@ fn workers_with_inboxes_have_no_share_of_the_shards() {
         held.map(|(_, stored)| Raw::read(stored).unwrap().text("worker_id").to_owned()).collect();
     assert_eq!(holders, vec!["leased"; 16]);
 }
+
+/// Workers with names made by chance would leave two objects each for ever.
+#[test]
+fn names_and_bells_of_workers_long_gone_are_removed() {
+    let mut stage = Stage::new(1, Faults::none());
+    let (host, _) = stage.worker("old", Finds::Direct, Duration::ZERO);
+    stage.run_for(Duration::from_mins(1));
+    stage.producer("t", 0..1, Duration::ZERO);
+    stage.ends_well(1, Duration::from_mins(1));
+    stage.world.executor().kill(host.process());
+    assert_eq!((stage.count("workers/old"), stage.count("index/bells/old")), (1, 1));
+    stage.run_for(Duration::from_hours(8 * 24));
+    stage.worker("new", Finds::Shared, Duration::ZERO);
+    stage.run_for(Duration::from_mins(3));
+    assert_eq!((stage.count("workers/old"), stage.count("index/bells/old")), (0, 0));
+}

@@ -192,3 +192,40 @@ async fn the_inbox_of_a_dead_worker_is_emptied_by_whoever_is_left() {
     assert!(counts.completed > 0);
     assert_eq!((pointers(&queue, &inbox("dead")).await, pointers(&queue, &Where::Overflow).await), (0, 0));
 }
+
+/// Its poll loop hangs, and its name runs out, although the thread that renews it lives. It goes on when it can.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_hangs_does_not_keep_its_inbox() {
+    let (producer, queue) = queues(Selection::RoundRobin).await;
+    let (tell, hangs) = std::sync::mpsc::channel::<()>();
+    let (hangs, own, shutdown) = (std::sync::Mutex::new(hangs), queue.clone(), Shutdown::default());
+    let stops = shutdown.clone();
+    let hung = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let worker = worker(&own.apart(), "a");
+        let worker = worker.handle("hangs", move |_, (): ()| {
+            // Nothing else runs on this thread meanwhile.
+            let _ = hangs.lock().unwrap().recv();
+            async { Ok(()) }
+        });
+        runtime.block_on(worker.unwrap().options(direct()).run(stops))
+    });
+    let key = leasehold_core::keys::inbox_lease(&WorkerId::checked("worker id", "a").unwrap());
+    let lease = || leasehold_queue::read_lease(queue.client(), &key);
+    while lease().await.unwrap().is_none() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let first = submit(&producer, "hangs", json!(null)).await;
+    while !lease().await.unwrap().unwrap().is_free(queue.now().unwrap()) {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    tell.send(()).unwrap();
+    all_done(&queue, &[first]).await;
+    while lease().await.unwrap().unwrap().is_free(queue.now().unwrap()) {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let second = submit(&producer, "echo", json!(1)).await;
+    all_done(&queue, &[second]).await;
+    shutdown.drain();
+    hung.join().unwrap().unwrap();
+}
