@@ -6,6 +6,7 @@ mod checks;
 mod connecting;
 mod crashes;
 mod holders;
+mod inboxes;
 mod inspecting;
 mod keys;
 mod lease_faults;

@@ -1,0 +1,162 @@
+//! Direct dispatch without workers: who gets a task, what it costs to know, and what becomes of an inbox that nobody holds.
+
+use leasehold_core::{HexName, Holder, Status, TaskId, Where, keys};
+use leasehold_queue::discover::Stretch;
+use leasehold_queue::lease::worker_subject;
+use leasehold_queue::{
+    DirectDispatch, Found, HeldLease, Leases, Met, Queue, QueueConfig, Rescued, Selection, Settlement, Taken,
+};
+use leasehold_store::{Client, Purpose};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::support::{LEASE, World, any_type, audit, mins, order, requests, secs, worker};
+
+/// A producer of that world that dispatches so.
+async fn producer(world: &World, selection: Selection) -> Queue {
+    let client = Client::new(world.store.clone(), Arc::new(world.host.clone()));
+    let direct = DirectDispatch { selection, ..DirectDispatch::default() };
+    Queue::with_config(client, QueueConfig { direct: Some(direct), ..QueueConfig::default() }).await.unwrap()
+}
+
+/// A worker takes its name for a minute.
+async fn named(world: &World, name: &str) -> (Leases, HeldLease) {
+    let id = worker(name);
+    let holder = Holder { worker_id: id.clone(), instance: HexName::from_random(7), ttl: mins(1) };
+    let leases = Leases::new(world.queue.client().clone(), holder).unwrap();
+    match leases.take(&keys::inbox_lease(&id), &worker_subject(&id), None).await.unwrap() {
+        Taken::Ours(held) => (leases, held),
+        Taken::Others(lease) => panic!("{lease:?}"),
+    }
+}
+
+async fn found(world: &World, place: &Where) -> Vec<Found> {
+    world.queue.discover(Purpose::Discover, vec![Stretch::at(place)]).await.unwrap().due
+}
+
+fn inbox(name: &str) -> Where {
+    Where::Inbox(worker(name))
+}
+
+async fn submit(queue: &Queue) -> TaskId {
+    queue.submit_task(order()).await.unwrap().id
+}
+
+/// How many pointers each inbox has.
+async fn sizes(world: &World) -> BTreeMap<String, u64> {
+    let sizes = world.queue.inbox_sizes().await.unwrap();
+    sizes.into_iter().map(|(worker, size)| (worker.to_string(), size)).collect()
+}
+
+#[tokio::test]
+async fn the_list_of_workers_is_relied_on_for_half_a_minute() {
+    let world = World::new().await;
+    let producer = producer(&world, Selection::RoundRobin).await;
+    let (leases, mut kept) = named(&world, "kept").await;
+    named(&world, "lost").await;
+    let before = producer.client().ledger().snapshot();
+    for _ in 0..4 {
+        submit(&producer).await;
+    }
+    // Pointer and task, and a ring for each inbox within this second; one list says who is alive.
+    assert_eq!(requests(&producer, &before), [4 * 2 + 2, 0, 1, 0]);
+    assert_eq!(sizes(&world).await, BTreeMap::from([("kept".into(), 2), ("lost".into(), 2)]));
+    world.advance(secs(29));
+    submit(&producer).await;
+    assert_eq!(requests(&producer, &before)[2], 1);
+    leases.renew(&mut kept).await.unwrap();
+    world.advance(mins(1));
+    leases.renew(&mut kept).await.unwrap();
+    let before = producer.client().ledger().snapshot();
+    for _ in 0..4 {
+        submit(&producer).await;
+    }
+    // Whose lease is older than usual is read, once.
+    let [_, gets, lists, _] = requests(&producer, &before);
+    assert_eq!((gets, lists), (1 + 1, 1), "the lease of the lost one, and `queue.json`");
+    assert_eq!(sizes(&world).await["kept"], 2 + 4 + u64::from(sizes(&world).await["lost"] == 2));
+}
+
+#[tokio::test]
+async fn one_key_goes_to_one_worker_as_long_as_it_lives() {
+    let world = World::new().await;
+    for name in ["a", "b", "c", "d"] {
+        named(&world, name).await;
+    }
+    let before = world.queue.inbox_sizes().await.unwrap();
+    assert!(before.is_empty());
+    let mut owners = Vec::new();
+    for _ in 0..2 {
+        // Another process chooses the same.
+        let producer = producer(&world, Selection::Hash).await;
+        for number in 0..40 {
+            let key = leasehold_queue::UniqueKey::new(format!("key {number}"));
+            let id = producer.submit_task(order()).key(key).await.unwrap().id;
+            let keys = audit::keys(&world.store, keys::INBOXES).await;
+            let key = keys.into_iter().find(|key| key.contains(&id.to_string())).unwrap();
+            owners.push(key.split('/').nth(1).unwrap().to_owned());
+        }
+    }
+    let (first, second) = owners.split_at(40);
+    assert_eq!(first, second);
+    assert_eq!(sizes(&world).await.len(), 4, "all have some");
+}
+
+#[tokio::test]
+async fn an_inbox_that_nobody_holds_is_emptied_once() {
+    let world = World::new().await;
+    let producer = producer(&world, Selection::Random).await;
+    named(&world, "dead").await;
+    let [waits, runs, ended] = [submit(&producer).await, submit(&producer).await, submit(&producer).await];
+    let in_inbox = found(&world, &inbox("dead")).await;
+    let of = |id: &TaskId| in_inbox.iter().find(|found| found.entry.id == *id).unwrap();
+    let claim = |id: TaskId| {
+        let found = of(&id).clone();
+        let queue = world.queue.clone();
+        async move {
+            match queue.claim_as_owner(&found, &worker("dead"), LEASE * 3, &any_type).await.unwrap() {
+                Met::Claimed(claimed) => claimed,
+                met => panic!("{met:?}"),
+            }
+        }
+    };
+    claim(runs).await;
+    world.queue.cancel(&ended).await.unwrap();
+    assert_eq!(world.queue.rescue_inboxes().await.unwrap(), Rescued::default(), "it lives");
+    world.advance(secs(62));
+    let rescued = world.queue.rescue_inboxes().await.unwrap();
+    assert_eq!(rescued, Rescued { moved: 1, removed: 2, left: 0 }, "the running one is covered by a lease entry");
+    assert_eq!(world.queue.rescue_inboxes().await.unwrap(), Rescued::default());
+    let [left] = &found(&world, &Where::Overflow).await[..] else { panic!("one is left") };
+    assert_eq!(left.entry.id, waits);
+    let checked = world.queue.check(false).await.unwrap();
+    assert_eq!((checked.uncovered.len(), checked.dangling.len()), (0, 0), "{checked:?}");
+    let Met::Claimed(claimed) =
+        world.queue.claim(left, &worker("other"), LEASE, &any_type).await.unwrap()
+    else {
+        panic!("it waits for anyone")
+    };
+    assert!(found(&world, &Where::Overflow).await.is_empty());
+    world.queue.settle(&claimed, Settlement::Complete(1.into())).await.unwrap();
+    assert_eq!(world.get(&waits).await.status(), Status::Completed);
+}
+
+/// Its producer is between its two writes: the pointer goes on to the overflow, and is worked when the task is there.
+#[tokio::test]
+async fn a_pointer_without_its_task_is_moved_too() {
+    let world = World::new().await;
+    let id = world.submit().await;
+    let ready = world.get(&id).await.entry().unwrap();
+    let key = keys::task(ready.shard().unwrap(), &id);
+    let task = world.queue.client().get(Purpose::Admin, &key).await.unwrap().unwrap();
+    world.queue.client().delete(Purpose::Admin, &key).await.unwrap();
+    world.queue.client().delete(Purpose::Admin, &ready.key()).await.unwrap();
+    world.scribble(&ready.moved(inbox("gone")).key(), "").await;
+    assert_eq!(world.queue.rescue_inboxes().await.unwrap().moved, 1);
+    world.scribble(&key, task.body).await;
+    let [left] = &found(&world, &Where::Overflow).await[..] else { panic!("it was moved") };
+    assert!(matches!(
+        world.queue.claim(left, &worker("w"), LEASE, &any_type).await.unwrap(),
+        Met::Claimed(_)
+    ));
+}
