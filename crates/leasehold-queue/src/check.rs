@@ -51,6 +51,11 @@ impl Queue {
             let Some(entry) = loaded.task.entry() else { continue };
             let met = by_task.get(&entry.id).into_iter().flatten();
             called_for.extend(met.filter(|met| is_pointer_to(met, &loaded.task)).map(|met| (*met).clone()));
+            if !by_task.get(&entry.id).is_some_and(|met| met.contains(&&entry)) {
+                // Whoever holds a shard or an inbox leaves the entry by which it has found the task.
+                let left = by_task.get(&entry.id).into_iter().flatten().filter(|met| covers(met, &entry));
+                called_for.extend(left.max_by_key(|met| met.rev).map(|met| (*met).clone()));
+            }
             called_for.insert(entry.clone());
             if !is_led_to(&loaded, &entry, &by_task) {
                 suspects.push((key, loaded, entry));

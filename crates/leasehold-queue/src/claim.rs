@@ -146,10 +146,13 @@ impl Queue {
         }
         let lease_id = self.random_name();
         let event = Event::Claim { worker: worker.clone(), lease_id: lease_id.clone(), lease };
+        // A pointer that the task has left behind does not lead to it as the called-for entry does.
+        let is_behind = entry.shard().is_none() && entry.rev < loaded.task.rev;
+        let follow = if is_behind { Follow::Change } else { follow };
         let stays = matches!(follow, Follow::Nothing);
         let follow = match follow {
             // What is there is not what the record calls for.
-            Follow::Change if entry.shard().is_none() => Follow::Removing(vec![entry.clone()]),
+            Follow::Change if entry.shard().is_none() && !is_behind => Follow::Removing(vec![entry.clone()]),
             follow => follow,
         };
         let moved = self.change_and(Purpose::Claim, &loaded, &event, worker.as_str(), follow).await?;
@@ -161,6 +164,7 @@ impl Queue {
             Moved::Overtaken(loaded) if loaded.task.lease_id.as_ref() == Some(&lease_id) => {
                 Claimed { entry: None, rev: loaded.task.rev, loaded, lease_id, by: worker.clone() }
             }
+            Moved::Rejected(Rejected::NotBefore(_), _) if is_behind => return Ok(Met::Stale),
             Moved::Rejected(Rejected::NotBefore(at), _) => return Ok(Met::NotDue(at)),
             Moved::Rejected(Rejected::TooLate(_), _) => return Ok(Met::Expired),
             Moved::Rejected(_, loaded) | Moved::Overtaken(loaded) => return Ok(lost_to(&loaded.task)),

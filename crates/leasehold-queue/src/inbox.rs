@@ -16,14 +16,15 @@
 //! [`DirectDispatch::discovery_ttl`] 1 list and 1 get for each worker that may be dead. Emptying an inbox is 1 get (its
 //! lease) and 1 list for each thousand pointers; 1 get, 1 put and 1 delete for each of them.
 
+use futures::future::{Either, select};
 use futures::{StreamExt, TryStreamExt, stream};
-use leasehold_core::{Entry, Kind, Result, Task, Where, WorkerId, keys};
+use leasehold_core::{Entry, Kind, Result, Task, TaskId, Where, WorkerId, keys};
 use leasehold_store::host::Instant;
 use leasehold_store::mutant::{Rule, breaks};
 use leasehold_store::{List, Purpose};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::Mutex;
 
 use crate::connect::Queue;
 use crate::discover::Found;
@@ -36,6 +37,12 @@ use crate::sweep::Swept;
 
 /// How long the lease on an inbox usually lasts without renewal: whose is younger counts as alive unread.
 pub const INBOX_LEASE_TTL: Duration = Duration::from_mins(1);
+
+/// So long a submit waits at most for the list of live workers.
+const ASKING_PATIENCE: Duration = Duration::from_secs(5);
+
+/// So many pointers of an inbox may fail before the rest is left for later.
+const FAILURES_MAX: usize = 8;
 
 /// Names that ran out so long ago are removed.
 pub const NAME_KEPT: Duration = Duration::from_hours(7 * 24);
@@ -82,21 +89,33 @@ pub struct Rescued {
 #[derive(Debug)]
 pub(crate) struct Inboxes {
     known: Mutex<Known>,
+    /// Held by the one who asks.
+    asking: tokio::sync::Mutex<Others>,
 }
 
 #[derive(Debug)]
 struct Known {
     asked: Option<Instant>,
     live: Vec<WorkerId>,
-    others: Others,
     /// Whose turn it is.
     turn: u64,
 }
 
 impl Inboxes {
     pub(crate) fn new(first: u64) -> Self {
-        let others = Others::new(INBOX_LEASE_TTL);
-        Self { known: Mutex::new(Known { asked: None, live: Vec::new(), others, turn: first }) }
+        let known = Known { asked: None, live: Vec::new(), turn: first };
+        Self { known: Mutex::new(known), asking: tokio::sync::Mutex::new(Others::new(INBOX_LEASE_TTL)) }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    /// Whether it is time to ask who is alive.
+    fn is_old(&self, now: Instant, ttl: Duration) -> bool {
+        self.asked.is_none_or(|asked| now.since(asked) >= ttl)
     }
 }
 
@@ -104,28 +123,36 @@ impl Queue {
     /// The worker to whose inbox a new task goes; nothing if none is alive, or if tasks are for everyone here.
     pub(crate) async fn inbox_for(&self, task: &Task) -> Option<WorkerId> {
         let direct = self.config.direct.as_ref()?;
-        let mut known = self.inboxes.known.lock().await;
-        let now = self.client.host().instant();
-        if known.asked.is_none_or(|asked| now.since(asked) >= direct.discovery_ttl) {
-            // Whoever was alive before probably is: what is put into the inbox of a dead worker is found there.
-            match self.live_inboxes(&mut known.others).await {
-                Ok(live) => known.live = live,
-                Err(error) => tracing::warn!("the live workers could not be listed: {error}"),
-            }
-            known.asked = Some(now);
-        }
-        if known.live.is_empty() {
-            return None;
-        }
+        self.ask_who_is_alive(direct.discovery_ttl).await;
+        let mut known = self.inboxes.known();
+        known.turn = known.turn.wrapping_add(1);
         let chosen = match direct.selection {
             Selection::Hash => by_hash(&known.live, task),
             Selection::Random => nth(&known.live, self.client.host().random()),
-            Selection::RoundRobin => {
-                known.turn = known.turn.wrapping_add(1);
-                nth(&known.live, known.turn)
-            }
+            Selection::RoundRobin => nth(&known.live, known.turn),
         };
         chosen.cloned()
+    }
+
+    /// Sees to it that the list of live workers is not older than this. Only the first time is waited for whoever asks
+    /// already; and nobody waits for long: whoever was alive before probably is, and without a list a task is for everyone.
+    async fn ask_who_is_alive(&self, ttl: Duration) {
+        let host = self.client.host();
+        let is_old = |known: &Known| known.is_old(host.instant(), ttl);
+        let is_first = match &*self.inboxes.known() {
+            known if !is_old(known) => return,
+            known => known.asked.is_none(),
+        };
+        let asking = if is_first { Some(self.inboxes.asking.lock().await) } else { self.inboxes.asking.try_lock().ok() };
+        let Some(mut others) = asking.filter(|_| is_old(&self.inboxes.known())) else { return };
+        let asked = select(Box::pin(self.live_inboxes(&mut others)), host.sleep(ASKING_PATIENCE)).await;
+        let mut known = self.inboxes.known();
+        known.asked = Some(host.instant());
+        match asked {
+            Either::Left((Ok(live), _)) => known.live = live,
+            Either::Left((Err(error), _)) => tracing::warn!("the live workers could not be listed: {error}"),
+            Either::Right(_) => tracing::warn!("the live workers could not be listed: no answer yet"),
+        }
     }
 
     /// The workers that have an inbox and are alive. Only leases that may have run out are read, and only once.
@@ -164,14 +191,17 @@ impl Queue {
     }
 
     /// Empties the inboxes of all workers that are dead. Anyone may do this at any time, also several at once: 1 list, if
-    /// there is nothing to do.
+    /// there is nothing to do. What fails keeps from nothing else; the last failure is told at the end.
     pub async fn rescue_inboxes(&self) -> Result<Rescued> {
         self.may(Intent::Change).await?;
-        let mut rescued = Rescued::default();
+        let (mut rescued, mut failed) = (Rescued::default(), None);
         for worker in self.inboxes().await? {
-            rescued.add(self.rescue_inbox(&worker).await?);
+            match self.rescue_inbox(&worker).await {
+                Ok(one) => rescued.add(one),
+                Err(error) => failed = Some(error),
+            }
         }
-        Ok(rescued)
+        failed.map_or(Ok(rescued), Err)
     }
 
     /// The workers that have something in their inboxes, and perhaps some that had. Not by their leases: a producer may
@@ -188,10 +218,21 @@ impl Queue {
 
     /// Empties the inbox of a worker, unless it is alive: what waits goes to the overflow, for everyone.
     pub async fn rescue_inbox(&self, worker: &WorkerId) -> Result<Rescued> {
-        let (mut rescued, mut next) = (Rescued::default(), Some(List::all(keys::inbox(worker))));
-        while let Some(list) = next {
+        self.empty_inbox(worker, None).await
+    }
+
+    /// Passes on what waits in the inbox of a worker that lives, but cannot take it up: all but these, which it runs.
+    pub async fn pass_on_inbox(&self, worker: &WorkerId, runs: &HashSet<TaskId>) -> Result<Rescued> {
+        self.empty_inbox(worker, Some(runs)).await
+    }
+
+    /// By its own worker if it says what it runs.
+    async fn empty_inbox(&self, worker: &WorkerId, own: Option<&HashSet<TaskId>>) -> Result<Rescued> {
+        let (mut rescued, mut failures) = (Rescued::default(), Vec::new());
+        let mut next = Some(List::all(keys::inbox(worker)));
+        while let Some(list) = next.filter(|_| failures.len() < FAILURES_MAX && !breaks(Rule::NoRescue)) {
             // It may have come back meanwhile; then the rest is its own again.
-            if self.is_inbox_held(worker).await? || breaks(Rule::NoRescue) {
+            if own.is_none() && self.is_inbox_held(worker).await? {
                 break;
             }
             let page = self.client.list(Purpose::Sweep, &list).await?;
@@ -199,14 +240,28 @@ impl Queue {
             let found = page.entries.into_iter().filter_map(|listed| {
                 Some(Found { entry: Entry::parse(&listed.key)?, written_at: listed.modified })
             });
-            let moves = stream::iter(found).map(|found| self.rescue_entry(found));
-            rescued.add(moves.buffer_unordered(READS_AT_ONCE).try_fold(Rescued::default(), total).await?);
+            let found = found.filter(|found| own.is_none_or(|runs| !runs.contains(&found.entry.id)));
+            let mut moves =
+                stream::iter(found).map(|found| self.rescue_entry(found)).buffer_unordered(READS_AT_ONCE);
+            let before = rescued;
+            while let Some(one) = moves.next().await {
+                match one {
+                    Ok(one) => rescued.add(one),
+                    // One that gets no answer must not keep us from the others; if none does, the store is away.
+                    Err(error) => failures.push(error),
+                }
+                if failures.len() >= FAILURES_MAX {
+                    break;
+                }
+            }
+            if (rescued.moved, rescued.removed) != (before.moved, before.removed) {
+                self.ring_for_overflow().await;
+            }
         }
         if rescued.moved + rescued.removed > 0 {
             tracing::info!(%worker, moved = rescued.moved, "what was in its inbox is for everyone now");
-            self.ring_for_overflow().await;
         }
-        Ok(rescued)
+        failures.pop().map_or(Ok(rescued), Err)
     }
 
     /// Removes a listed name that ran out long ago, and the bell of its inbox: nobody waits for that any more. Nothing
@@ -279,11 +334,6 @@ impl Rescued {
         self.removed += other.removed;
         self.left += other.left;
     }
-}
-
-async fn total(mut sum: Rescued, one: Rescued) -> Result<Rescued> {
-    sum.add(one);
-    Ok(sum)
 }
 
 fn nth(workers: &[WorkerId], number: u64) -> Option<&WorkerId> {

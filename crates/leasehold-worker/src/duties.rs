@@ -18,6 +18,8 @@ use crate::turn::Turn;
 
 /// How often expired idempotency records are looked for, on average per worker.
 const KEYS_EVERY: Duration = Duration::from_mins(30);
+/// So long inboxes are emptied in one go.
+const RESCUE_AT_MOST: Duration = Duration::from_secs(30);
 /// How often old names are looked for, by whoever looks for inboxes of the dead.
 const NAMES_EVERY: Duration = Duration::from_hours(1);
 /// So many of them are removed at a time.
@@ -46,8 +48,12 @@ pub(crate) async fn run(engine: Arc<Engine>, shutdown: Shutdown) -> Result<()> {
                 if let Err(error) = recover.tick(&engine).await {
                     tracing::warn!("recovery failed: {error}");
                 }
-                if let Err(error) = rescue.tick(&engine).await {
-                    tracing::warn!("the inboxes of dead workers were not emptied: {error}");
+                // It can be cut anywhere, and taken up again: nothing else waits for it for long.
+                let limit = select(host.sleep(RESCUE_AT_MOST), Box::pin(shutdown.reached(Stage::Drain)));
+                if let Either::Left((Err(error), _)) = select(Box::pin(rescue.tick(&engine)), limit).await {
+                    tracing::warn!("the inboxes of dead workers were not all emptied: {error}");
+                    // Someone else may have more luck.
+                    rescue.turn.pass_on().await;
                 }
             }
         }

@@ -71,11 +71,17 @@ impl WorkerOptions {
         if self.shards.is_some() && self.leasing.is_some() {
             return Err(Error::invalid("shard leasing chooses the shards; leave the list of shards out"));
         }
+        if !(Duration::from_secs(1)..=OVERFLOW_EVERY_MAX).contains(&self.overflow_every) {
+            return Err(Error::invalid("the overflow must be looked at every second to every day"));
+        }
         self.leasing.as_ref().map_or(Ok(()), ShardLeasing::check)?;
         self.inbox.as_ref().map_or(Ok(()), InboxLease::check)?;
         self.polling.check()
     }
 }
+
+/// What dead workers have left is looked at this often at least.
+const OVERFLOW_EVERY_MAX: Duration = Duration::from_hours(24);
 
 /// Shorter leases on shards and inboxes are not taken: a store tells its time in whole seconds, and its hosts differ by half of one, so
 /// that a lease of two seconds is over for its holder when it has just begun.

@@ -62,6 +62,8 @@ pub(crate) struct Poller {
     /// One page does not show all that waits in the queue.
     is_crowded: bool,
     seen: Seen,
+    /// No slot was free since then.
+    full_since: Option<Instant>,
     inbox: Option<Lane>,
     overflow: Lane,
 }
@@ -102,6 +104,7 @@ impl Poller {
             was_swept_partly: false,
             is_crowded: false,
             seen: Seen::default(),
+            full_since: None,
         }
     }
 
@@ -135,8 +138,10 @@ impl Poller {
             self.fill();
             if self.slots.len() >= self.engine.options.concurrency {
                 self.next_slot(shutdown).await;
+                self.pass_on().await;
                 continue;
             }
+            self.full_since = None;
             if let Some(left) = self.left_to_rest() {
                 self.idle(left, shutdown).await;
                 continue;
@@ -206,6 +211,24 @@ impl Poller {
         self.seen.is_partial || self.lanes().any(|lane| lane.is_partial)
     }
 
+    /// A worker that takes nothing up for long keeps nothing for itself (promise P4): what waits in its inbox goes to others.
+    async fn pass_on(&mut self) {
+        let Some(inbox) = self.engine.inbox.clone() else { return };
+        let now = self.engine.host().instant();
+        let since = *self.full_since.get_or_insert(now);
+        if now.since(since) < self.engine.options.sweep_every {
+            return;
+        }
+        self.full_since = Some(now);
+        self.waiting.retain(|found| !matches!(found.entry.place, Where::Inbox(_)));
+        self.inbox.iter_mut().for_each(Lane::look_soon);
+        let (queue, busy) = (self.engine.queue.clone(), self.busy.clone());
+        let passed = self.meanwhile(queue.pass_on_inbox(inbox.worker(), &busy)).await;
+        if let Err(error) = passed {
+            tracing::warn!("what waits in the inbox was not passed on: {error}");
+        }
+    }
+
     /// The first minute that had not begun at the last looks and has entries.
     fn next_minute(&self) -> Option<StoreTime> {
         self.lanes().filter_map(|lane| lane.next).chain(self.seen.next).min()
@@ -248,6 +271,9 @@ impl Poller {
 
     /// Waits for an answer while what is under way goes on.
     async fn meanwhile<T>(&mut self, answer: impl Future<Output = T>) -> T {
+        if let Some(inbox) = &self.engine.inbox {
+            inbox.turn();
+        }
         // Boxed, because it is large and passed through several futures.
         let mut answer = Box::pin(answer);
         while !self.slots.is_empty() {
@@ -266,6 +292,8 @@ impl Poller {
 
     /// Waits for a while, or for a slot, or for news.
     async fn idle(&mut self, pause: Duration, shutdown: &Shutdown) {
+        // Not for so long that this loop would seem to hang.
+        let pause = self.engine.inbox.as_ref().map_or(pause, |inbox| pause.min(inbox.turn()));
         let host = self.engine.host().clone();
         let waits: Vec<BoxFuture<'_, ()>> =
             vec![host.sleep(pause), Box::pin(self.news.heard()), Box::pin(shutdown.reached(Stage::Drain))];
@@ -301,6 +329,7 @@ impl Poller {
     }
 
     fn learn(&mut self, found: Found, met: &Met) {
+        self.full_since = None;
         self.busy.remove(&found.entry.id);
         if matches!(met, Met::Claimed(_) | Met::Held(_) | Met::Stale)
             && self.seen.waiting.remove(&found.entry)
@@ -352,8 +381,9 @@ impl Poller {
         }
         let is_left = self.engine.do_others_hold_ours().await.unwrap_or(true);
         if is_left {
-            // It may be in the overflow, or come there.
+            // It may be in the overflow, or come there, or its ring was lost.
             self.overflow.look_soon();
+            self.inbox.iter_mut().for_each(Lane::look_soon);
         }
         is_left
     }

@@ -196,8 +196,12 @@ impl Worker {
         let host = engine.host().clone();
         let naming = name.map(|name| engine.keep_name(name, &shutdown));
         let duties = duties::run(engine.clone(), shutdown.clone());
-        // What they would fail with is what the poller fails with.
-        let duties = host.spawn(Box::pin(async move { drop(duties.await) }));
+        let duties = host.spawn(Box::pin(async move {
+            if let Err(error) = duties.await {
+                // The poller fails with the same, or these duties are left to others.
+                tracing::warn!("lost claims are looked for no more: {error}");
+            }
+        }));
         let sharing = engine.share_shards(&shutdown);
         let mut poller = Poller::new(engine.clone());
         let ended = poller.run(&shutdown).await;
@@ -344,7 +348,8 @@ impl Engine {
         }
         match self.queue.get(&entry.id).await {
             Ok(task) => {
-                let waits = entry.shard().is_none() && task.status() == Status::Pending;
+                let is_due_soon = task.entry().is_some_and(|entry| entry.bucket.start() <= soon);
+                let waits = entry.shard().is_none() && task.status() == Status::Pending && is_due_soon;
                 let is_unfinished = waits || task.status() == Status::Running;
                 Ok(is_unfinished && self.handlers.get(&task.task_type).is_some())
             }

@@ -33,7 +33,9 @@ pub(crate) async fn run(queue: &Queue, args: &Workers, printer: &Printer) -> any
     spinner.finish_and_clear();
     let mut seen: Vec<_> =
         seen.into_iter().map(|(worker, name_for, seen)| Row::new(worker, name_for, seen, &sizes)).collect();
-    seen.extend(nameless(&seen, &sizes));
+    if !are_more {
+        seen.extend(nameless(&seen, &sizes));
+    }
     print(queue, &seen, printer)?;
     if are_more {
         printer.note(&format!("there are more than {}; see --limit", args.limit));

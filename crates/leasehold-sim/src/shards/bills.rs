@@ -31,7 +31,7 @@ impl Cluster {
                 polling: Polling::fixed(Duration::from_secs(2)),
                 sweep_every: Duration::from_hours(1),
                 // What is looked at beside the shards is counted elsewhere.
-                overflow_every: Duration::from_hours(1_000),
+                overflow_every: Duration::from_hours(24),
                 ..WorkerOptions::default()
             };
             let digits = self.digits;

@@ -44,7 +44,7 @@ impl Lane {
 
     /// The next poll looks at it.
     pub(super) fn look_soon(&mut self) {
-        self.looked = None;
+        (self.looked, self.next) = (None, None);
     }
 
     /// Whether there is a reason to look at it. The bell first: what it stands for is then surely seen by the look.

@@ -96,6 +96,7 @@ impl Poller {
         if serves_nothing && !is_sweep {
             // What is rung for now is not heard: it is looked for when there is something to serve again.
             self.seen.ranges.clear();
+            self.seen.next = None;
             return Ok(());
         }
         // The bell first: what it stands for is then surely seen by the look.
@@ -150,7 +151,9 @@ impl Poller {
     pub(super) fn is_ours(&self, found: &Found, now: Now) -> bool {
         let options = &self.engine.options;
         self.engine.may_look_at(&found.entry.place, now)
-            || options.leasing.is_some() && now.is_past(found.written_at.plus(options.sweep_every))
+            || found.entry.shard().is_some()
+                && options.leasing.is_some()
+                && now.is_past(found.written_at.plus(options.sweep_every))
     }
 
     /// Looks at the index until something is found to be claimed, or all of it was seen.
