@@ -143,7 +143,11 @@ impl Queue {
             known if !is_old(known) => return,
             known => known.asked.is_none(),
         };
-        let asking = if is_first { Some(self.inboxes.asking.lock().await) } else { self.inboxes.asking.try_lock().ok() };
+        let asking = if is_first {
+            Some(self.inboxes.asking.lock().await)
+        } else {
+            self.inboxes.asking.try_lock().ok()
+        };
         let Some(mut others) = asking.filter(|_| is_old(&self.inboxes.known())) else { return };
         let asked = select(Box::pin(self.live_inboxes(&mut others)), host.sleep(ASKING_PATIENCE)).await;
         let mut known = self.inboxes.known();

@@ -50,7 +50,11 @@ pub(crate) async fn run(engine: Arc<Engine>, shutdown: Shutdown) -> Result<()> {
                 }
                 // It can be cut anywhere, and taken up again: nothing else waits for it for long.
                 let limit = select(host.sleep(RESCUE_AT_MOST), Box::pin(shutdown.reached(Stage::Drain)));
-                if let Either::Left((Err(error), _)) = select(Box::pin(rescue.tick(&engine)), limit).await {
+                let ended = match select(Box::pin(rescue.tick(&engine)), limit).await {
+                    Either::Left((ended, _)) => ended,
+                    Either::Right(_) => Ok(()),
+                };
+                if let Err(error) = ended {
                     tracing::warn!("the inboxes of dead workers were not all emptied: {error}");
                     // Someone else may have more luck.
                     rescue.turn.pass_on().await;

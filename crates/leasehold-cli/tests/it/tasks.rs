@@ -160,13 +160,13 @@ fn a_bill_counts_every_request_of_the_real_code() {
         let row = rows.iter().find(|row| row["purpose"] == purpose).unwrap();
         row[verb].as_u64().unwrap()
     };
-    for (mode, claim_puts) in [("shared", 2), ("leased", 1)] {
+    for (mode, claim_puts) in [("shared", 2), ("leased", 1), ("direct", 1)] {
         let bill = bill(mode);
         assert_eq!(bill["tasks"], 960);
         assert_eq!(count(&bill, "settle", "put"), 960);
         assert!(count(&bill, "claim", "put") >= 960 * claim_puts);
         assert!(bill["usd_per_month"].as_f64().unwrap() > 0.0);
     }
-    let output = leasehold(&["cost", "--mode", "direct"]).output().unwrap();
+    let output = leasehold(&["cost", "--mode", "undivided"]).output().unwrap();
     assert_eq!(output.status.code(), Some(64));
 }

@@ -10,6 +10,7 @@ use leasehold_store::{Client, Purpose};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::support::stage::Fate;
 use crate::support::{LEASE, World, any_type, audit, mins, order, requests, secs, worker};
 
 /// A producer of that world that dispatches so.
@@ -125,14 +126,17 @@ async fn an_inbox_that_nobody_holds_is_emptied_once() {
     assert_eq!(world.queue.rescue_inboxes().await.unwrap(), Rescued::default(), "it lives");
     world.advance(secs(62));
     let rescued = world.queue.rescue_inboxes().await.unwrap();
-    assert_eq!(rescued, Rescued { moved: 1, removed: 2, left: 0 }, "the running one is covered by a lease entry");
+    assert_eq!(
+        rescued,
+        Rescued { moved: 1, removed: 2, left: 0 },
+        "the running one is covered by a lease entry"
+    );
     assert_eq!(world.queue.rescue_inboxes().await.unwrap(), Rescued::default());
     let [left] = &found(&world, &Where::Overflow).await[..] else { panic!("one is left") };
     assert_eq!(left.entry.id, waits);
     let checked = world.queue.check(false).await.unwrap();
     assert_eq!((checked.uncovered.len(), checked.dangling.len()), (0, 0), "{checked:?}");
-    let Met::Claimed(claimed) =
-        world.queue.claim(left, &worker("other"), LEASE, &any_type).await.unwrap()
+    let Met::Claimed(claimed) = world.queue.claim(left, &worker("other"), LEASE, &any_type).await.unwrap()
     else {
         panic!("it waits for anyone")
     };
@@ -159,4 +163,35 @@ async fn a_pointer_without_its_task_is_moved_too() {
         world.queue.claim(left, &worker("w"), LEASE, &any_type).await.unwrap(),
         Met::Claimed(_)
     ));
+}
+
+/// The first of two inboxes has a pointer whose task gets no answer.
+#[tokio::test]
+async fn one_task_that_gets_no_answer_keeps_no_other_inbox_from_being_emptied() {
+    let world = World::new().await;
+    let [stuck, free] = [world.submit().await, world.submit().await];
+    for (id, name) in [(stuck, "a"), (free, "b")] {
+        let ready = world.get(&id).await.entry().unwrap();
+        world.scribble(&ready.moved(inbox(name)).key(), "").await;
+        world.queue.client().delete(Purpose::Admin, &ready.key()).await.unwrap();
+    }
+    let (queue, stage) = world.staged().await;
+    let key = keys::task(&queue.shard_len().shard_of(&stuck), &stuck);
+    stage.play(move |_, asked| if asked.key == key { Fate::Refuse } else { Fate::Pass });
+    queue.rescue_inboxes().await.unwrap_err();
+    assert_eq!(sizes(&world).await, BTreeMap::from([("a".into(), 1)]));
+    assert_eq!(found(&world, &Where::Overflow).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_task_that_its_owner_runs_is_no_finding_of_a_check() {
+    let world = World::new().await;
+    let producer = producer(&world, Selection::Random).await;
+    named(&world, "a").await;
+    submit(&producer).await;
+    let [pointer] = &found(&world, &inbox("a")).await[..] else { panic!("it is in the inbox") };
+    let met = world.queue.claim_as_owner(pointer, &worker("a"), LEASE, &any_type).await.unwrap();
+    assert!(matches!(met, Met::Claimed(_)));
+    let checked = world.queue.check(false).await.unwrap();
+    assert_eq!((checked.uncovered.len(), checked.dangling.len()), (0, 0), "{checked:?}");
 }

@@ -293,3 +293,17 @@ fn names_and_bells_of_workers_long_gone_are_removed() {
     stage.run_for(Duration::from_mins(3));
     assert_eq!((stage.count("workers/old"), stage.count("index/bells/old")), (0, 0));
 }
+
+/// It kept its name while its handlers ran, and what was put into its inbox waited for as long as they did.
+#[test]
+fn a_worker_that_is_full_for_long_passes_on_what_waits() {
+    let mut stage = Stage::new(1, Faults::none());
+    stage.worker("full", Finds::Direct, Duration::from_hours(1_000));
+    stage.run_for(Duration::from_mins(1));
+    let done = stage.producer("t", 0..24, Duration::from_millis(100));
+    stage.run_until(|| *lock(&done) == 24, Duration::from_mins(1));
+    stage.worker("idle", Finds::Shared, Duration::ZERO);
+    stage.run_for(Duration::from_mins(5));
+    let by_idle = lock(&stage.runs).values().filter(|by| by.contains(&"idle".to_owned())).count();
+    assert_eq!(by_idle, 20, "all but the four that run");
+}

@@ -229,3 +229,16 @@ async fn a_worker_that_hangs_does_not_keep_its_inbox() {
     shutdown.drain();
     hung.join().unwrap().unwrap();
 }
+
+/// A pointer that was left behind led to a task of tomorrow, and the worker waited for that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_stops_when_empty_does_not_wait_for_tomorrow() {
+    let (_, queue) = queues(Selection::Random).await;
+    let id = submit(&queue, "echo", json!(1)).await;
+    let pointer = queue.get(&id).await.unwrap().entry().unwrap().moved(Where::Overflow);
+    queue.client().put_always(Purpose::Admin, &pointer.key(), "".into()).await.unwrap();
+    let tomorrow = queue.now().unwrap().earliest.plus(Duration::from_hours(24));
+    queue.reschedule(&id, tomorrow).await.unwrap();
+    let ended = tokio::time::timeout(Duration::from_mins(2), work(worker(&queue, "w"))).await;
+    assert_eq!(ended.expect("it waits").completed, 0);
+}
