@@ -87,7 +87,7 @@ pub const ALL: [About; 42] = [
     about(Store(B::RemovedEarly), Queue, "wild", "P5", "P5: ", "entries are removed before the task has moved on"),
     about(Code(Rule::NoCover), Queue, "wild,crash-at-write=1000", "P5", "P5: ", "a stale entry is removed before the called-for one is written"),
     about(Store(B::DropsPointers), Queue, "wild", "P5", "P5: pending", "an entry without a task is removed at once"),
-    about(Store(B::NoFenceAtSweep), Queue, "wild,late=2000,lost=1000,trouble-every=300", "P5", "P5: pending", "an entry without a task is removed after its grace, but without a fence").from(40),
+    about(Store(B::NoFenceAtSweep), Queue, "wild,late=2000,lost=1000,trouble-every=300", "P5", "P5: pending", "an entry without a task is removed after its grace, but without a fence").from(66),
     about(Store(B::NoFenceAtSubmit), Queue, "wild", "P1", "surely failed", "a submit that is given up does not fence its own id"),
     // Claims.
     about(Store(B::LeaseIgnored), Queue, "wild", "P2", "P2: it was timed out before", "a claim is taken for one that has run out"),
@@ -108,7 +108,7 @@ pub const ALL: [About; 42] = [
     about(Code(Rule::OverflowUnread), Direct, "wild", "P4", "what was waited for did not come", "nobody looks at the overflow"),
     about(Code(Rule::InboxTrustedForEver), Direct, STEADY, "P2", "both trust the inbox", "an inbox is trusted beyond the last confirmed expiry of its lease"),
     // Changing the number of shards.
-    about(Migration(Careless::NeverAsks), Queue, "wild", "P8", "P8: ", "a client never asks again how many shards there are").from(13),
+    about(Migration(Careless::NeverAsks), Queue, "wild", "P8", "P8: ", "a client never asks again how many shards there are").from(14),
     about(Migration(Careless::MovesAtOnce), Queue, "wild,late=1500,trouble-every=300", "P8", "P8: ", "a migration does not wait until everyone knows of it").from(8),
     about(Migration(Careless::SweepsAtOnce), Queue, "wild", "P8", "P8: it is there twice", "a migration removes what is left at the old place without a grace").from(28),
     // Retention.

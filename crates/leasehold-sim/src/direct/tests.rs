@@ -228,7 +228,7 @@ fn an_idle_worker_with_an_empty_inbox_pays_two_gets_a_poll_and_few_lists() {
 fn a_worker_killed_with_a_thousand_entries_in_its_inbox_loses_none() {
     for seed in 0..3 {
         let mut stage = Stage::new(seed, Faults { slow: 100, ..Faults::none() });
-        let (host, _) = stage.worker("dead", Finds::Direct, Duration::from_hours(1));
+        let (host, _) = stage.worker("dead", Finds::Direct, Duration::from_secs(10));
         stage.run_for(Duration::from_mins(1));
         let done = stage.producer("t", 0..1_000, Duration::from_millis(1));
         stage.run_until(|| *lock(&done) >= 900, Duration::from_hours(1));
