@@ -17,24 +17,26 @@ from leasehold import Context, Invalid, connect, sync
 
 # Says when a worker has heard that it is to stop: what is submitted after that is not for it.
 TELLS = '''
-def tells(worker):
-    stop = worker.stop
+def tells(told, name):
+    hear = getattr(told, name)
 
-    def told():
-        stop()
+    def heard(*args):
+        setattr(told, name, hear)
+        hear(*args)
         print("draining", flush=True)
 
-    worker.stop = told
+    setattr(told, name, heard)
 '''
 
 WORKS = TELLS + '''
 import asyncio, sys
+import leasehold._worker
 from leasehold import Worker, connect
 
 async def main():
     async with await connect(sys.argv[1]) as queue:
         worker = Worker(queue, "w")
-        tells(worker)
+        tells(leasehold._worker._Running, "obey")
 
         @worker.task("slow")
         async def slow(ctx, input):
@@ -54,7 +56,7 @@ from leasehold import sync
 
 with sync.connect(sys.argv[1]) as queue:
     worker = sync.Worker(queue, "w")
-    tells(worker._worker)
+    tells(worker._worker, "stop")
 
     @worker.task("slow")
     def slow(ctx, input):

@@ -16,7 +16,7 @@ import pytest
 from conftest import command_line
 
 import leasehold.sync
-from leasehold import Context, Invalid, Polling, ShardLeasing, Unavailable, Worker, connect, testing
+from leasehold import Conflict, Context, Invalid, Polling, ShardLeasing, Worker, connect, testing
 
 CALLER = contextvars.ContextVar("CALLER", default="nobody")
 
@@ -250,7 +250,7 @@ async def test_a_task_can_be_put_into_the_inbox_of_a_worker(folder: Path) -> Non
             await asyncio.sleep(0.01)
         task = await producer.submit("x", 1)
         assert (await producer.wait(task.id, timeout=60)).output == 1
-        with pytest.raises(Unavailable, match='worker id "ada" is in use until'):
+        with pytest.raises(Conflict, match='worker id "ada" is in use until'):
             namesake = Worker(queue, "ada", direct=True)
             namesake.task("x")(handler)
             await namesake.run()
