@@ -23,6 +23,8 @@ const PRODUCERS: u64 = 4;
 /// What is still under way at the end of the time is waited for.
 const REST: Duration = Duration::from_mins(10);
 const SETTLE: Duration = Duration::from_secs(10);
+/// What workers need to take their names.
+const HEAD_START: Duration = Duration::from_secs(5);
 
 /// How workers find work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -233,6 +235,10 @@ async fn connect(workload: &Workload, client: Client) -> Queue {
 
 async fn produce(workload: Workload, moments: Vec<Duration>, host: Arc<dyn Host>, client: Client) {
     let queue = connect(&workload, client).await;
+    if workload.mode == Mode::Direct {
+        // The workers are there first: who finds none with an inbox does not ask again for half a minute.
+        host.sleep(HEAD_START).await;
+    }
     let began = host.instant();
     for moment in moments {
         let passed = host.instant().since(began);
