@@ -112,9 +112,5 @@ async fn a_thousand_tasks_make_the_same_requests_on_a_real_server() {
     let binary = std::env::var_os("LEASEHOLD_WEED").expect("LEASEHOLD_WEED is not set: run ./test");
     let weed = Weed::start(binary.as_ref()).await.unwrap();
     weed.create_bucket("tasks").await.unwrap();
-    tokio::join!(
-        compare(Mode::Shared, &weed),
-        compare(Mode::Leased, &weed),
-        compare(Mode::Direct, &weed)
-    );
+    tokio::join!(compare(Mode::Shared, &weed), compare(Mode::Leased, &weed), compare(Mode::Direct, &weed));
 }
