@@ -31,6 +31,15 @@ pub(crate) async fn until_named(queue: &Queue, worker: &str) {
     }
 }
 
+/// Its name has run out, or does so now.
+async fn until_free(queue: &Queue, worker: &str) {
+    let key = keys::inbox_lease(&WorkerId::checked("worker id", worker).unwrap());
+    let lease = || leasehold_queue::read_lease(queue.client(), &key);
+    while !lease().await.unwrap().unwrap().is_free(queue.now().unwrap()) {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
 async fn submit(queue: &Queue, tasks: usize) {
     let submits = (0..tasks).map(|number| queue.submit("t", number));
     let submitted: Vec<_> = queue.submit_many(submits).collect().await;
@@ -68,7 +77,7 @@ pub(crate) async fn killed_with_a_full_inbox(place: &mut Place, tasks: usize) {
     kill(first);
     let kinds = [("shared", &[][..]), ("leased", &["--shard-leasing"][..]), ("direct", &["--direct"][..])];
     let mut workers: Vec<_> = kinds.iter().map(|(id, more)| place.worker(id, "t=true", more)).collect();
-    // The name has run out, or does so now.
+    until_free(&queue, "dead").await;
     workers.push(place.worker("dead", "t=true", &["--direct"]));
     submit(&stubborn, 20).await;
     crashes::until_empty(&queue).await;
