@@ -86,6 +86,86 @@ impl FromStr for TaskId {
     }
 }
 
+/// The name of an artifact: the hash of its bytes. 64 hexadecimal digits of BLAKE3, or `sha256-` and 64 digits.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ArtifactId(String);
+
+/// What names made with SHA-256 begin with.
+const SHA_256: &str = "sha256-";
+
+impl ArtifactId {
+    /// The artifact with this BLAKE3 hash.
+    #[must_use]
+    pub fn blake3(hash: [u8; 32]) -> Self {
+        Self(hex(&hash))
+    }
+
+    /// The artifact with this SHA-256 hash.
+    #[must_use]
+    pub fn sha256(hash: [u8; 32]) -> Self {
+        Self(format!("{SHA_256}{}", hex(&hash)))
+    }
+
+    /// Whether it was made with SHA-256.
+    #[must_use]
+    pub fn is_sha256(&self) -> bool {
+        self.0.starts_with(SHA_256)
+    }
+
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for ArtifactId {
+    type Err = Error;
+
+    /// Only the one form in which they are written: one artifact has one key.
+    fn from_str(text: &str) -> Result<Self> {
+        let digits = text.strip_prefix(SHA_256).unwrap_or(text);
+        let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        if digits.len() == 64 && digits.bytes().all(is_hex) {
+            return Ok(Self(text.to_owned()));
+        }
+        Err(Error::invalid(format!(
+            "`{}` is not the hash of an artifact; it has 64 digits 0-9 and a-f, after `sha256-` if it is one",
+            text.escape_debug()
+        )))
+    }
+}
+
+impl TryFrom<String> for ArtifactId {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        text.parse()
+    }
+}
+
+impl From<ArtifactId> for String {
+    fn from(id: ArtifactId) -> Self {
+        id.0
+    }
+}
+
+impl fmt::Display for ArtifactId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use fmt::Write;
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
 /// A name that people choose: of a worker, a task type, a queue. Letters, digits, `-`, `_`, `.`; at most 128
 /// bytes; not starting with a dot. It can be part of any key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

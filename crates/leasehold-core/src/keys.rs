@@ -18,6 +18,9 @@
 //! | `duty-leases/{duty}.json` | the lease on a duty that one worker does for all | workers | never: released or taken over |
 //! | `workers/{id}.lease.json` | the lease on the name of a worker that divides the shards with others | the worker | a week after it ran out |
 //! | `workers/{id}.inbox.json` | the lease on a worker's inbox, and so on its name | the worker | a week after it ran out |
+//! | `artifacts/{hash}/manifest.json` | how an artifact is cut, with the hash of every piece; later the mark that it is leaving | its publisher (*absent*), publishers who find it old, retention (*unchanged*) | a day after its retention, with its data |
+//! | `artifacts/{hash}/data` | the bytes of an artifact, which are named by their hash | its publisher, before the manifest | before its manifest |
+//! | `peers/{id}.json` | the lease on a peer's name, with the address at which it serves pieces | the peer | a week after it ran out |
 //! | `probe/{name}/…` | throw-away objects | `leasehold doctor`, the first connection | at the end of the probe |
 //!
 //! No key is a path prefix of another: folders cannot hold both, and some S3-compatibles refuse it.
@@ -25,7 +28,7 @@
 use std::fmt;
 
 use crate::error::{Error, Result};
-use crate::ids::{TaskId, WorkerId};
+use crate::ids::{ArtifactId, Name, TaskId, WorkerId};
 use crate::limits::{KEY_BYTES_MAX, SEGMENT_BYTES_MAX};
 use crate::shard::{Shard, ShardLen, ShardRange};
 use crate::task::Priority;
@@ -155,6 +158,52 @@ const INBOX_LEASE: &str = ".inbox.json";
 pub fn parse_inbox_lease(key: &str) -> Option<WorkerId> {
     let name = key.strip_prefix(WORKERS)?.strip_suffix(INBOX_LEASE)?;
     WorkerId::checked("worker id", name).ok()
+}
+
+/// What the keys of all artifacts begin with.
+pub const ARTIFACTS: &str = "artifacts/";
+
+/// How an artifact is cut.
+#[must_use]
+pub fn manifest(artifact: &ArtifactId) -> String {
+    format!("{ARTIFACTS}{artifact}{MANIFEST}")
+}
+
+const MANIFEST: &str = "/manifest.json";
+
+/// The artifact that a key is the manifest of.
+#[must_use]
+pub fn parse_manifest(key: &str) -> Option<ArtifactId> {
+    key.strip_prefix(ARTIFACTS)?.strip_suffix(MANIFEST)?.parse().ok()
+}
+
+/// The bytes of an artifact.
+#[must_use]
+pub fn artifact_data(artifact: &ArtifactId) -> String {
+    format!("{ARTIFACTS}{artifact}{DATA}")
+}
+
+const DATA: &str = "/data";
+
+/// The artifact that a key holds the bytes of.
+#[must_use]
+pub fn parse_artifact_data(key: &str) -> Option<ArtifactId> {
+    key.strip_prefix(ARTIFACTS)?.strip_suffix(DATA)?.parse().ok()
+}
+
+/// What the keys of all peers begin with.
+pub const PEERS: &str = "peers/";
+
+/// The lease on a peer's name, with its address.
+#[must_use]
+pub fn peer(peer: &Name) -> String {
+    format!("{PEERS}{peer}.json")
+}
+
+/// The peer whose name a key is the lease on.
+#[must_use]
+pub fn parse_peer(key: &str) -> Option<Name> {
+    Name::checked("peer id", key.strip_prefix(PEERS)?.strip_suffix(".json")?).ok()
 }
 
 /// What the keys of all entries begin with.

@@ -12,6 +12,7 @@
 //! | [`limits`] | every bound, with its reason (promise P10) |
 //! | [`moved`] | the mark that a task leaves where it was when the number of shards changes |
 //! | [`new_task`] | what a producer asks for, checked |
+//! | [`piece`] | large files in pieces |
 //! | [`record`] | how a task is written down |
 //! | [`retry`] | when a failed task runs again |
 //! | [`shard`] | the parts into which a queue is divided |
@@ -26,6 +27,7 @@ pub mod lease;
 pub mod limits;
 pub mod moved;
 pub mod new_task;
+pub mod piece;
 pub mod record;
 pub mod retry;
 pub mod shard;
@@ -36,7 +38,7 @@ mod testing;
 pub mod time;
 
 pub use error::{Error, Kind, Matter, Result};
-pub use ids::{HexName, LeaseId, Name, TaskId, TaskType, WorkerId, WriteId};
+pub use ids::{ArtifactId, HexName, LeaseId, Name, TaskId, TaskType, WorkerId, WriteId};
 pub use keys::{Entry, Index, Where};
 pub use lease::{Holder, Lease};
 pub use new_task::NewTask;

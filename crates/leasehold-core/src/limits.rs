@@ -67,3 +67,19 @@ pub const LAYOUT_ASKED_EVERY: Duration = Duration::from_secs(30);
 /// A client that last asked for `queue.json` longer ago than this writes nothing: shards may have other names by then.
 /// Room for a try that fails, and half of what a migration waits.
 pub const LAYOUT_TRUSTED: Duration = Duration::from_mins(1);
+
+/// Size of a piece unless its publisher says otherwise: large enough that a request costs little beside it, small enough
+/// that a lost one is soon fetched again.
+pub const PIECE_BYTES: u32 = 1_024 * 1_024;
+
+/// Smallest and largest piece. A piece is verified in memory before any of it is written.
+pub const PIECE_BYTES_MIN: u32 = 1_024;
+
+/// See [`PIECE_BYTES_MIN`].
+pub const PIECE_BYTES_MAX: u32 = 64 * 1_024 * 1_024;
+
+/// Most pieces of one artifact: with a hash of 64 digits each the manifest stays below 5 MiB, and a map below 8 KiB.
+pub const PIECES_MAX: u32 = 65_536;
+
+/// Most bytes of one request to the origin: neighbouring pieces are fetched together, because a bucket bills by request.
+pub const RUN_BYTES_MAX: u64 = 16 * 1_024 * 1_024;

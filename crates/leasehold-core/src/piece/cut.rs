@@ -1,0 +1,133 @@
+//! Where the pieces of a file begin and end.
+
+use std::ops::Range;
+
+use crate::error::{Error, Result};
+use crate::limits::{PIECE_BYTES, PIECE_BYTES_MAX, PIECE_BYTES_MIN, PIECES_MAX};
+
+/// A file of a certain size, cut into pieces of equal size; the last one may be shorter. An empty file has no piece.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cut {
+    size: u64,
+    piece_bytes: u32,
+}
+
+impl Cut {
+    /// Pieces of this size; refuses what could not be fetched.
+    pub fn new(size: u64, piece_bytes: u32) -> Result<Self> {
+        if !(PIECE_BYTES_MIN..=PIECE_BYTES_MAX).contains(&piece_bytes) {
+            return Err(Error::invalid(format!(
+                "pieces of {piece_bytes} bytes: they have {PIECE_BYTES_MIN} to {PIECE_BYTES_MAX}"
+            )));
+        }
+        if size.div_ceil(u64::from(piece_bytes)) > u64::from(PIECES_MAX) {
+            return Err(Error::invalid(format!(
+                "{size} bytes in pieces of {piece_bytes} are more than {PIECES_MAX} pieces; use larger ones"
+            )));
+        }
+        Ok(Self { size, piece_bytes })
+    }
+
+    /// Pieces of the usual size, or of the next size at which there are not too many.
+    pub fn usual(size: u64) -> Result<Self> {
+        let mut piece_bytes = PIECE_BYTES;
+        while size.div_ceil(u64::from(piece_bytes)) > u64::from(PIECES_MAX) && piece_bytes < PIECE_BYTES_MAX {
+            piece_bytes *= 2;
+        }
+        Self::new(size, piece_bytes)
+    }
+
+    /// The size of the whole.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// The size of every piece but the last.
+    #[must_use]
+    pub fn piece_bytes(&self) -> u32 {
+        self.piece_bytes
+    }
+
+    /// How many pieces there are.
+    #[must_use]
+    pub fn pieces(&self) -> u32 {
+        u32::try_from(self.size.div_ceil(u64::from(self.piece_bytes))).expect("at most PIECES_MAX")
+    }
+
+    /// The bytes of a piece.
+    #[must_use]
+    pub fn bytes_of(&self, piece: u32) -> Range<u64> {
+        self.bytes_of_run(&(piece..piece + 1))
+    }
+
+    /// The bytes of neighbouring pieces.
+    #[must_use]
+    pub fn bytes_of_run(&self, run: &Range<u32>) -> Range<u64> {
+        let at = |piece: u32| (u64::from(piece) * u64::from(self.piece_bytes)).min(self.size);
+        at(run.start)..at(run.end)
+    }
+
+    /// How long a piece is.
+    #[must_use]
+    pub fn len_of(&self, piece: u32) -> u32 {
+        let bytes = self.bytes_of(piece);
+        u32::try_from(bytes.end - bytes.start).expect("no longer than a piece")
+    }
+
+    /// The pieces that hold these bytes.
+    #[must_use]
+    pub fn pieces_of(&self, bytes: &Range<u64>) -> Range<u32> {
+        let piece = |at: u64| u32::try_from(at / u64::from(self.piece_bytes)).unwrap_or(u32::MAX);
+        let end = bytes.end.min(self.size);
+        if bytes.start >= end {
+            return 0..0;
+        }
+        piece(bytes.start)..piece(end - 1) + 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn odd_sizes_are_cut_without_gaps() {
+        let mib = u64::from(PIECE_BYTES);
+        for (size, pieces, last) in
+            [(0, 0, 0), (1, 1, 1), (mib - 1, 1, mib - 1), (mib, 1, mib), (mib + 1, 2, 1), (2 * mib + 1, 3, 1)]
+        {
+            let cut = Cut::usual(size).unwrap();
+            assert_eq!(cut.pieces(), pieces, "{size}");
+            if pieces > 0 {
+                assert_eq!(u64::from(cut.len_of(pieces - 1)), last, "{size}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_large_file_has_larger_pieces_and_one_too_large_is_refused() {
+        let cut = Cut::usual(u64::from(PIECE_BYTES) * u64::from(PIECES_MAX) + 1).unwrap();
+        assert_eq!(cut.piece_bytes(), 2 * PIECE_BYTES);
+        let error = Cut::usual(u64::MAX).unwrap_err();
+        assert!(error.to_string().contains("more than 65536 pieces"), "{error}");
+        assert!(Cut::new(1, 0).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_cover_every_byte_once(size in 0u64..100_000_000, piece_bytes in PIECE_BYTES_MIN..=PIECE_BYTES_MAX) {
+            let cut = Cut::new(size, piece_bytes).unwrap();
+            let mut at = 0;
+            for piece in 0..cut.pieces() {
+                let bytes = cut.bytes_of(piece);
+                prop_assert_eq!(bytes.start, at);
+                prop_assert!(bytes.end > at);
+                prop_assert_eq!(cut.pieces_of(&bytes), piece..piece + 1);
+                at = bytes.end;
+            }
+            prop_assert_eq!(at, size);
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Artifacts: large files, named by their hash, fetched in pieces under leases from a bucket and from each other's caches.
