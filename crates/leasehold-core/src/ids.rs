@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::limits::NAME_BYTES_MAX;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use uuid::Uuid;
@@ -177,6 +178,9 @@ pub type WorkerId = Name;
 
 /// What kind of work a task is: which handler runs it.
 pub type TaskType = Name;
+
+/// Artifacts by the names under which a handler knows them. A name can be that of a file.
+pub type Artifacts = BTreeMap<Name, ArtifactId>;
 
 impl Name {
     /// Checks a name; `what` says whose it is, for the message.

@@ -75,11 +75,11 @@ pub const PIECE_BYTES: u32 = 1_024 * 1_024;
 /// Smallest and largest piece. A piece is verified in memory before any of it is written.
 pub const PIECE_BYTES_MIN: u32 = 1_024;
 
-/// See [`PIECE_BYTES_MIN`].
-pub const PIECE_BYTES_MAX: u32 = 64 * 1_024 * 1_024;
+/// See [`PIECE_BYTES_MIN`]; also no larger than what one request may ask of a store.
+pub const PIECE_BYTES_MAX: u32 = 16 * 1_024 * 1_024;
 
 /// Most pieces of one artifact: with a hash of 64 digits each the manifest stays below 5 MiB, and a map below 8 KiB.
 pub const PIECES_MAX: u32 = 65_536;
 
-/// Most bytes of one request to the origin: neighbouring pieces are fetched together, because a bucket bills by request.
-pub const RUN_BYTES_MAX: u64 = 16 * 1_024 * 1_024;
+/// Most files that a task is given, or gives: each of them is a name and a hash in a record that is written several times.
+pub const ARTIFACTS_MAX: usize = 100;

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::ids::{Name, TaskId, TaskType};
-use crate::limits::{INLINE_BYTES_MAX, JSON_DEPTH_MAX, PLAN_AHEAD_MAX, TAG_BYTES_MAX, TAGS_MAX};
+use crate::ids::{Artifacts, Name, TaskId, TaskType};
+use crate::limits::{
+    ARTIFACTS_MAX, INLINE_BYTES_MAX, JSON_DEPTH_MAX, PLAN_AHEAD_MAX, TAG_BYTES_MAX, TAGS_MAX,
+};
 use crate::retry::RetryPolicy;
 use crate::shard::Shard;
 use crate::step::Act;
@@ -23,6 +25,8 @@ pub struct NewTask {
     pub task_type: TaskType,
     /// What the handler gets.
     pub input: Value,
+    /// Files that are brought to the worker before the handler runs. They have to be published before.
+    pub artifacts: Artifacts,
     /// When it may start.
     pub start: Start,
     /// How many attempts there are.
@@ -58,6 +62,7 @@ impl NewTask {
         Ok(Self {
             task_type: Name::checked("task type", task_type)?,
             input,
+            artifacts: Artifacts::new(),
             start: Start::Now,
             max_attempts: MAX_ATTEMPTS,
             retry_policy: RetryPolicy::default(),
@@ -80,6 +85,7 @@ impl NewTask {
             return Err(Error::invalid("timeout 0 would never let the handler run; it must be at least 1 s"));
         }
         self.check_times(now)?;
+        check_artifacts(&self.artifacts)?;
         check_tags(&self.tags)?;
         match &self.idempotency_key {
             Some(key) if key.is_empty() => Err(Error::invalid("the idempotency key is empty")),
@@ -123,6 +129,7 @@ impl NewTask {
         Task {
             task_type: self.task_type,
             input: self.input,
+            artifacts: self.artifacts,
             max_attempts: self.max_attempts,
             retry_policy: self.retry_policy,
             timeout_secs: self.timeout_secs,
@@ -174,6 +181,7 @@ fn first_revision(
         rev: 1,
         write_id: act.write_id.clone(),
         input: Value::Null,
+        artifacts: Artifacts::new(),
         state,
         attempt: 0,
         max_attempts: MAX_ATTEMPTS,
@@ -192,6 +200,17 @@ fn first_revision(
         history,
         unknown: serde_json::Map::new(),
     }
+}
+
+/// Refuses more files than a task should have.
+pub fn check_artifacts(artifacts: &Artifacts) -> Result<()> {
+    if artifacts.len() > ARTIFACTS_MAX {
+        let many = artifacts.len();
+        return Err(Error::invalid(format!(
+            "{many} artifacts; a task has at most {ARTIFACTS_MAX}: put them together"
+        )));
+    }
+    Ok(())
 }
 
 /// Refuses a time that is surely a mistake.

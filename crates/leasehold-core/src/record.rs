@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
 use crate::error::{Error, Kind, Result};
-use crate::ids::{LeaseId, TaskId, TaskType, WorkerId, WriteId};
+use crate::ids::{Artifacts, LeaseId, TaskId, TaskType, WorkerId, WriteId};
 use crate::keys;
 use crate::retry::RetryPolicy;
 use crate::shard::Shard;
@@ -34,8 +34,12 @@ struct Flat {
     write_id: WriteId,
     #[serde(default)]
     input: Value,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    artifacts: Artifacts,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     output: Option<Value>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    results: Artifacts,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     error: Option<String>,
     attempt: u32,
@@ -116,9 +120,11 @@ fn task(flat: Flat) -> Result<Task, &'static str> {
             renewed_at: flat.renewed_at,
             cancel_requested: flat.cancel_requested,
         }),
-        Status::Completed => {
-            State::Completed { output: flat.output.unwrap_or_default(), finished_at: finished_at? }
-        }
+        Status::Completed => State::Completed {
+            output: flat.output.unwrap_or_default(),
+            results: flat.results,
+            finished_at: finished_at?,
+        },
         Status::Failed => State::Failed { finished_at: finished_at? },
         Status::Cancelled => State::Cancelled { finished_at: finished_at? },
         Status::Expired => State::Expired { finished_at: finished_at? },
@@ -134,6 +140,7 @@ fn task(flat: Flat) -> Result<Task, &'static str> {
         rev: flat.rev,
         write_id: flat.write_id,
         input: flat.input,
+        artifacts: flat.artifacts,
         state,
         attempt: flat.attempt,
         max_attempts: flat.max_attempts,
@@ -161,7 +168,6 @@ fn is_zero(count: &u64) -> bool {
 
 fn flat(task: &Task) -> Flat {
     let claim = if let State::Running(claim) = &task.state { Some(claim) } else { None };
-    let output = if let State::Completed { output, .. } = &task.state { Some(output.clone()) } else { None };
     let available_at =
         if let State::Pending { available_at } = task.state { Some(available_at) } else { None };
     Flat {
@@ -173,7 +179,9 @@ fn flat(task: &Task) -> Flat {
         rev: task.rev,
         write_id: task.write_id.clone(),
         input: task.input.clone(),
-        output,
+        artifacts: task.artifacts.clone(),
+        output: task.output().cloned(),
+        results: task.results().cloned().unwrap_or_default(),
         error: task.error.clone(),
         attempt: task.attempt,
         max_attempts: task.max_attempts,

@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::fmt;
 use std::time::Duration;
 
-use crate::ids::{LeaseId, WorkerId, WriteId};
+use crate::ids::{Artifacts, LeaseId, WorkerId, WriteId};
 use crate::keys::Entry;
 use crate::limits::{PLAN_AHEAD_MAX, REASON_BYTES_MAX};
 use crate::shard::Shard;
@@ -42,6 +42,8 @@ pub enum Event {
         lease_id: LeaseId,
         /// What the handler gave.
         output: Value,
+        /// Files that it gave, which are in the store already.
+        results: Artifacts,
     },
     /// Its worker has failed.
     Fail {
@@ -205,9 +207,10 @@ pub fn step(task: &Task, event: &Event, act: &Act) -> Result<Step, Rejected> {
         Event::Renew { lease_id, lease, progress } => {
             next.renew(holder(task, lease_id)?, *lease, progress.as_ref(), now)
         }
-        Event::Complete { lease_id, output } => {
+        Event::Complete { lease_id, output, results } => {
             settled(task, lease_id)?;
-            next.end(State::Completed { output: output.clone(), finished_at: now })
+            let (output, results) = (output.clone(), results.clone());
+            next.end(State::Completed { output, results, finished_at: now })
         }
         Event::Fail { lease_id, error, retryable, after } => {
             next.fail(settled(task, lease_id)?, shortened(error), *retryable, *after, act)

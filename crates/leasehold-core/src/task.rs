@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::error::{Error, Result};
-use crate::ids::{LeaseId, TaskId, TaskType, WorkerId, WriteId};
+use crate::ids::{Artifacts, LeaseId, TaskId, TaskType, WorkerId, WriteId};
 use crate::keys::{Entry, Where};
 use crate::limits::{HISTORY_FIRST, HISTORY_MAX};
 use crate::retry::RetryPolicy;
@@ -44,6 +44,8 @@ pub struct Task {
     pub write_id: WriteId,
     /// What the handler gets.
     pub input: Value,
+    /// Files that are brought to the worker before the handler runs.
+    pub artifacts: Artifacts,
     /// Where it stands.
     pub state: State,
     /// How many times it was claimed, without those that were handed back unused.
@@ -94,6 +96,8 @@ pub enum State {
     Completed {
         /// What the handler gave.
         output: Value,
+        /// Files that it gave.
+        results: Artifacts,
         /// When.
         finished_at: StoreTime,
     },
@@ -240,6 +244,15 @@ impl Task {
     pub fn output(&self) -> Option<&Value> {
         match &self.state {
             State::Completed { output, .. } => Some(output),
+            _ => None,
+        }
+    }
+
+    /// Files that the handler gave, if it is completed.
+    #[must_use]
+    pub fn results(&self) -> Option<&Artifacts> {
+        match &self.state {
+            State::Completed { results, .. } => Some(results),
             _ => None,
         }
     }

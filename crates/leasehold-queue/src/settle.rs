@@ -4,8 +4,8 @@
 //! task is to run again.
 
 use leasehold_core::limits::PLAN_AHEAD_MAX;
-use leasehold_core::new_task::{check_size, check_time};
-use leasehold_core::{Error, Event, LeaseId, Rejected, Result, StoreTime, Task};
+use leasehold_core::new_task::{check_artifacts, check_size, check_time};
+use leasehold_core::{Artifacts, Error, Event, LeaseId, Rejected, Result, StoreTime, Task};
 use leasehold_store::Purpose;
 use serde_json::Value;
 use std::time::Duration;
@@ -17,8 +17,13 @@ use crate::tasks::{Follow, Moved};
 /// How a run of a task has ended.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Settlement {
-    /// Done, with this output.
-    Complete(Value),
+    /// Done.
+    Complete {
+        /// What the handler gave.
+        output: Value,
+        /// Files that it gave, which are in the store already.
+        results: Artifacts,
+    },
     /// Not done.
     Fail {
         /// What went wrong.
@@ -43,6 +48,14 @@ pub enum Renewal {
     Kept(Box<Claimed>),
     /// Someone else's: stop at once.
     Lost,
+}
+
+impl Settlement {
+    /// Done, with this output and no files.
+    #[must_use]
+    pub fn complete(output: Value) -> Self {
+        Self::Complete { output, results: Artifacts::new() }
+    }
 }
 
 impl Queue {
@@ -78,10 +91,12 @@ impl Queue {
     pub async fn settle(&self, claimed: &Claimed, settlement: Settlement) -> Result<Option<Task>> {
         let lease_id = claimed.lease_id.clone();
         let event = match settlement {
-            Settlement::Complete(output) => match check_size("output", &output) {
-                Ok(()) => Event::Complete { lease_id, output },
-                Err(error) => for_good(lease_id, &error),
-            },
+            Settlement::Complete { output, results } => {
+                match check_size("output", &output).and_then(|()| check_artifacts(&results)) {
+                    Ok(()) => Event::Complete { lease_id, output, results },
+                    Err(error) => for_good(lease_id, &error),
+                }
+            }
             Settlement::Fail { error, retryable, after } => Event::Fail {
                 lease_id,
                 error,

@@ -5,6 +5,7 @@
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use leasehold_core::{Error, Kind, Result};
 use std::fmt;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -29,6 +30,13 @@ pub trait Host: fmt::Debug + Send + Sync + 'static {
 
     /// Runs something on a thread of its own, which nothing else can keep busy.
     fn spawn_apart(&self, name: &str, work: BoxFuture<'static, ()>) -> Running;
+
+    /// Does something that blocks, or computes for long, where it holds nobody up. It goes on if the future is dropped.
+    /// A host that has but one thread does it at once.
+    fn block(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, ()> {
+        work();
+        Box::pin(futures::future::ready(()))
+    }
 }
 
 /// Something that runs beside its owner. Wait for it to end, or drop it to end it.
@@ -120,6 +128,22 @@ pub trait HostExt: Host {
         let nanos = u64::try_from(bound.as_nanos()).unwrap_or(u64::MAX);
         Duration::from_nanos(if nanos == 0 { 0 } else { self.random() % nanos })
     }
+
+    /// The result of something that blocks.
+    fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> BoxFuture<'static, Result<T>> {
+        let (tell, told) = oneshot::channel();
+        let done = self.block(Box::new(move || {
+            // Nobody may be left to tell.
+            let _ = tell.send(work());
+        }));
+        Box::pin(async move {
+            done.await;
+            told.await.unwrap_or_else(|_| Err(Error::new(Kind::Internal, "a thread that blocked has died")))
+        })
+    }
 }
 
 impl<H: Host + ?Sized> HostExt for H {}
@@ -173,6 +197,10 @@ impl Host for SystemHost {
             return Running::new(futures::future::ready(End::Panicked(error.to_string())).boxed(), || ());
         }
         Running::new(told.map(|end| end.unwrap_or(End::Stopped)).boxed(), move || drop(stop))
+    }
+
+    fn block(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, ()> {
+        tokio::task::spawn_blocking(work).map(|_| ()).boxed()
     }
 }
 

@@ -1,27 +1,24 @@
 //! One task, from claim to settlement.
 
-use futures::FutureExt;
 use futures::future::{Either, select};
 use leasehold_core::{Kind, Status, Task};
 use leasehold_queue::{Claimed, Found, Met, Settlement};
 use leasehold_store::host::{End, Running};
-use serde_json::Value;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-use crate::handler::{Context, Handler, TaskError};
+use crate::handler::{Handler, TaskError};
 use crate::renew::{Held, Stop, time_left};
 use crate::run::Engine;
+use crate::staging::{Outcome, Whole};
 
 /// Before a claim that failed is tried again: what is wrong with the store does not go away by asking at once.
 const CLAIM_PAUSE: Duration = Duration::from_secs(1);
 
 /// Between two tries to settle with a store that does not answer.
 const SETTLE_PAUSE: Duration = Duration::from_secs(1);
-
-type Outcome = Result<Value, TaskError>;
 
 impl Engine {
     /// Claims the task of an entry and, if it is ours, runs it to its end. Says what became of the entry.
@@ -73,17 +70,14 @@ impl Engine {
         let Some(Handler { run, is_awaited }) = self.handlers.get(&task.task_type).cloned() else {
             return Some(Settlement::Release);
         };
-        let (timeout, input) = (task.timeout_secs, task.input.clone());
+        let timeout = task.timeout_secs;
         let (tell, told) = oneshot::channel::<Outcome>();
-        let context = Context::new(task, held.clone());
+        let whole = Whole::new(self.carrier.clone(), run, task, held.clone());
+        let limit = whole.too_long(self.host().clone());
         let mut running = self.host().spawn(Box::pin(async move {
             // Nobody listens any more if the run was given up.
-            let _ = tell.send(run(context, input).await);
+            let _ = tell.send(whole.run().await);
         }));
-        let limit = timeout.map_or_else(
-            || futures::future::pending().boxed(),
-            |secs| self.host().sleep(Duration::from_secs(secs)),
-        );
         let interrupted = select(Box::pin(held.until_stopped()), limit);
         let (why, outcome) = match select(&mut running, interrupted).await {
             Either::Left((end, _)) => match held.stopped() {
@@ -111,7 +105,7 @@ impl Engine {
             (Stop::Lost | Stop::Settled, _) => None,
             (Stop::Cancelled, _) => Some(Settlement::Stop),
             // It has come to its end all the same.
-            (Stop::Shutdown, Some(Ok(output))) => Some(Settlement::Complete(output)),
+            (Stop::Shutdown, Some(Ok((output, results)))) => Some(Settlement::Complete { output, results }),
             (Stop::Shutdown, _) => Some(Settlement::Release),
             (Stop::TimedOut, _) => {
                 Some(retry(format!("did not finish within {} s", timeout.unwrap_or_default())))
@@ -132,7 +126,7 @@ impl Engine {
 
     fn ended(&self, end: End, outcome: Option<Outcome>) -> Option<Settlement> {
         Some(match (end, outcome) {
-            (_, Some(Ok(output))) => Settlement::Complete(output),
+            (_, Some(Ok((output, results)))) => Settlement::Complete { output, results },
             (_, Some(Err(TaskError::Retry(error)))) => retry(error),
             (_, Some(Err(TaskError::RetryAfter(error, pause)))) => {
                 Settlement::Fail { error, retryable: true, after: Some(pause) }

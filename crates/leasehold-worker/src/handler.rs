@@ -1,17 +1,20 @@
 //! What runs a task, and what it is given.
 
 use futures::future::BoxFuture;
-use leasehold_core::{Error, Result, Task, TaskType, ids::Name};
+use leasehold_core::{ArtifactId, Error, Name, Result, Task, TaskType};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::renew::Held;
+use crate::staging::Files;
 
 /// Why a handler did not finish a task.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,11 +41,12 @@ impl<E: std::error::Error> From<E> for TaskError {
 pub struct Context {
     task: Arc<Task>,
     held: Arc<Held>,
+    files: Arc<Files>,
 }
 
 impl Context {
-    pub(crate) fn new(task: Task, held: Arc<Held>) -> Self {
-        Self { task: Arc::new(task), held }
+    pub(crate) fn new(task: Task, held: Arc<Held>, files: Arc<Files>) -> Self {
+        Self { task: Arc::new(task), held, files }
     }
 
     /// The task as it was claimed.
@@ -78,6 +82,33 @@ impl Context {
     /// Waits until the handler should stop.
     pub async fn cancelled(&self) {
         self.held.until_stopped().await;
+    }
+
+    /// Where the artifact lies that the task was given under this name. It is only to be read.
+    #[must_use]
+    pub fn artifact(&self, name: &str) -> Option<&Path> {
+        self.files.path(name)
+    }
+
+    /// Where all artifacts lie that the task was given.
+    #[must_use]
+    pub fn artifacts(&self) -> BTreeMap<Name, PathBuf> {
+        self.files.paths()
+    }
+
+    /// Brings another artifact here. It stays as long as this run.
+    pub async fn fetch(&self, artifact: &ArtifactId) -> Result<PathBuf> {
+        self.files.fetch(artifact).await
+    }
+
+    /// Gives a file as a result: it is published when the handler has ended well, before the task is completed.
+    pub fn publish(&self, name: &str, path: impl Into<PathBuf>) -> Result<()> {
+        self.files.give(name, path.into())
+    }
+
+    /// Keeps something until the results are published, such as the directory that they lie in.
+    pub fn keep(&self, what: impl Any + Send) {
+        self.files.keep(Box::new(what));
     }
 
     /// Renews the claim soon, without waiting for the usual time.

@@ -14,6 +14,7 @@
 //! | [`options`] | how a worker behaves |
 //! | [`shutdown`] | stopping in two stages: drain, abort |
 //! | [`execute`] | one task from claim to settlement |
+//! | [`staging`] | artifacts, before and after the handler |
 //! | [`renew`] | keeps what is held |
 //! | [`mod@poll`] | finds work and fills the slots |
 //! | [`remember`] | entries that are not to be looked at again before a certain moment |
@@ -35,9 +36,11 @@ pub mod run;
 mod served;
 mod shards;
 pub mod shutdown;
+pub mod staging;
 mod turn;
 
 pub use handler::{Context, TaskError};
 pub use options::{InboxLease, Polling, RENEWALS_MIN, RENEWED_LEASE_TTL_MIN, ShardLeasing, WorkerOptions};
 pub use run::{Counts, Monitor, Worker};
-pub use shutdown::Shutdown;
+pub use shutdown::{Shutdown, Stage};
+pub use staging::{Brought, Carrier, Tell};

@@ -28,6 +28,7 @@ use crate::renew::{self, Held, Stop};
 use crate::served::Served;
 use crate::shards;
 use crate::shutdown::{Shutdown, Stage};
+use crate::staging::Carrier;
 
 /// So many odd objects are reported once each before the list is forgotten.
 const REPORTED_MAX: usize = 10_000;
@@ -37,6 +38,7 @@ pub struct Worker {
     queue: Queue,
     id: WorkerId,
     handlers: Handlers,
+    carrier: Option<Arc<dyn Carrier>>,
     options: WorkerOptions,
     counts: Arc<Counters>,
     served: Arc<OnceLock<Arc<Served>>>,
@@ -128,6 +130,7 @@ impl Worker {
             queue,
             id,
             handlers: Handlers::default(),
+            carrier: None,
             options,
             counts: Arc::default(),
             served: Arc::default(),
@@ -141,6 +144,13 @@ impl Worker {
         let shards = self.options.shards.take();
         self.options = options;
         self.options.shards = self.options.shards.or(shards);
+        self
+    }
+
+    /// Lets it run tasks with artifacts, which are brought here and published so.
+    #[must_use]
+    pub fn carrier(mut self, carrier: Arc<dyn Carrier>) -> Self {
+        self.carrier = Some(carrier);
         self
     }
 
@@ -244,6 +254,7 @@ pub(crate) struct Engine {
     pub(crate) queue: Queue,
     pub(crate) id: WorkerId,
     pub(crate) handlers: Handlers,
+    pub(crate) carrier: Option<Arc<dyn Carrier>>,
     pub(crate) options: WorkerOptions,
     pub(crate) counts: Arc<Counters>,
     pub(crate) served: Arc<Served>,
@@ -271,6 +282,7 @@ impl Engine {
             queue: worker.queue,
             id: worker.id,
             handlers: worker.handlers,
+            carrier: worker.carrier,
             options: worker.options,
             counts: worker.counts,
             held: Mutex::default(),

@@ -49,7 +49,11 @@ fn lives() -> Vec<(Status, Vec<Event>)> {
     let lease_id = leasehold_core::LeaseId::from_random(7);
     let worker = leasehold_core::Name::checked("worker id", "w").unwrap();
     let claim = Event::Claim { worker, lease_id: lease_id.clone(), lease: FOR_LONG };
-    let complete = Event::Complete { lease_id: lease_id.clone(), output: json!({"n": [1, 2.5]}) };
+    let complete = Event::Complete {
+        lease_id: lease_id.clone(),
+        output: json!({"n": [1, 2.5]}),
+        results: Artifacts::new(),
+    };
     let fail =
         |retryable| Event::Fail { lease_id: lease_id.clone(), error: "oh".into(), retryable, after: None };
     vec![

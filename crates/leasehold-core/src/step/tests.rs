@@ -19,7 +19,7 @@ fn events() -> Vec<Event> {
     vec![
         claim(2),
         Event::Renew { lease_id: lease_id.clone(), lease: Duration::from_mins(1), progress: None },
-        Event::Complete { lease_id: lease_id.clone(), output: json!("done") },
+        Event::Complete { lease_id: lease_id.clone(), output: json!("done"), results: Artifacts::new() },
         Event::Fail { lease_id: lease_id.clone(), error: "oh".into(), retryable: true, after: None },
         Event::Fail { lease_id: lease_id.clone(), error: "oh".into(), retryable: false, after: None },
         Event::Snooze { lease_id: lease_id.clone(), until: at },
@@ -46,7 +46,12 @@ fn tasks() -> Vec<(&'static str, Task)> {
     let expiring = Task { expires_at: Some(soon), ..pending() };
     let cancelling = done(&running(), &Event::Cancel, &act).task;
     let last = done(&Task { max_attempts: 1, ..pending() }, &claim(1), &act).task;
-    let completed = done(&running(), &Event::Complete { lease_id: lease(1), output: json!(1) }, &act).task;
+    let completed = done(
+        &running(),
+        &Event::Complete { lease_id: lease(1), output: json!(1), results: Artifacts::new() },
+        &act,
+    )
+    .task;
     let cancelled = done(&pending(), &Event::Cancel, &act).task;
     let expired = done(&expiring, &Event::Expire, &later(60)).task;
     let purged = done(&completed, &Event::Purge, &act).task;

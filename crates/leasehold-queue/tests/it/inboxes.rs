@@ -141,7 +141,7 @@ async fn an_inbox_that_nobody_holds_is_emptied_once() {
         panic!("it waits for anyone")
     };
     assert!(found(&world, &Where::Overflow).await.is_empty());
-    world.queue.settle(&claimed, Settlement::Complete(1.into())).await.unwrap();
+    world.queue.settle(&claimed, Settlement::complete(1.into())).await.unwrap();
     assert_eq!(world.get(&waits).await.status(), Status::Completed);
 }
 

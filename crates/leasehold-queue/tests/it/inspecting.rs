@@ -64,7 +64,7 @@ async fn a_wait_ends_with_the_task() {
     let (queue, stage) = world.staged().await;
     let others = world.clone();
     stage.interrupt(|number, _| number == 3, async move {
-        others.queue.settle(&claimed, Settlement::Complete(json!(7))).await.unwrap().unwrap();
+        others.queue.settle(&claimed, Settlement::complete(json!(7))).await.unwrap().unwrap();
     });
     let task = queue.wait(&id, Some(mins(1))).await.unwrap();
     assert_eq!(task.status(), Status::Completed);

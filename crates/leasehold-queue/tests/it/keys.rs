@@ -135,7 +135,7 @@ async fn a_finished_task_is_already_done_until_the_key_expires() {
     let world = World::new().await;
     let first = world.queue.submit_task(order()).key(key()).await.unwrap();
     let claimed = world.claim(&first.id).await;
-    world.queue.settle(&claimed, Settlement::Complete(json!(1))).await.unwrap().unwrap();
+    world.queue.settle(&claimed, Settlement::complete(json!(1))).await.unwrap().unwrap();
     world.advance(LIFETIME);
     let again = world.queue.submit_task(order()).key(key()).await.unwrap();
     assert_eq!((again.id, again.is_new), (first.id, false));

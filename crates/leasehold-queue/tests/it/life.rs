@@ -28,7 +28,7 @@ async fn a_round_trip_costs_what_the_design_says() {
     let met = world.queue.claim(&due[0], &worker, LEASE, &crate::support::any_type).await.unwrap();
     let Met::Claimed(claimed) = met else { panic!("{met:?}") };
     assert_eq!(requests(&world.queue, &before), [2, 1, 0, 1], "claim");
-    let task = world.queue.settle(&claimed, Settlement::Complete(json!({"ok": true}))).await.unwrap();
+    let task = world.queue.settle(&claimed, Settlement::complete(json!({"ok": true}))).await.unwrap();
     assert_eq!(requests(&world.queue, &before), [3, 1, 0, 2], "claim to settled");
 
     assert_eq!(task.unwrap().status(), Status::Completed);
@@ -171,13 +171,13 @@ async fn a_takeover_raises_the_epoch_and_fences_the_one_before() {
 
     let before = world.raw(&id).await;
     for settlement in
-        [Settlement::Complete(json!(1)), fail(true), fail(false), Settlement::Release, Settlement::Stop]
+        [Settlement::complete(json!(1)), fail(true), fail(false), Settlement::Release, Settlement::Stop]
     {
         assert_eq!(world.queue.settle(&first, settlement).await.unwrap(), None);
     }
     assert_eq!(world.queue.renew(&first, LEASE, None).await.unwrap(), Renewal::Lost);
     assert_eq!(world.raw(&id).await, before, "a fenced worker has changed the task");
-    world.queue.settle(&second, Settlement::Complete(json!(2))).await.unwrap().unwrap();
+    world.queue.settle(&second, Settlement::complete(json!(2))).await.unwrap().unwrap();
     assert_eq!(world.raw(&id).await.unwrap()["output"], 2);
 }
 
@@ -190,7 +190,7 @@ async fn a_timed_out_worker_is_not_told_that_it_has_settled() {
     world.advance(mins(2));
     let found = world.due(Index::Lease).await.pop().unwrap();
     assert!(world.queue.sweep(&found).await.unwrap().is_requeued());
-    let settled = world.queue.settle(&claimed, Settlement::Complete(json!(1))).await.unwrap();
+    let settled = world.queue.settle(&claimed, Settlement::complete(json!(1))).await.unwrap();
     assert_eq!(settled, None, "the claim was lost");
     assert_eq!(world.get(&id).await.status(), Status::Pending);
 }
@@ -200,8 +200,8 @@ async fn settling_twice_answers_already_so() {
     let world = World::new().await;
     let id = world.submit().await;
     let claimed = world.claim(&id).await;
-    world.queue.settle(&claimed, Settlement::Complete(json!(1))).await.unwrap().unwrap();
-    let again = world.queue.settle(&claimed, Settlement::Complete(json!(2))).await.unwrap().unwrap();
+    world.queue.settle(&claimed, Settlement::complete(json!(1))).await.unwrap().unwrap();
+    let again = world.queue.settle(&claimed, Settlement::complete(json!(2))).await.unwrap().unwrap();
     assert_eq!((again.status(), again.rev), (Status::Completed, 3));
 }
 
@@ -234,7 +234,7 @@ async fn an_output_that_cannot_be_kept_fails_the_task_and_says_so() {
         let world = World::new().await;
         let id = world.submit().await;
         let claimed = world.claim(&id).await;
-        let task = world.queue.settle(&claimed, Settlement::Complete(output)).await.unwrap().unwrap();
+        let task = world.queue.settle(&claimed, Settlement::complete(output)).await.unwrap().unwrap();
         assert_eq!(task.status(), Status::Failed);
         assert_eq!(world.get(&id).await.status(), Status::Failed, "the record can be read");
     }

@@ -196,7 +196,7 @@ async fn a_task_that_landed_late_and_was_submitted_anew_is_there_once() {
     let claimed = new.claim(&submitted.id).await;
     stage.land().await;
     assert!(raw_at(&world.store, &submitted.id, 1).await.is_some(), "it is there twice for now");
-    new.queue.settle(&claimed, Settlement::Complete(json!(1))).await.unwrap().unwrap();
+    new.queue.settle(&claimed, Settlement::complete(json!(1))).await.unwrap().unwrap();
     migrate(&new.queue, 2).await.unwrap();
     assert_all_of(&world.store, 2, "once").await;
     let task = new.get(&submitted.id).await;

@@ -42,7 +42,7 @@ async fn what_has_failed_or_was_cancelled_runs_again_with_all_its_attempts() {
     done(world.queue.cancel(&id).await.unwrap());
     done(world.queue.retry(&id).await.unwrap());
     let claimed = world.claim(&id).await;
-    world.queue.settle(&claimed, Settlement::Complete(json!(1))).await.unwrap().unwrap();
+    world.queue.settle(&claimed, Settlement::complete(json!(1))).await.unwrap().unwrap();
     let refused = world.queue.retry(&id).await.unwrap();
     assert_eq!(refused, Operated::Refused(Rejected::Status(Status::Completed)));
     let events: Vec<_> =

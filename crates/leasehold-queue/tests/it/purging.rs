@@ -81,7 +81,7 @@ async fn a_task_that_has_moved_on_is_not_purged_by_what_was_read_before() {
     stage.interrupt(|_, asked| asked.verb == Verb::Put, async move {
         others.queue.retry(&id).await.unwrap();
         let claimed = others.claim(&id).await;
-        others.queue.settle(&claimed, Settlement::Complete(json!(7))).await.unwrap().unwrap();
+        others.queue.settle(&claimed, Settlement::complete(json!(7))).await.unwrap().unwrap();
     });
     let task = world.get(&id).await;
     assert_eq!(queue.purge(&task, &retention()).await.unwrap(), Purged::Kept);

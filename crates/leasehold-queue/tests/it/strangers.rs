@@ -48,7 +48,7 @@ async fn thousands_of_strange_objects_are_no_hindrance_and_are_reported() {
     let timed_out = world.submit().await;
 
     let claimed = world.claim(&id).await;
-    world.queue.settle(&claimed, Settlement::Complete(json!(1))).await.unwrap().unwrap();
+    world.queue.settle(&claimed, Settlement::complete(json!(1))).await.unwrap().unwrap();
     world.claim(&timed_out).await;
     recover(&world, 4, "among strangers").await;
     assert_eq!(world.get(&timed_out).await.status(), Status::Completed);
@@ -155,7 +155,7 @@ async fn fields_of_a_newer_program_are_never_dropped() {
     record["history"][0]["reason_code"] = json!(7);
     world.scribble(&key, record.to_string()).await;
     let claimed = world.claim(&id).await;
-    world.queue.settle(&claimed, Settlement::Complete(json!(1))).await.unwrap().unwrap();
+    world.queue.settle(&claimed, Settlement::complete(json!(1))).await.unwrap().unwrap();
     let raw = world.raw(&id).await.unwrap();
     assert_eq!(raw["colour"], "blue");
     assert_eq!(raw["history"][0]["reason_code"], 7);

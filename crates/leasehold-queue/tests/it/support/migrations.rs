@@ -47,7 +47,7 @@ impl Every {
         let cancelled = world.submit().await;
         queue.cancel(&cancelled).await.unwrap();
         for settlement in [
-            Settlement::Complete(json!("done")),
+            Settlement::complete(json!("done")),
             Settlement::Fail { error: "oh".into(), retryable: false, after: None },
             Settlement::Fail { error: "again".into(), retryable: true, after: None },
         ] {

@@ -200,7 +200,7 @@ impl Ready {
             (Op::Renew, _) => {
                 queue.renew(claimed.expect("it was claimed"), LEASE, Some(json!(7))).await.map(|_| None)
             }
-            (Op::Complete | Op::CompleteAfterRenewal, _) => settle(Settlement::Complete(json!("done"))).await,
+            (Op::Complete | Op::CompleteAfterRenewal, _) => settle(Settlement::complete(json!("done"))).await,
             (Op::FailAndRetry, _) => {
                 settle(Settlement::Fail { error: "oh".into(), retryable: true, after: None }).await
             }

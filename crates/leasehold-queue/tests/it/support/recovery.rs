@@ -24,7 +24,7 @@ async fn round(world: &World, context: &str) {
         let met = world.queue.claim(&found, &worker("healer"), LEASE, &any_type).await.unwrap();
         assert_covered(&world.store, context).await;
         if let Met::Claimed(claimed) = met {
-            let settled = world.queue.settle(&claimed, Settlement::Complete(json!("healed"))).await.unwrap();
+            let settled = world.queue.settle(&claimed, Settlement::complete(json!("healed"))).await.unwrap();
             assert!(settled.is_some(), "{context}: nobody else runs");
         } else {
             world.queue.sweep(&found).await.unwrap();

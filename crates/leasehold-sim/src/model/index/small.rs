@@ -3,8 +3,8 @@
 use leasehold_core::step::{Order, Step};
 use leasehold_core::task::Claim;
 use leasehold_core::{
-    Act, Entry, Event, HexName, LeaseId, Name, NewTask, Now, ShardLen, State, StoreTime, Task, TaskId, Where,
-    step,
+    Act, Artifacts, Entry, Event, HexName, LeaseId, Name, NewTask, Now, ShardLen, State, StoreTime, Task,
+    TaskId, Where, step,
 };
 use serde_json::Value;
 use std::cell::RefCell;
@@ -122,7 +122,9 @@ fn real(from: Small, event: Happens) -> Event {
     match event {
         Happens::Claim => Event::Claim { worker: worker(), lease_id: lease_id(from.rev + 1), lease },
         Happens::Renew(claim) => Event::Renew { lease_id: lease_id(claim), lease, progress: None },
-        Happens::Complete(claim) => Event::Complete { lease_id: lease_id(claim), output: Value::Null },
+        Happens::Complete(claim) => {
+            Event::Complete { lease_id: lease_id(claim), output: Value::Null, results: Artifacts::new() }
+        }
         Happens::Fail(claim) => {
             Event::Fail { lease_id: lease_id(claim), error: "oh".into(), retryable: true, after: None }
         }
@@ -167,7 +169,7 @@ fn task(small: Small) -> Task {
             let expires_at = start().plus(Duration::from_mins(1));
             State::Running(Claim { by: worker(), expires_at, renewed_at: None, cancel_requested: cancel })
         }
-        Kind::Completed => State::Completed { output: Value::Null, finished_at },
+        Kind::Completed => State::Completed { output: Value::Null, results: Artifacts::new(), finished_at },
         Kind::Failed => State::Failed { finished_at },
         Kind::Cancelled => State::Cancelled { finished_at },
         Kind::Purged => State::Purged { finished_at },

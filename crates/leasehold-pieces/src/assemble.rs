@@ -1,0 +1,291 @@
+//! A file in the making: pieces are verified in memory, written at their place, and noted in a journal.
+//!
+//! Beside the sparse file lies its journal: who made it, then one note per verified piece, appended after the piece was
+//! written. After a crash the journal says which pieces to look at, and each of them is verified once more from the
+//! disk: a note may have survived a power cut that its piece has not. So no verified piece is fetched again, and no
+//! unverified one is trusted. The journal is locked by whoever assembles: one file has one maker.
+//!
+//! Others (the piece server, also in another process) read the journal without the lock, to serve what is verified.
+
+use leasehold_core::piece::PieceMap;
+use leasehold_core::{Error, Kind, Result};
+use rustix::fs::{FlockOperation, flock};
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::hash::{Algorithm, Hasher};
+use crate::manifest::Manifest;
+
+/// What a journal begins with: its format and the size of the pieces it speaks of.
+const HEAD_BYTES: usize = 24;
+const MAGIC: &[u8; 8] = b"leasejn1";
+/// A note: the number of the piece and the beginning of its hash.
+const NOTE_BYTES: usize = 8;
+
+/// A file that is being put together.
+#[derive(Debug)]
+pub(crate) struct Assembly {
+    manifest: Manifest,
+    algorithm: Algorithm,
+    paths: Paths,
+    file: File,
+    progress: Mutex<Progress>,
+}
+
+/// Where a file in the making lies.
+#[derive(Debug, Clone)]
+pub(crate) struct Paths {
+    pub(crate) part: PathBuf,
+    pub(crate) journal: PathBuf,
+}
+
+struct Progress {
+    /// Locked as long as it is open.
+    journal: File,
+    /// What an earlier maker has noted, until it was looked at.
+    noted: PieceMap,
+    verified: PieceMap,
+    whole: Whole,
+}
+
+/// The hash of the whole follows the pieces from the beginning, so that nothing is left to be read at the end.
+struct Whole {
+    hasher: Hasher,
+    next: u32,
+}
+
+impl std::fmt::Debug for Progress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.verified.fmt(f)
+    }
+}
+
+/// Whether a file is ours to make.
+#[derive(Debug)]
+pub(crate) enum Opened {
+    /// It is, from where an earlier maker came to.
+    Ours(Box<Assembly>),
+    /// Another process, or another fetch, is at it.
+    Others,
+}
+
+/// What became of the bytes of a piece.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Placed {
+    /// It is right, and in its place.
+    Verified,
+    /// It is not what the manifest says.
+    Wrong,
+}
+
+impl Assembly {
+    /// Opens or begins the file of a manifest. What an earlier maker has noted counts only after [`Self::resume`].
+    pub(crate) fn open(paths: Paths, manifest: Manifest) -> Result<Opened> {
+        let Some(journal) = locked(&paths.journal)? else { return Ok(Opened::Others) };
+        let opened = (|| {
+            let noted = read_notes(&paths.journal, &manifest)?;
+            let mut options = File::options();
+            let file = options.read(true).write(true).create(true).truncate(false).open(&paths.part)?;
+            if noted.is_none() {
+                journal.set_len(0)?;
+                file.set_len(0)?;
+                (&journal).write_all(&head(&manifest))?;
+            }
+            file.set_len(manifest.cut.size())?;
+            Ok((file, noted.unwrap_or_else(|| PieceMap::none(manifest.cut.pieces()))))
+        })();
+        let (file, noted) = opened.map_err(|error| failed("open", &paths.part, error))?;
+        let algorithm = Algorithm::of(&manifest.artifact);
+        let whole = Whole { hasher: algorithm.hasher(), next: 0 };
+        let verified = PieceMap::none(noted.len());
+        let progress = Mutex::new(Progress { journal, noted, verified, whole });
+        Ok(Opened::Ours(Box::new(Self { manifest, algorithm, paths, file, progress })))
+    }
+
+    pub(crate) fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// The pieces that are right and in their places.
+    pub(crate) fn verified(&self) -> PieceMap {
+        self.progress().verified.clone()
+    }
+
+    /// Takes in the bytes of a piece. Blocks.
+    pub(crate) fn place(&self, piece: u32, bytes: &[u8]) -> Result<Placed> {
+        let hash = &self.manifest.pieces[piece as usize];
+        let is_whole = bytes.len() == self.manifest.cut.len_of(piece) as usize;
+        if !is_whole || self.algorithm.hash(bytes) != *hash {
+            return Ok(Placed::Wrong);
+        }
+        let written = self.file.write_all_at(bytes, self.manifest.cut.bytes_of(piece).start);
+        written.map_err(|error| failed("write", &self.paths.part, error))?;
+        let mut progress = self.progress();
+        if progress.verified.insert(piece) {
+            let noted = progress.journal.write_all(&note(piece, &self.manifest));
+            noted.map_err(|error| failed("write", &self.paths.journal, error))?;
+        }
+        self.follow(&mut progress, Some((piece, bytes)))?;
+        Ok(Placed::Verified)
+    }
+
+    /// Verifies the whole and gives the file its name. Blocks. A whole that is not what its name says is removed.
+    pub(crate) fn finish(&self, to: &Path) -> Result<()> {
+        let mut progress = self.progress();
+        if !progress.verified.is_full() {
+            return Err(Error::new(Kind::Internal, "a file was to be finished before all its pieces were there"));
+        }
+        self.follow(&mut progress, None)?;
+        let empty = self.algorithm.hasher();
+        let whole = std::mem::replace(&mut progress.whole.hasher, empty).finish();
+        if self.algorithm.name(whole) != self.manifest.artifact {
+            self.discard();
+            return Err(Error::new(
+                Kind::Corrupt,
+                format!(
+                    "every piece of artifact {} is as its manifest says, but the whole is not: the manifest is wrong",
+                    self.manifest.artifact
+                ),
+            ));
+        }
+        let named = self.file.sync_all().and_then(|()| fs::rename(&self.paths.part, to));
+        named.map_err(|error| failed("finish", to, error))?;
+        // Nobody else can have begun with it: it is locked, and its part is gone.
+        let _ = fs::remove_file(&self.paths.journal);
+        Ok(())
+    }
+
+    /// Removes the file in the making.
+    pub(crate) fn discard(&self) {
+        let _ = fs::remove_file(&self.paths.part);
+        let _ = fs::remove_file(&self.paths.journal);
+    }
+
+    /// Verifies what an earlier maker has noted. Blocks: reads all of it.
+    pub(crate) fn resume(&self) -> Result<()> {
+        let mut kept: Vec<u8> = head(&self.manifest).into();
+        let mut progress = self.progress();
+        let mut buffer = Vec::new();
+        let nothing = PieceMap::none(self.manifest.cut.pieces());
+        let noted = std::mem::replace(&mut progress.noted, nothing);
+        for piece in noted.iter() {
+            self.read_into(&mut buffer, piece)?;
+            if self.algorithm.hash(&buffer) == self.manifest.pieces[piece as usize] {
+                progress.verified.insert(piece);
+                kept.extend(note(piece, &self.manifest));
+                self.follow(&mut progress, Some((piece, &buffer)))?;
+            }
+        }
+        // What did not hold is no longer claimed to be there, and a note that was cut off by a crash goes.
+        let rewritten = progress.journal.set_len(0).and_then(|()| (&progress.journal).write_all(&kept));
+        rewritten.map_err(|error| failed("write", &self.paths.journal, error))
+    }
+
+    /// Hashes on from the beginning as far as the file is verified; `fresh` is a piece that is still in memory.
+    fn follow(&self, progress: &mut Progress, fresh: Option<(u32, &[u8])>) -> Result<()> {
+        let mut buffer = Vec::new();
+        let Progress { verified, whole, .. } = progress;
+        while verified.has(whole.next) {
+            match fresh {
+                Some((piece, bytes)) if piece == whole.next => whole.hasher.update(bytes),
+                _ => {
+                    self.read_into(&mut buffer, whole.next)?;
+                    whole.hasher.update(&buffer);
+                }
+            }
+            whole.next += 1;
+        }
+        Ok(())
+    }
+
+    fn read_into(&self, buffer: &mut Vec<u8>, piece: u32) -> Result<()> {
+        let bytes = self.manifest.cut.bytes_of(piece);
+        buffer.resize(self.manifest.cut.len_of(piece) as usize, 0);
+        let read = self.file.read_exact_at(buffer, bytes.start);
+        read.map_err(|error| failed("read", &self.paths.part, error))
+    }
+
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The pieces that the journal of a file in the making says are verified; nothing if it speaks of another cut, or if
+/// there is none.
+pub(crate) fn read_notes(journal: &Path, manifest: &Manifest) -> io::Result<Option<PieceMap>> {
+    let bytes = match fs::read(journal) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let Some(notes) = bytes.strip_prefix(head(manifest).as_slice()) else { return Ok(None) };
+    let mut map = PieceMap::none(manifest.cut.pieces());
+    for noted in notes.chunks_exact(NOTE_BYTES) {
+        let piece = u32::from_le_bytes([noted[0], noted[1], noted[2], noted[3]]);
+        if piece < map.len() && noted == note(piece, manifest) {
+            map.insert(piece);
+        }
+    }
+    Ok(Some(map))
+}
+
+fn head(manifest: &Manifest) -> [u8; HEAD_BYTES] {
+    let mut head = [0; HEAD_BYTES];
+    head[..8].copy_from_slice(MAGIC);
+    head[8..16].copy_from_slice(&manifest.cut.size().to_le_bytes());
+    head[16..20].copy_from_slice(&manifest.cut.piece_bytes().to_le_bytes());
+    head
+}
+
+fn note(piece: u32, manifest: &Manifest) -> [u8; NOTE_BYTES] {
+    let mut note = [0; NOTE_BYTES];
+    note[..4].copy_from_slice(&piece.to_le_bytes());
+    note[4..].copy_from_slice(&manifest.pieces[piece as usize].beginning());
+    note
+}
+
+/// Opens a journal and locks it; nothing if another has it. One that was removed while we waited for it is not it.
+fn locked(path: &Path) -> Result<Option<File>> {
+    let lock = || -> io::Result<Option<File>> {
+        loop {
+            let file = File::options().read(true).append(true).create(true).open(path)?;
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {}
+                Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+            if is_still_at(&file, path)? {
+                return Ok(Some(file));
+            }
+        }
+    };
+    lock().map_err(|error| failed("open", path, error))
+}
+
+/// Whether the open file is the one that lies at this path now.
+pub(crate) fn is_still_at(file: &File, path: &Path) -> io::Result<bool> {
+    use std::os::unix::fs::MetadataExt;
+    match fs::metadata(path) {
+        Ok(there) => Ok(there.ino() == file.metadata()?.ino()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// A file system call that failed, in one sentence.
+pub(crate) fn failed(what: &str, path: &Path, error: io::Error) -> Error {
+    let path = path.display();
+    match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            Error::new(Kind::Unavailable, format!("the disk is full: cannot {what} {path}"))
+        }
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+            Error::new(Kind::Denied, format!("cannot {what} {path}: {error}"))
+        }
+        _ => Error::new(Kind::Unavailable, format!("cannot {what} {path}: {error}")),
+    }
+    .because(error)
+}

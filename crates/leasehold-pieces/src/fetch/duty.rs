@@ -1,0 +1,120 @@
+//! Whose duty it is to get a piece from the origin: rendezvous hashing, so that a node that comes or goes changes only its
+//! own share.
+
+use leasehold_core::piece::{Cut, PeerId, PieceMap};
+use leasehold_core::ArtifactId;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// Duties are given for blocks of about this size, not for single pieces: a bucket bills by request.
+pub(super) const BLOCK_BYTES: u64 = 4 * 1_024 * 1_024;
+
+/// Who has which duty, as this node sees it.
+#[derive(Debug)]
+pub(super) struct Duties {
+    artifact: ArtifactId,
+    block_pieces: u32,
+    pieces: u32,
+    /// Among whom it was divided when the ranks were computed.
+    nodes: BTreeSet<PeerId>,
+    /// How many nodes go before this one, block by block.
+    ranks: Vec<u32>,
+}
+
+impl Duties {
+    pub(super) fn new(artifact: ArtifactId, cut: &Cut) -> Self {
+        let block_pieces = u32::try_from(BLOCK_BYTES / u64::from(cut.piece_bytes())).unwrap_or(u32::MAX).max(1);
+        Self { artifact, block_pieces, pieces: cut.pieces(), nodes: BTreeSet::new(), ranks: Vec::new() }
+    }
+
+    /// The pieces that this node may ask the origin for after it has got nothing for `idle`. `me` is nobody's name if this
+    /// node serves nobody: then all others go before it.
+    pub(super) fn allowed(&mut self, me: Option<&PeerId>, others: BTreeSet<PeerId>, idle: Duration, patience: Duration) -> PieceMap {
+        if others.is_empty() {
+            return PieceMap::all(self.pieces);
+        }
+        if self.ranks.is_empty() || self.nodes != others {
+            self.ranks = (0..self.pieces.div_ceil(self.block_pieces)).map(|block| self.rank(me, &others, block)).collect();
+            self.nodes = others;
+        }
+        let mut allowed = PieceMap::none(self.pieces);
+        for (block, rank) in (0..).zip(&self.ranks) {
+            if patience * *rank <= idle {
+                let first: u32 = block * self.block_pieces;
+                (first..self.pieces.min(first + self.block_pieces)).for_each(|piece| {
+                    allowed.insert(piece);
+                });
+            }
+        }
+        allowed
+    }
+
+    fn rank(&self, me: Option<&PeerId>, others: &BTreeSet<PeerId>, block: u32) -> u32 {
+        let Some(me) = me else { return 1 };
+        let mine = self.weight(me, block);
+        let before = others.iter().filter(|other| *other != me && self.weight(other, block) > mine).count();
+        u32::try_from(before).unwrap_or(u32::MAX)
+    }
+
+    fn weight(&self, node: &PeerId, block: u32) -> [u8; 32] {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(self.artifact.as_str().as_bytes());
+        hasher.update(&block.to_le_bytes());
+        hasher.update(node.as_str().as_bytes());
+        *hasher.finalize().as_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(2);
+
+    fn nodes(names: &[&str]) -> BTreeSet<PeerId> {
+        names.iter().map(|name| PeerId::new(*name)).collect()
+    }
+
+    fn duties() -> Duties {
+        Duties::new(ArtifactId::blake3([7; 32]), &Cut::usual(256 * 1_024 * 1_024).unwrap())
+    }
+
+    #[test]
+    fn every_piece_is_the_duty_of_exactly_one_node() {
+        let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
+        let mut covered = PieceMap::none(256);
+        for name in names {
+            let allowed = duties().allowed(Some(&PeerId::new(name)), nodes(&names), Duration::ZERO, PATIENCE);
+            assert!(allowed.count() > 0, "{name} has nothing to do");
+            assert!(!covered.meets(&allowed), "two nodes have one duty");
+            covered.insert_all(&allowed);
+        }
+        assert!(covered.is_full());
+    }
+
+    #[test]
+    fn a_node_alone_gets_everything_and_one_that_serves_nobody_waits() {
+        assert!(duties().allowed(None, nodes(&[]), Duration::ZERO, PATIENCE).is_full());
+        assert_eq!(duties().allowed(None, nodes(&["a"]), Duration::ZERO, PATIENCE).count(), 0);
+        assert!(duties().allowed(None, nodes(&["a"]), PATIENCE, PATIENCE).is_full());
+    }
+
+    #[test]
+    fn duties_fall_to_the_next_node_with_time() {
+        let me = PeerId::new("a");
+        let others = nodes(&["a", "b", "c"]);
+        let share = |idle| duties().allowed(Some(&me), others.clone(), idle, PATIENCE).count();
+        assert!(share(Duration::ZERO) < share(PATIENCE));
+        assert!(share(PATIENCE) < share(PATIENCE * 2));
+        assert_eq!(share(PATIENCE * 2), 256);
+    }
+
+    #[test]
+    fn a_node_that_goes_leaves_only_its_own_share() {
+        let me = PeerId::new("a");
+        let before = duties().allowed(Some(&me), nodes(&["a", "b", "c"]), Duration::ZERO, PATIENCE);
+        let mut after = duties().allowed(Some(&me), nodes(&["a", "b"]), Duration::ZERO, PATIENCE);
+        after.keep(&before);
+        assert_eq!(after, before);
+    }
+}

@@ -1,0 +1,199 @@
+//! Who serves pieces: each such node holds a lease on its name, with its address in it.
+//!
+//! Requests: a node that serves takes its lease (1 put) and renews it every [`RENEW_EVERY`] (1 put). A node that fetches asks
+//! with 1 list, and 1 get for each peer whose lease it has not read since it was last written.
+
+use leasehold_core::piece::PeerId;
+use leasehold_core::{Error, HexName, Holder, Kind, Lease, Name, Result, StoreTime, keys};
+use leasehold_queue::lease::{HeldLease, Leases, Renewed, Taken};
+use leasehold_store::{Client, HostExt, List, Purpose};
+use leasehold_worker::{Shutdown, Stage};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::peer::{PeerClient, PeerOptions};
+use crate::sign::Secret;
+
+/// A node that has died counts as a peer for so long.
+const TTL: Duration = Duration::from_mins(2);
+
+/// Every renewal is a put: a node that serves for a month makes some 65,000.
+pub const RENEW_EVERY: Duration = Duration::from_secs(40);
+
+/// Leases that ran out so long ago are removed by whoever begins to serve.
+const RETIRED_AFTER: Duration = Duration::from_hours(7 * 24);
+
+/// No more peers are asked than this; with more, any of them will do.
+const PEERS_MAX: usize = 200;
+
+/// A node that serves pieces.
+#[derive(Debug, Clone)]
+pub struct Peer {
+    /// Its name.
+    pub id: PeerId,
+    pub(crate) client: Arc<PeerClient>,
+}
+
+/// The nodes that serve pieces, as the store tells. Cheap to clone.
+#[derive(Clone)]
+pub struct Peers {
+    client: Client,
+    secret: Option<Secret>,
+    me: Option<PeerId>,
+    known: Arc<Mutex<BTreeMap<String, Known>>>,
+}
+
+/// A lease that was read, and what came of it.
+#[derive(Clone)]
+struct Known {
+    written_at: StoreTime,
+    lease: Lease,
+    peer: Option<Peer>,
+}
+
+impl fmt::Debug for Peers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Peers").field("me", &self.me).finish_non_exhaustive()
+    }
+}
+
+impl Peers {
+    /// Peers that share this secret; `me` is the name under which this node serves, if it does.
+    #[must_use]
+    pub fn new(client: Client, secret: Option<Secret>, me: Option<&Name>) -> Self {
+        let me = me.map(|name| name.as_str().into());
+        Self { client, secret, me, known: Arc::default() }
+    }
+
+    /// The name under which this node serves.
+    #[must_use]
+    pub fn me(&self) -> Option<&PeerId> {
+        self.me.as_ref()
+    }
+
+    /// The others that serve at this moment.
+    pub async fn live(&self) -> Result<Vec<Peer>> {
+        let mut live = Vec::new();
+        let page = self.client.list(Purpose::Fetch, &List::all(keys::PEERS)).await?;
+        for entry in page.entries {
+            let Some(name) = keys::parse_peer(&entry.key) else { continue };
+            let id = PeerId::from(name.as_str());
+            if Some(&id) == self.me.as_ref() || live.len() >= PEERS_MAX {
+                continue;
+            }
+            // A lease that nobody has renewed for so long need not be read.
+            let now = self.client.now().ok_or_else(crate::publish::no_time)?;
+            if now.is_past(entry.modified.plus(TTL * 2)) {
+                continue;
+            }
+            let known = match self.remembered(&entry.key, entry.modified) {
+                Some(known) => known,
+                None => self.read(&entry.key, id, entry.modified).await?,
+            };
+            if !known.lease.is_free(now) {
+                live.extend(known.peer);
+            }
+        }
+        Ok(live)
+    }
+
+    fn remembered(&self, key: &str, written_at: StoreTime) -> Option<Known> {
+        self.known().get(key).filter(|known| known.written_at == written_at).cloned()
+    }
+
+    /// Reads the lease of a peer. One that makes no sense is nobody's.
+    async fn read(&self, key: &str, id: PeerId, written_at: StoreTime) -> Result<Known> {
+        let object = self.client.get(Purpose::Fetch, key).await?;
+        let lease = object.and_then(|object| Lease::read(key, &object.body).ok());
+        let Some(lease) = lease else { return Ok(Known { written_at, lease: nobody(), peer: None }) };
+        let address = lease.subject.get("address").and_then(Value::as_str);
+        // Connections are kept as long as a peer stays where it is.
+        let before = self.known().get(key).cloned();
+        let peer = match before {
+            Some(Known { lease: old, peer, .. }) if old.is_same_claim(&lease) => peer,
+            _ => address.and_then(|address| self.at(id, address)),
+        };
+        let known = Known { written_at, lease, peer };
+        self.known().insert(key.to_owned(), known.clone());
+        Ok(known)
+    }
+
+    /// The peer at an address; nothing if it is none.
+    fn at(&self, id: PeerId, address: &str) -> Option<Peer> {
+        let (client, host) = (self.client.clone(), self.client.host().clone());
+        let present = Arc::new(move || client.now());
+        let base = format!("http://{address}");
+        let made = PeerClient::new(&base, self.secret.clone(), host, present, PeerOptions::default());
+        match made {
+            Ok(client) => Some(Peer { id, client: Arc::new(client) }),
+            Err(error) => {
+                tracing::debug!("peer {id} cannot be asked: {error}");
+                None
+            }
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, BTreeMap<String, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The lease on a peer's name.
+#[derive(Debug)]
+pub struct Announcement {
+    leases: Leases,
+    client: Client,
+    held: HeldLease,
+}
+
+impl Announcement {
+    /// Tells others that pieces are served at this address.
+    pub async fn make(client: &Client, name: &Name, address: SocketAddr) -> Result<Self> {
+        let instance = HexName::from_random(client.host().random_bits());
+        let leases = Leases::new(client.clone(), Holder { worker_id: name.clone(), instance, ttl: TTL })?;
+        let page = client.list(Purpose::Lease, &List::all(keys::PEERS)).await?;
+        let key = keys::peer(name);
+        let seen = page.entries.iter().find(|entry| entry.key == key).map(|entry| entry.modified);
+        let subject = Map::from_iter([
+            ("peer".to_owned(), name.as_str().into()),
+            ("address".to_owned(), address.to_string().into()),
+        ]);
+        let held = match leases.take(&key, &subject, seen).await? {
+            Taken::Ours(held) => held,
+            Taken::Others(lease) => {
+                let until = lease.expires_at;
+                let message = format!("peer id `{name}` is in use until {until}; wait, or choose another");
+                return Err(Error::new(Kind::Unavailable, message));
+            }
+        };
+        let now = client.now().ok_or_else(crate::publish::no_time)?;
+        for entry in page.entries.iter().filter(|entry| now.is_past(entry.modified.plus(RETIRED_AFTER))) {
+            if let Err(error) = leases.retire(&entry.key, RETIRED_AFTER).await {
+                tracing::debug!("`{}` was left: {error}", entry.key);
+            }
+        }
+        Ok(Self { leases, client: client.clone(), held })
+    }
+
+    /// Keeps the lease until it is stopped, and gives it back.
+    pub async fn run(mut self, shutdown: Shutdown) -> Result<()> {
+        loop {
+            let pause = self.client.host().sleep(RENEW_EVERY);
+            let stopped = Box::pin(shutdown.reached(Stage::Drain));
+            if let futures::future::Either::Right(_) = futures::future::select(pause, stopped).await {
+                return self.leases.release(self.held).await;
+            }
+            match self.leases.renew(&mut self.held).await {
+                Ok(Renewed::Kept) => {}
+                Ok(Renewed::Lost) => {
+                    return Err(Error::new(Kind::Lost, format!("the lease `{}` was taken by another", self.held.key())));
+                }
+                Err(error) => tracing::warn!("`{}` could not be renewed yet: {error}", self.held.key()),
+            }
+        }
+    }
+}

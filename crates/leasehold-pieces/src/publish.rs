@@ -1,0 +1,271 @@
+//! Putting a file into the store under its hash.
+//!
+//! Requests: 1 get of the manifest. That is all if the artifact is there and young; 1 put more if it is old or was leaving.
+//! Otherwise the data first (1 put up to [`ONE_PUT_BYTES_MAX`], beyond it 1 for each part and 2), then 1 put of the manifest:
+//! whoever sees a manifest finds the data.
+
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt, stream};
+use leasehold_core::limits::UPLOAD_PART_BYTES;
+use leasehold_core::piece::Cut;
+use leasehold_core::{ArtifactId, Error, Kind, Now, Result, StoreTime, keys};
+use leasehold_store::mutant::{Rule, breaks};
+use leasehold_store::{Client, Decision, HostExt, Purpose, Standing, update};
+use std::fs::File;
+use std::io::Read;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::assemble::failed;
+use crate::hash::{Algorithm, Hash};
+use crate::manifest::{Manifest, Record};
+
+/// A file up to this size is sent by one put, a larger one in parts.
+pub const ONE_PUT_BYTES_MAX: u64 = UPLOAD_PART_BYTES;
+
+/// So many parts are under way, and in memory, at once.
+const PARTS_AT_ONCE: usize = 4;
+
+/// How long an artifact is kept after it was last published, unless its publisher says otherwise.
+pub const KEEP: Duration = Duration::from_hours(30 * 24);
+
+/// No store carries out a signed request so long after it was sent.
+pub(crate) const DELETE_LANDS_WITHIN: Duration = Duration::from_hours(1);
+
+/// So often others may change the manifest under our hands before we give up.
+const ROUNDS_MAX: u32 = 8;
+
+/// How to publish a file.
+#[derive(Debug, Clone)]
+pub struct PublishOptions {
+    /// What to call it; the name of the file if nothing is said.
+    pub name: Option<String>,
+    /// What kind of file it is, in the words of MIME.
+    pub media_type: Option<String>,
+    /// How it is hashed, and so named.
+    pub algorithm: Algorithm,
+    /// The size of a piece, if not the usual one.
+    pub piece_bytes: Option<u32>,
+    /// How long to keep it, at least.
+    pub keep: Duration,
+}
+
+impl Default for PublishOptions {
+    fn default() -> Self {
+        Self { name: None, media_type: None, algorithm: Algorithm::default(), piece_bytes: None, keep: KEEP }
+    }
+}
+
+/// An artifact that is in the store.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Published {
+    /// What it is.
+    pub manifest: Manifest,
+    /// Its bytes were there already.
+    pub was_there: bool,
+}
+
+/// Puts a file into the store, unless it is there. Its bytes can be relied on for `options.keep`.
+pub async fn publish(client: &Client, path: &Path, options: &PublishOptions) -> Result<Published> {
+    let source = Arc::new(Source::open(client, path, options).await?);
+    let manifest = &source.manifest;
+    let mut has_data = false;
+    for _ in 0..ROUNDS_MAX {
+        match agree(client, manifest, options.keep, has_data).await? {
+            Agreed::Kept(manifest) => return Ok(Published { manifest, was_there: !has_data }),
+            Agreed::Again => {}
+            Agreed::NeedsData => {
+                source.send(client).await?;
+                has_data = true;
+            }
+        }
+    }
+    let artifact = &manifest.artifact;
+    Err(Error::new(Kind::Unavailable, format!("artifact {artifact} is published and removed all the time")))
+}
+
+/// What comes of trying to put a manifest there.
+enum Agreed {
+    Kept(Manifest),
+    NeedsData,
+    Again,
+}
+
+/// Makes the manifest say that the artifact is kept, if its data is there.
+async fn agree(client: &Client, manifest: &Manifest, keep: Duration, has_data: bool) -> Result<Agreed> {
+    let artifact = &manifest.artifact;
+    let key = keys::manifest(artifact);
+    let updated = update(client, Purpose::Fetch, &key, |found| {
+        let found = found.map(|object| Record::read(&key, artifact, &object.body)).transpose()?;
+        let now = client.now().ok_or_else(no_time)?;
+        let stands = found.map_or(Ok(Stands::Nowhere), |record| stands(record, now, keep, artifact))?;
+        let next = match (stands, has_data || breaks(Rule::ManifestBeforeData)) {
+            (Stands::Safe(manifest), _) => return Ok(Decision::Leave(Agreed::Kept(manifest))),
+            (Stands::Nowhere, false) => return Ok(Decision::Leave(Agreed::NeedsData)),
+            (Stands::Old(there), _) => there,
+            (Stands::Nowhere, true) => manifest.clone(),
+        };
+        let published_at = now.latest_known();
+        let next = Manifest { published_at, keep_secs: next.keep_secs.max(keep.as_secs()), ..next };
+        let body = Record::Kept(next.clone()).write(artifact, client.write_id());
+        Ok(Decision::write(body, Agreed::Kept(next)))
+    });
+    let updated = updated.await?;
+    // Written and then changed by others: it may be on its way out again.
+    Ok(if matches!(updated.now, Standing::Overtaken(_)) { Agreed::Again } else { updated.result })
+}
+
+/// How far an artifact that was found can be relied on.
+enum Stands {
+    /// For as long as we want it.
+    Safe(Manifest),
+    /// Its data is there, but its manifest has to say so anew.
+    Old(Manifest),
+    /// Its data has to be sent.
+    Nowhere,
+}
+
+fn stands(record: Record, now: Now, keep: Duration, artifact: &ArtifactId) -> Result<Stands> {
+    Ok(match record {
+        Record::Kept(manifest) => {
+            let half = Duration::from_secs(manifest.keep_secs.min(keep.as_secs())) / 2;
+            let is_long_enough = manifest.keep_secs >= keep.as_secs();
+            let is_young = now.is_before(manifest.published_at.plus(half));
+            if is_young && is_long_enough { Stands::Safe(manifest) } else { Stands::Old(manifest) }
+        }
+        // Data is deleted only while the manifest says *closing*, and it cannot say so once we have written *kept*.
+        Record::Leaving(manifest, _) => Stands::Old(manifest),
+        Record::Closing(since) if now.is_past(since.plus(DELETE_LANDS_WITHIN)) => Stands::Nowhere,
+        Record::Closing(since) => {
+            let until = since.plus(DELETE_LANDS_WITHIN);
+            return Err(Error::new(
+                Kind::Unavailable,
+                format!("artifact {artifact} is being removed; publish it again after {until}"),
+            ));
+        }
+    })
+}
+
+/// A file that is published, and what it was when it was hashed.
+struct Source {
+    file: File,
+    path: PathBuf,
+    manifest: Manifest,
+}
+
+impl Source {
+    /// Reads and hashes the file.
+    async fn open(client: &Client, path: &Path, options: &PublishOptions) -> Result<Self> {
+        let (path, options) = (path.to_owned(), options.clone());
+        client.host().blocking(move || Self::open_now(path, &options)).await
+    }
+
+    fn open_now(path: PathBuf, options: &PublishOptions) -> Result<Self> {
+        let opened = || {
+            let file = File::open(&path)?;
+            let found = file.metadata()?;
+            Ok((file, found))
+        };
+        let (mut file, found) = opened().map_err(|error| cannot_read(&path, error))?;
+        if !found.is_file() {
+            return Err(Error::invalid(format!("{} is not a file", path.display())));
+        }
+        let cut = match options.piece_bytes {
+            Some(bytes) => Cut::new(found.len(), bytes)?,
+            None => Cut::usual(found.len())?,
+        };
+        let (artifact, pieces) = hash(&mut file, &path, cut, options.algorithm)?;
+        let file_name = || path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
+        let manifest = Manifest {
+            artifact,
+            cut,
+            pieces,
+            name: options.name.clone().or_else(file_name),
+            media_type: options.media_type.clone(),
+            published_at: StoreTime::from_millis(0),
+            keep_secs: options.keep.as_secs(),
+        };
+        Ok(Self { file, path, manifest })
+    }
+
+    /// Puts the bytes into the store. The key is their hash, so whatever stands there may be replaced.
+    async fn send(self: &Arc<Self>, client: &Client) -> Result<()> {
+        let (key, size) = (keys::artifact_data(&self.manifest.artifact), self.manifest.cut.size());
+        if size <= ONE_PUT_BYTES_MAX {
+            let bytes = self.read(client, 0..size).await?;
+            client.put_always(Purpose::Fetch, &key, bytes).await?;
+            return Ok(());
+        }
+        let upload = client.upload(Purpose::Fetch, &key, size).await?;
+        let parts = stream::iter(upload.parts()).map(|(number, range)| {
+            let upload = &upload;
+            async move { upload.part(number, self.read(client, range).await?).await }
+        });
+        if let Err(error) = parts.buffer_unordered(PARTS_AT_ONCE).try_collect::<()>().await {
+            if let Err(left) = upload.abort().await {
+                tracing::warn!("parts of `{key}` are left in the store: {left}");
+            }
+            return Err(error);
+        }
+        upload.finish().await?;
+        Ok(())
+    }
+
+    /// Reads bytes of the file, and makes sure that they are still those that were hashed.
+    async fn read(self: &Arc<Self>, client: &Client, range: Range<u64>) -> Result<Bytes> {
+        let source = self.clone();
+        client.host().blocking(move || source.read_now(&range)).await
+    }
+
+    fn read_now(&self, range: &Range<u64>) -> Result<Bytes> {
+        let cut = &self.manifest.cut;
+        // Whole pieces, because only these can be checked.
+        let pieces = cut.pieces_of(range);
+        let whole = cut.bytes_of_run(&pieces);
+        let mut bytes = vec![0; length(&whole)];
+        let changed = || Error::invalid(format!("{} has changed while it was published", self.path.display()));
+        match self.file.read_exact_at(&mut bytes, whole.start) {
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Err(changed()),
+            read => read.map_err(|error| failed("read", &self.path, error))?,
+        }
+        let algorithm = Algorithm::of(&self.manifest.artifact);
+        for (piece, bytes) in pieces.zip(bytes.chunks(cut.piece_bytes() as usize)) {
+            if algorithm.hash(bytes) != self.manifest.pieces[piece as usize] {
+                return Err(changed());
+            }
+        }
+        Ok(Bytes::from(bytes).slice(length(&(whole.start..range.start))..length(&(whole.start..range.end))))
+    }
+}
+
+/// The hash of a file and of each of its pieces.
+fn hash(file: &mut File, path: &Path, cut: Cut, algorithm: Algorithm) -> Result<(ArtifactId, Vec<Hash>)> {
+    let mut whole = algorithm.hasher();
+    let mut pieces = Vec::with_capacity(cut.pieces() as usize);
+    let mut buffer = Vec::new();
+    for piece in 0..cut.pieces() {
+        buffer.resize(cut.len_of(piece) as usize, 0);
+        file.read_exact(&mut buffer).map_err(|error| failed("read", path, error))?;
+        whole.update(&buffer);
+        pieces.push(algorithm.hash(&buffer));
+    }
+    Ok((algorithm.name(whole.finish()), pieces))
+}
+
+fn length(range: &Range<u64>) -> usize {
+    usize::try_from(range.end - range.start).expect("a part fits into memory")
+}
+
+fn cannot_read(path: &Path, error: std::io::Error) -> Error {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => Error::invalid(format!("there is no file {}", path.display())).because(error),
+        _ => failed("read", path, error),
+    }
+}
+
+pub(crate) fn no_time() -> Error {
+    Error::new(Kind::Unavailable, "the store has not told its time yet")
+}
