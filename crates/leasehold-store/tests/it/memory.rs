@@ -4,7 +4,7 @@ use bytes::Bytes;
 use leasehold_store::seam::Answer;
 use leasehold_store::testing::conformance::{Extent, Suite};
 use leasehold_store::{
-    Clock, Get, Host, List, MemoryStore, Page, PutAnswer, Store, SystemHost, Version, When,
+    Around, Get, Host, List, MemoryStore, Page, PutAnswer, Store, SystemHost, Version, When,
 };
 use std::sync::Arc;
 
@@ -38,7 +38,11 @@ enum Fault {
     RemovesNothing,
 }
 
-impl Store for Broken {
+impl Around for Broken {
+    fn inner(&self) -> &dyn Store {
+        &self.inner
+    }
+
     fn get<'a>(&'a self, key: &'a str, unless: Option<&'a Version>) -> Answer<'a, Get> {
         let unless = unless.filter(|_| self.fault != Fault::NeverSaysUnchanged);
         self.inner.get(key, unless)
@@ -84,10 +88,6 @@ impl Store for Broken {
             }
             Ok(page)
         })
-    }
-
-    fn clock(&self) -> &Clock {
-        self.inner.clock()
     }
 
     fn describe(&self) -> String {
