@@ -5,7 +5,7 @@ use leasehold_store::seam::Answer;
 use leasehold_store::testing::FakeHost;
 use leasehold_store::update::{Decision, Standing, update};
 use leasehold_store::{
-    Around, Cause, Client, Failure, MemoryStore, Object, Purpose, Put, PutAnswer, Store, Version, When,
+    Around, Cause, Client, Failure, MemoryStore, Object, Purpose, Put, PutAnswer, Store, When,
 };
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
