@@ -15,6 +15,27 @@ pub const PAGE_KEYS_MAX: usize = 1_000;
 /// (hundreds of milliseconds), well below a lease of 60 s, so that a renewal can be tried more than once.
 pub const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
+/// A link slower than this is not waited for: 1 MB/s, as an outpost may have it, shared by two transfers.
+pub const SLOW_LINK_BYTES_PER_SEC: u64 = 500_000;
+
+/// Longest wait for the end of an upload in parts. S3 may put the parts of a very large object together for minutes;
+/// one that was not waited for is looked for afterwards, so that this need not be the longest it has ever taken.
+pub const UPLOAD_END_WAIT: Duration = Duration::from_mins(1);
+
+/// Largest range that is read by one request: it is held in memory, and whoever reads several at once holds several.
+pub const RANGE_BYTES_MAX: u64 = 16 * 1_024 * 1_024;
+
+/// Usual size of a part of an upload. S3 takes no part below 5 MiB but the last; larger ones cost memory and more to
+/// send again, smaller ones more requests.
+pub const UPLOAD_PART_BYTES: u64 = 8 * 1_024 * 1_024;
+
+/// Most parts of an upload: what S3 takes. With parts of the usual size that is 78 GiB; larger objects have larger parts
+/// ([`upload_part_bytes`]).
+pub const UPLOAD_PARTS_MAX: u64 = 10_000;
+
+/// Largest object that is uploaded, as on S3. Its parts are of 525 MiB.
+pub const UPLOAD_BYTES_MAX: u64 = 5 * 1_024 * 1_024 * 1_024 * 1_024;
+
 /// Longest time for one operation with all its retries, after which the caller is told.
 pub const OPERATION_WAIT: Duration = Duration::from_secs(30);
 
@@ -83,3 +104,42 @@ pub const PIECES_MAX: u32 = 65_536;
 
 /// Most files that a task is given, or gives: each of them is a name and a hash in a record that is written several times.
 pub const ARTIFACTS_MAX: usize = 100;
+
+/// How long to wait for one answer that carries, or answers, so many bytes.
+#[must_use]
+pub const fn answer_wait(bytes: u64) -> Duration {
+    ANSWER_WAIT.saturating_add(Duration::from_millis(bytes.saturating_mul(1_000) / SLOW_LINK_BYTES_PER_SEC))
+}
+
+/// How large the parts of an upload of so many bytes are; the last one may be smaller.
+#[must_use]
+pub const fn upload_part_bytes(bytes: u64) -> u64 {
+    let least = bytes.div_ceil(UPLOAD_PARTS_MAX);
+    if least > UPLOAD_PART_BYTES { least } else { UPLOAD_PART_BYTES }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_grow_with_the_object_and_are_never_too_many() {
+        let usual_max = UPLOAD_PART_BYTES * UPLOAD_PARTS_MAX;
+        assert_eq!(usual_max, 78 * 1_024 * 1_024 * 1_024 + 128 * 1_024 * 1_024);
+        for (bytes, part_bytes) in [
+            (1, UPLOAD_PART_BYTES),
+            (usual_max, UPLOAD_PART_BYTES),
+            (usual_max + 1, UPLOAD_PART_BYTES + 1),
+            (UPLOAD_BYTES_MAX, 549_755_814),
+        ] {
+            assert_eq!(upload_part_bytes(bytes), part_bytes, "{bytes}");
+            assert!(bytes.div_ceil(part_bytes) <= UPLOAD_PARTS_MAX, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn more_bytes_are_waited_for_longer() {
+        assert_eq!(answer_wait(0), ANSWER_WAIT);
+        assert_eq!(answer_wait(1_000_000), ANSWER_WAIT + Duration::from_secs(2));
+    }
+}

@@ -6,9 +6,12 @@
 use bytes::Bytes;
 use leasehold_core::{Kind, StoreTime};
 use leasehold_store::page::Pager;
-use leasehold_store::seam::{Cause, Entry, Failure, Get, List, Object, Page, PutAnswer, Version, When};
+use leasehold_store::parts::{Uploads, range_of};
+use leasehold_store::seam::{
+    Cause, Entry, Failure, Get, List, Object, Page, PartId, PutAnswer, Ranged, UploadId, Version, When,
+};
 use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -50,8 +53,20 @@ pub struct SimBucket {
 #[derive(Debug, Default)]
 struct State {
     objects: Objects,
+    uploads: Uploads,
     writes: u64,
     changes: Vec<Change>,
+}
+
+impl State {
+    fn write(&mut self, key: &str, body: Bytes, modified: StoreTime) -> Version {
+        self.writes += 1;
+        let version = Version::new(format!("v{}", self.writes));
+        let after = Stored { object: Object { body, version: version.clone() }, modified };
+        let before = self.objects.insert(key.to_owned(), after.clone());
+        self.changes.push(Change { key: key.to_owned(), before, after: Some(after) });
+        version
+    }
 }
 
 #[derive(Debug, Default)]
@@ -111,17 +126,51 @@ impl SimBucket {
     }
 
     pub(crate) fn put(&self, key: &str, body: Bytes, when: &When) -> PutAnswer {
-        let modified = StoreTime::from_millis(self.time_ns().div_euclid(1_000_000));
+        let modified = self.stamp();
         let mut state = self.state();
         if !when.holds(state.objects.get(key).map(|stored| &stored.object)) {
             return PutAnswer::Refused;
         }
-        state.writes += 1;
-        let version = Version::new(format!("v{}", state.writes));
-        let after = Stored { object: Object { body, version: version.clone() }, modified };
-        let before = state.objects.insert(key.to_owned(), after.clone());
-        state.changes.push(Change { key: key.to_owned(), before, after: Some(after) });
-        PutAnswer::Written(version)
+        PutAnswer::Written(state.write(key, body, modified))
+    }
+
+    pub(crate) fn get_range(
+        &self,
+        key: &str,
+        range: &Range<u64>,
+        unchanged: Option<&Version>,
+    ) -> Result<Ranged, Failure> {
+        range_of(key, self.state().objects.get(key).map(|stored| &stored.object), range, unchanged)
+    }
+
+    pub(crate) fn upload_begin(&self, key: &str, part_bytes: u64) -> UploadId {
+        self.state().uploads.begin(key, part_bytes)
+    }
+
+    pub(crate) fn upload_part(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        number: usize,
+        body: Bytes,
+    ) -> Result<PartId, Failure> {
+        self.state().uploads.part(key, upload, number, body)
+    }
+
+    pub(crate) fn upload_end(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        parts: &[PartId],
+    ) -> Result<Version, Failure> {
+        let modified = self.stamp();
+        let mut state = self.state();
+        let body = state.uploads.end(key, upload, parts)?;
+        Ok(state.write(key, body, modified))
+    }
+
+    pub(crate) fn upload_abort(&self, upload: &UploadId) {
+        self.state().uploads.abort(upload);
     }
 
     pub(crate) fn delete(&self, key: &str) {
@@ -143,6 +192,10 @@ impl SimBucket {
             pager.offer(key, || Entry { key: key.clone(), modified: stored.modified, size });
         }
         Ok(pager.finish())
+    }
+
+    fn stamp(&self) -> StoreTime {
+        StoreTime::from_millis(self.time_ns().div_euclid(1_000_000))
     }
 
     fn time(&self) -> MutexGuard<'_, Time> {

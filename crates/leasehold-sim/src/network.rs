@@ -4,9 +4,12 @@
 //! process. So a client that gave up, or was killed, may still see its write carried out minutes later.
 
 use bytes::Bytes;
-use leasehold_store::seam::{Cause, Failure, Get, List, Page, PutAnswer, Version, When};
+use leasehold_store::seam::{
+    Cause, Failure, Get, List, Page, PartId, PutAnswer, Ranged, UploadId, Version, When,
+};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -30,6 +33,11 @@ pub(crate) enum Request {
     Put(String, Bytes, When),
     Delete(String),
     List(List),
+    GetRange(String, Range<u64>, Option<Version>),
+    Begin(String, u64),
+    Part(String, UploadId, usize, Bytes),
+    End(String, UploadId, Vec<PartId>),
+    Abort(String, UploadId),
 }
 
 /// What the bucket says.
@@ -39,6 +47,11 @@ pub(crate) enum Reply {
     Put(PutAnswer),
     Deleted,
     Page(Page),
+    Ranged(Ranged),
+    Begun(UploadId),
+    Part(PartId),
+    Ended(Version),
+    Aborted,
 }
 
 /// What arrives at the process that has asked.
@@ -124,7 +137,7 @@ impl Network {
             let is_usual = latency <= USUAL_LATENCY_MAX;
             if is_usual || events.next_happens() { latency } else { USUAL_LATENCY_MAX }
         };
-        let is_put = matches!(&request, Request::Put(..));
+        let is_put = matches!(&request, Request::Put(..) | Request::End(..));
         let journey = Journey {
             fate: if drawn.0 == Fate::Served || events.next_happens() { drawn.0 } else { Fate::Served },
             there: in_time(drawn.1, events),
@@ -226,12 +239,24 @@ impl Journey {
                 Ok(Reply::Deleted)
             }
             Request::List(list) => bucket.list(list).map(Reply::Page),
+            Request::GetRange(key, range, unchanged) => {
+                bucket.get_range(key, range, unchanged.as_ref()).map(Reply::Ranged)
+            }
+            Request::Begin(key, part_bytes) => Ok(Reply::Begun(bucket.upload_begin(key, *part_bytes))),
+            Request::Part(key, upload, number, body) => {
+                bucket.upload_part(key, upload, *number, body.clone()).map(Reply::Part)
+            }
+            Request::End(key, upload, parts) => bucket.upload_end(key, upload, parts).map(Reply::Ended),
+            Request::Abort(_, upload) => {
+                bucket.upload_abort(upload);
+                Ok(Reply::Aborted)
+            }
         };
         match &reply {
             Ok(reply) => self.note(format_args!("→ {reply}{how}")),
             Err(failure) => self.note(format_args!("→ {}{how}", failure.error)),
         }
-        if self.crash && matches!(reply, Ok(Reply::Put(PutAnswer::Written(_)))) {
+        if self.crash && matches!(reply, Ok(Reply::Put(PutAnswer::Written(_)) | Reply::Ended(_))) {
             self.network.state().doomed.push(self.process);
         }
         Delivered { reply, date: Some(self.date()) }
@@ -268,6 +293,14 @@ impl fmt::Display for Request {
                 list.after.iter().try_for_each(|after| write!(f, " after {after}"))?;
                 list.cursor.iter().try_for_each(|_| write!(f, " (next page)"))
             }
+            Self::GetRange(key, range, unchanged) => {
+                write!(f, "get {key} {}..{}", range.start, range.end)?;
+                unchanged.iter().try_for_each(|version| write!(f, " if unchanged {}", version.as_str()))
+            }
+            Self::Begin(key, _) => write!(f, "begin {key}"),
+            Self::Part(key, upload, number, _) => write!(f, "part {number} of {key} {}", upload.as_str()),
+            Self::End(key, upload, _) => write!(f, "end {key} {}", upload.as_str()),
+            Self::Abort(key, upload) => write!(f, "abort {key} {}", upload.as_str()),
         }
     }
 }
@@ -276,14 +309,23 @@ impl fmt::Display for Reply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Get(Get::Found(object)) => write!(f, "found {}", object.version.as_str()),
-            Self::Get(Get::Missing) => f.write_str("missing"),
+            Self::Get(Get::Missing) | Self::Ranged(Ranged::Missing) => f.write_str("missing"),
             Self::Get(Get::Unchanged) => f.write_str("unchanged"),
-            Self::Put(PutAnswer::Written(version)) => write!(f, "written {}", version.as_str()),
+            Self::Put(PutAnswer::Written(version)) | Self::Ended(version) => {
+                write!(f, "written {}", version.as_str())
+            }
             Self::Put(PutAnswer::Refused) => f.write_str("refused"),
             Self::Deleted => f.write_str("deleted"),
             Self::Page(page) => {
                 write!(f, "{} keys, {} prefixes", page.entries.len(), page.prefixes.len())
             }
+            Self::Ranged(Ranged::Found(object)) => {
+                write!(f, "found {} bytes of {}", object.body.len(), object.version.as_str())
+            }
+            Self::Ranged(Ranged::Changed) => f.write_str("changed"),
+            Self::Begun(upload) => write!(f, "begun {}", upload.as_str()),
+            Self::Part(part) => write!(f, "has {}", part.as_str()),
+            Self::Aborted => f.write_str("aborted"),
         }
     }
 }

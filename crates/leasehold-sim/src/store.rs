@@ -6,7 +6,10 @@
 use bytes::Bytes;
 use leasehold_store::clock::Clock;
 use leasehold_store::host::{Host, Instant};
-use leasehold_store::seam::{Answer, Cause, Failure, Get, List, Page, PutAnswer, Store, Version, When};
+use leasehold_store::seam::{
+    Answer, Cause, Failure, Get, List, Page, PartId, PutAnswer, Ranged, Store, UploadId, Version, When,
+};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -129,6 +132,72 @@ impl Store for SimStore {
         Box::pin(async move {
             match self.ask(request).await? {
                 Reply::Page(page) => Ok(page),
+                other => Err(mixed_up(&other)),
+            }
+        })
+    }
+
+    fn get_range<'a>(
+        &'a self,
+        key: &'a str,
+        range: Range<u64>,
+        unchanged: Option<&'a Version>,
+    ) -> Answer<'a, Ranged> {
+        let request = Request::GetRange(key.to_owned(), range, unchanged.cloned());
+        Box::pin(async move {
+            match self.ask(request).await? {
+                Reply::Ranged(ranged) => Ok(ranged),
+                other => Err(mixed_up(&other)),
+            }
+        })
+    }
+
+    fn upload_begin<'a>(&'a self, key: &'a str, part_bytes: u64) -> Answer<'a, UploadId> {
+        let request = Request::Begin(key.to_owned(), part_bytes);
+        Box::pin(async move {
+            match self.ask(request).await? {
+                Reply::Begun(upload) => Ok(upload),
+                other => Err(mixed_up(&other)),
+            }
+        })
+    }
+
+    fn upload_part<'a>(
+        &'a self,
+        key: &'a str,
+        upload: &'a UploadId,
+        number: usize,
+        body: Bytes,
+    ) -> Answer<'a, PartId> {
+        let request = Request::Part(key.to_owned(), upload.clone(), number, body);
+        Box::pin(async move {
+            match self.ask(request).await? {
+                Reply::Part(part) => Ok(part),
+                other => Err(mixed_up(&other)),
+            }
+        })
+    }
+
+    fn upload_end<'a>(
+        &'a self,
+        key: &'a str,
+        upload: &'a UploadId,
+        parts: Vec<PartId>,
+    ) -> Answer<'a, Version> {
+        let request = Request::End(key.to_owned(), upload.clone(), parts);
+        Box::pin(async move {
+            match self.ask(request).await? {
+                Reply::Ended(version) => Ok(version),
+                other => Err(mixed_up(&other)),
+            }
+        })
+    }
+
+    fn upload_abort<'a>(&'a self, key: &'a str, upload: &'a UploadId) -> Answer<'a, ()> {
+        let request = Request::Abort(key.to_owned(), upload.clone());
+        Box::pin(async move {
+            match self.ask(request).await? {
+                Reply::Aborted => Ok(()),
                 other => Err(mixed_up(&other)),
             }
         })

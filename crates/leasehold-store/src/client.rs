@@ -23,6 +23,10 @@
 //! known by the fresh write id in every record, or, for a record that others have rewritten since, by our
 //! event in its history: that is what [`Ours`] is for.
 
+mod large;
+
+pub use large::Upload;
+
 use bytes::Bytes;
 use leasehold_core::limits::{ANSWER_WAIT, OPERATION_WAIT, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
 use leasehold_core::{Error, Now, Result, WriteId, keys};
@@ -267,10 +271,15 @@ impl Client {
     }
 
     fn patience(&self) -> Patience<'_> {
+        self.patience_for(ANSWER_WAIT)
+    }
+
+    /// Patience for an operation with an answer that may take longer than most: as many tries as others have.
+    fn patience_for(&self, wait: Duration) -> Patience<'_> {
         Patience {
             host: &*self.host,
             started: self.host.instant(),
-            limit: self.patience,
+            limit: self.patience + wait.saturating_sub(ANSWER_WAIT),
             pause: RETRY_PAUSE_MIN,
         }
     }
@@ -282,12 +291,20 @@ impl Client {
 
     /// Waits for one answer, but not for ever; whoever gives up here treats the answer as lost.
     async fn in_time<T>(&self, answer: impl Future<Output = Answered<T>> + Unpin) -> Answered<T> {
-        let late = self.host.sleep(ANSWER_WAIT);
+        self.within(ANSWER_WAIT, answer).await
+    }
+
+    async fn within<T>(
+        &self,
+        wait: Duration,
+        answer: impl Future<Output = Answered<T>> + Unpin,
+    ) -> Answered<T> {
+        let late = self.host.sleep(wait);
         match futures::future::select(answer, late).await {
             futures::future::Either::Left((answer, _)) => answer,
             futures::future::Either::Right(_) => Err(Failure::passing(
                 Cause::Unanswered,
-                format!("{} did not answer within {} s", self.store.describe(), ANSWER_WAIT.as_secs()),
+                format!("{} did not answer within {} s", self.store.describe(), wait.as_secs()),
             )),
         }
     }

@@ -23,6 +23,9 @@
 //!   see the object a moment before it is durable, but whatever they write on top of it becomes durable after
 //!   it; the writer itself answers only when it is.
 //! * An empty object without a condition (an index entry) is created in place: it has no bytes to sync.
+//! * An upload in parts is one temporary file: each part is written at its place and synced, and the end is a rename as
+//!   above. Its version cannot be the hash of bytes that are never read at once: it is the file's number, stamp and
+//!   length, and serves for ranged reads alone.
 //! * A removal is not synced: all that a power cut can do is bring back a key that nobody writes again, and
 //!   everyone who removes things copes with that.
 
@@ -31,19 +34,24 @@ mod files;
 mod locks;
 mod sync;
 mod temps;
+mod uploads;
 mod walk;
 
 use bytes::Bytes;
 use futures::FutureExt;
 use leasehold_core::{Error, Kind, Result};
 use std::fmt;
+use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::clock::Clock;
 use crate::host::Host;
-use crate::seam::{Answer, Cause, Failure, Get, List, Page, PutAnswer, Store, Version, When};
+use crate::seam::{
+    Answer, Cause, Failure, Get, List, Page, PartId, PutAnswer, Ranged, Store, UploadId, Version, When,
+};
 use files::Files;
 
 /// When a write counts as done.
@@ -98,14 +106,14 @@ impl FolderStore {
     }
 
     /// Runs file system calls where they may block.
-    fn blocking<T: Send + 'static>(
+    fn blocking<T: Send + 'static, E: Into<Trouble>>(
         &self,
-        work: impl FnOnce(&Files) -> std::io::Result<T> + Send + 'static,
+        work: impl FnOnce(&Files) -> std::result::Result<T, E> + Send + 'static,
     ) -> Answer<'_, T> {
         let files = self.files.clone();
         #[expect(clippy::disallowed_methods, reason = "file systems have no asynchronous calls")]
         let running =
-            tokio::task::spawn_blocking(move || work(&files).map_err(|error| failure(&files.root, error)));
+            tokio::task::spawn_blocking(move || work(&files).map_err(|error| error.into().told(&files.root)));
         running
             .map(|joined| {
                 joined.unwrap_or_else(|died| {
@@ -143,6 +151,50 @@ impl Store for FolderStore {
         self.blocking(move |files| files.list(&list))
     }
 
+    fn get_range<'a>(
+        &'a self,
+        key: &'a str,
+        range: Range<u64>,
+        unchanged: Option<&'a Version>,
+    ) -> Answer<'a, Ranged> {
+        let (key, unchanged) = (key.to_owned(), unchanged.cloned());
+        self.blocking(move |files| files.get_range(&key, &range, unchanged.as_ref()))
+    }
+
+    fn upload_begin<'a>(&'a self, key: &'a str, part_bytes: u64) -> Answer<'a, UploadId> {
+        let key = key.to_owned();
+        self.blocking(move |files| files.upload_begin(&key, part_bytes))
+    }
+
+    fn upload_part<'a>(
+        &'a self,
+        key: &'a str,
+        upload: &'a UploadId,
+        number: usize,
+        body: Bytes,
+    ) -> Answer<'a, PartId> {
+        let (key, upload) = (key.to_owned(), upload.clone());
+        self.blocking(move |files| files.upload_part(&key, &upload, number, &body))
+    }
+
+    fn upload_end<'a>(
+        &'a self,
+        key: &'a str,
+        upload: &'a UploadId,
+        parts: Vec<PartId>,
+    ) -> Answer<'a, Version> {
+        let (key, upload) = (key.to_owned(), upload.clone());
+        self.blocking(move |files| files.upload_end(&key, &upload, &parts))
+    }
+
+    fn upload_abort<'a>(&'a self, key: &'a str, upload: &'a UploadId) -> Answer<'a, ()> {
+        let (key, upload) = (key.to_owned(), upload.clone());
+        self.blocking(move |files| {
+            files.upload_abort(&key, &upload);
+            io::Result::Ok(())
+        })
+    }
+
     fn clock(&self) -> &Clock {
         self.files.clock()
     }
@@ -152,9 +204,36 @@ impl Store for FolderStore {
     }
 }
 
+/// Why a request failed: the system said so, or the store itself does.
+enum Trouble {
+    System(io::Error),
+    Own(Failure),
+}
+
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
+}
+
+impl From<Failure> for Trouble {
+    fn from(failure: Failure) -> Self {
+        Self::Own(failure)
+    }
+}
+
+impl Trouble {
+    fn told(self, root: &Path) -> Failure {
+        match self {
+            Self::System(error) => failure(root, error),
+            Self::Own(failure) => failure,
+        }
+    }
+}
+
 /// A call that failed may still have happened in part: only a read-back can tell.
-fn failure(root: &Path, error: std::io::Error) -> Failure {
-    use std::io::ErrorKind::{
+fn failure(root: &Path, error: io::Error) -> Failure {
+    use io::ErrorKind::{
         InvalidInput, NotADirectory, PermissionDenied, ReadOnlyFilesystem, StorageFull, WouldBlock,
     };
     let place = root.display();

@@ -3,13 +3,17 @@
 use bytes::Bytes;
 use leasehold_core::{Kind, StoreTime};
 use std::collections::BTreeMap;
-use std::ops::Bound;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::ops::{Bound, Range};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::clock::Clock;
 use crate::host::Host;
 use crate::page::Pager;
-use crate::seam::{Answer, Entry, Failure, Get, List, Object, Page, PutAnswer, Store, Version, When};
+use crate::parts::{Uploads, range_of};
+use crate::seam::{
+    Answer, Entry, Failure, Get, List, Object, Page, PartId, PutAnswer, Ranged, Store, UploadId, Version,
+    When,
+};
 
 /// Objects in memory, with an exact clock.
 #[derive(Debug)]
@@ -31,6 +35,7 @@ impl std::fmt::Debug for TimeSource {
 #[derive(Debug, Default)]
 struct Objects {
     by_key: BTreeMap<String, Stored>,
+    uploads: Uploads,
     writes: u64,
 }
 
@@ -38,6 +43,16 @@ struct Objects {
 struct Stored {
     object: Object,
     modified: StoreTime,
+}
+
+impl Objects {
+    fn insert(&mut self, key: &str, body: Bytes, modified: StoreTime) -> Version {
+        self.writes += 1;
+        let version = Version::new(format!("m{}", self.writes));
+        let object = Object { body, version: version.clone() };
+        self.by_key.insert(key.to_owned(), Stored { object, modified });
+        version
+    }
 }
 
 impl MemoryStore {
@@ -58,19 +73,21 @@ impl MemoryStore {
     }
 
     fn write(&self, key: &str, body: Bytes, when: &When) -> PutAnswer {
-        let mut objects = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut objects = self.objects();
         if !when.holds(objects.by_key.get(key).map(|stored| &stored.object)) {
             return PutAnswer::Refused;
         }
-        objects.writes += 1;
-        let version = Version::new(format!("m{}", objects.writes));
-        let object = Object { body, version: version.clone() };
-        objects.by_key.insert(key.to_owned(), Stored { object, modified: (self.read_time.0)() });
-        PutAnswer::Written(version)
+        PutAnswer::Written(objects.insert(key, body, (self.read_time.0)()))
+    }
+
+    fn end(&self, key: &str, upload: &UploadId, parts: &[PartId]) -> Result<Version, Failure> {
+        let mut objects = self.objects();
+        let body = objects.uploads.end(key, upload, parts)?;
+        Ok(objects.insert(key, body, (self.read_time.0)()))
     }
 
     fn read(&self, key: &str, unless: Option<&Version>) -> Get {
-        let objects = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
+        let objects = self.objects();
         match objects.by_key.get(key) {
             None => Get::Missing,
             Some(stored) if Some(&stored.object.version) == unless => Get::Unchanged,
@@ -81,7 +98,7 @@ impl MemoryStore {
     fn page(&self, list: &List) -> Result<Page, Failure> {
         let mut pager = Pager::new(list)
             .map_err(|error| Failure { cause: crate::seam::Cause::Final(Kind::Invalid), error })?;
-        let objects = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
+        let objects = self.objects();
         let from = (Bound::Included(pager.start().to_owned()), Bound::Unbounded);
         for (key, stored) in objects.by_key.range::<String, _>(from) {
             let size = stored.object.body.len() as u64;
@@ -91,6 +108,10 @@ impl MemoryStore {
             pager.offer(key, || Entry { key: key.clone(), modified: stored.modified, size });
         }
         Ok(pager.finish())
+    }
+
+    fn objects(&self) -> MutexGuard<'_, Objects> {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -105,13 +126,55 @@ impl Store for MemoryStore {
 
     fn delete<'a>(&'a self, key: &'a str) -> Answer<'a, ()> {
         Box::pin(async move {
-            self.objects.lock().unwrap_or_else(PoisonError::into_inner).by_key.remove(key);
+            self.objects().by_key.remove(key);
             Ok(())
         })
     }
 
     fn list<'a>(&'a self, list: &'a List) -> Answer<'a, Page> {
         Box::pin(async move { self.page(list) })
+    }
+
+    fn get_range<'a>(
+        &'a self,
+        key: &'a str,
+        range: Range<u64>,
+        unchanged: Option<&'a Version>,
+    ) -> Answer<'a, Ranged> {
+        Box::pin(async move {
+            let objects = self.objects();
+            range_of(key, objects.by_key.get(key).map(|stored| &stored.object), &range, unchanged)
+        })
+    }
+
+    fn upload_begin<'a>(&'a self, key: &'a str, part_bytes: u64) -> Answer<'a, UploadId> {
+        Box::pin(async move { Ok(self.objects().uploads.begin(key, part_bytes)) })
+    }
+
+    fn upload_part<'a>(
+        &'a self,
+        key: &'a str,
+        upload: &'a UploadId,
+        number: usize,
+        body: Bytes,
+    ) -> Answer<'a, PartId> {
+        Box::pin(async move { self.objects().uploads.part(key, upload, number, body) })
+    }
+
+    fn upload_end<'a>(
+        &'a self,
+        key: &'a str,
+        upload: &'a UploadId,
+        parts: Vec<PartId>,
+    ) -> Answer<'a, Version> {
+        Box::pin(async move { self.end(key, upload, &parts) })
+    }
+
+    fn upload_abort<'a>(&'a self, _key: &'a str, upload: &'a UploadId) -> Answer<'a, ()> {
+        Box::pin(async move {
+            self.objects().uploads.abort(upload);
+            Ok(())
+        })
     }
 
     fn clock(&self) -> &Clock {

@@ -9,6 +9,7 @@
 mod address;
 mod aws_files;
 mod http;
+mod large;
 mod sign;
 
 pub use address::{AccessKey, BucketAddress, Provider};
@@ -17,22 +18,27 @@ use ::http::StatusCode;
 use bytes::Bytes;
 use leasehold_core::{Error, Kind, Result, StoreTime};
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
+use object_store::multipart::MultipartStore;
 use object_store::path::Path;
-use object_store::{GetOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion};
+use object_store::{
+    GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion,
+};
 use std::error::Error as StdError;
 use std::future::Future;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::clock::Clock;
 use crate::host::Host;
 use crate::seam::{
-    Answer, Cause, Cursor, Entry, Failure, Get, List, Object, Page, PutAnswer, Store, Version, When,
+    Answer, Cause, Cursor, Entry, Failure, Get, List, Object, Page, PartId, PutAnswer, Ranged, Store,
+    UploadId, Version, When,
 };
 use http::Exchange;
 
 /// What we use of `object_store`'s three clients.
-trait Remote: ObjectStore + PaginatedListStore {}
-impl<T: ObjectStore + PaginatedListStore> Remote for T {}
+trait Remote: ObjectStore + PaginatedListStore + MultipartStore {}
+impl<T: ObjectStore + PaginatedListStore + MultipartStore> Remote for T {}
 
 /// Objects in a bucket.
 #[derive(Debug)]
@@ -62,7 +68,16 @@ impl BucketStore {
         result.map_err(|error| Refused { exchange, error })
     }
 
-    fn object(&self, body: Bytes, meta: &object_store::ObjectMeta) -> Result<Object, Failure> {
+    async fn read(&self, path: &Path, options: GetOptions) -> Result<(Bytes, ObjectMeta), Refused> {
+        let call = async {
+            let answer = self.remote.get_opts(path, options).await?;
+            let meta = answer.meta.clone();
+            Ok((answer.bytes().await?, meta))
+        };
+        self.send(call).await
+    }
+
+    fn object(&self, body: Bytes, meta: &ObjectMeta) -> Result<Object, Failure> {
         let version = self.version(meta.e_tag.as_deref(), meta.version.as_deref())?;
         Ok(Object { body, version })
     }
@@ -83,7 +98,7 @@ impl BucketStore {
     fn page(&self, answer: object_store::list::PaginatedListResult) -> Page {
         let prefix = self.address.prefix.as_str();
         let own = |path: &Path| path.as_ref().strip_prefix(prefix).map(str::to_owned);
-        let entry = |meta: &object_store::ObjectMeta| {
+        let entry = |meta: &ObjectMeta| {
             let modified = StoreTime::from_millis(meta.last_modified.timestamp_millis());
             Some(Entry { key: own(&meta.location)?, modified, size: meta.size })
         };
@@ -102,20 +117,11 @@ impl Store for BucketStore {
     fn get<'a>(&'a self, key: &'a str, unless: Option<&'a Version>) -> Answer<'a, Get> {
         Box::pin(async move {
             let path = self.path(key)?;
-            let if_none_match =
-                unless.and_then(|version| version.as_str().split(SEPARATOR).next()).map(str::to_owned);
-            let options = GetOptions { if_none_match, ..GetOptions::default() };
-            let call = async {
-                let answer = self.remote.get_opts(&path, options).await?;
-                let meta = answer.meta.clone();
-                Ok((answer.bytes().await?, meta))
-            };
-            match self.send(call).await {
+            let options = GetOptions { if_none_match: unless.map(e_tag), ..GetOptions::default() };
+            match self.read(&path, options).await {
                 Ok((body, meta)) => self.object(body, &meta).map(Get::Found),
                 Err(refused) if refused.is(StatusCode::NOT_MODIFIED) => Ok(Get::Unchanged),
-                Err(refused) if refused.is(StatusCode::NOT_FOUND) && !refused.is_without_bucket() => {
-                    Ok(Get::Missing)
-                }
+                Err(refused) if refused.is_without_object() => Ok(Get::Missing),
                 Err(refused) => Err(self.address.explain(refused)),
             }
         })
@@ -182,6 +188,42 @@ impl Store for BucketStore {
         })
     }
 
+    fn get_range<'a>(
+        &'a self,
+        key: &'a str,
+        range: Range<u64>,
+        unchanged: Option<&'a Version>,
+    ) -> Answer<'a, Ranged> {
+        Box::pin(self.read_range(key, range, unchanged))
+    }
+
+    fn upload_begin<'a>(&'a self, key: &'a str, _part_bytes: u64) -> Answer<'a, UploadId> {
+        Box::pin(self.begin(key))
+    }
+
+    fn upload_part<'a>(
+        &'a self,
+        key: &'a str,
+        upload: &'a UploadId,
+        number: usize,
+        body: Bytes,
+    ) -> Answer<'a, PartId> {
+        Box::pin(self.send_part(key, upload, number, body))
+    }
+
+    fn upload_end<'a>(
+        &'a self,
+        key: &'a str,
+        upload: &'a UploadId,
+        parts: Vec<PartId>,
+    ) -> Answer<'a, Version> {
+        Box::pin(self.end(key, upload, parts))
+    }
+
+    fn upload_abort<'a>(&'a self, key: &'a str, upload: &'a UploadId) -> Answer<'a, ()> {
+        Box::pin(self.abort(key, upload))
+    }
+
     fn clock(&self) -> &Clock {
         &self.clock
     }
@@ -196,6 +238,11 @@ impl Store for BucketStore {
         let remote = address.connect(&self.clock, &self.host).ok()?;
         Some(Arc::new(Self { remote, clock: self.clock.clone(), host: self.host.clone(), address }))
     }
+}
+
+/// What a read on condition names.
+fn e_tag(version: &Version) -> String {
+    version.as_str().split(SEPARATOR).next().unwrap_or_default().to_owned()
 }
 
 fn update_version(version: &Version) -> UpdateVersion {
@@ -219,10 +266,14 @@ impl Refused {
     /// compatibles; a missing bucket does not.
     fn is_about_the_condition(&self) -> bool {
         let Exchange::Answered(status) = self.exchange else { return false };
-        let missing = status == StatusCode::NOT_FOUND && !self.is_without_bucket();
-        missing
+        self.is_without_object()
             || [StatusCode::PRECONDITION_FAILED, StatusCode::CONFLICT, StatusCode::NOT_MODIFIED]
                 .contains(&status)
+    }
+
+    /// 404, and not for want of a bucket: there is no such object, or no such upload.
+    fn is_without_object(&self) -> bool {
+        self.is(StatusCode::NOT_FOUND) && !self.is_without_bucket()
     }
 
     fn is_without_bucket(&self) -> bool {

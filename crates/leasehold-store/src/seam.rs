@@ -1,13 +1,14 @@
 //! The one seam: what Leasehold asks of a store.
 //!
-//! Four requests, each sent exactly once per call: get, put on condition, delete, list. There are no retries
-//! here and no guesses; a request whose answer did not come fails with [`Cause::Unanswered`], and only
+//! Requests, each sent exactly once per call: get, put on condition, delete, list; and for what is too large to be
+//! held at once, a get of a range and the four steps of an upload in parts. There are no retries here and no guesses; a request whose answer did not come fails with [`Cause::Unanswered`], and only
 //! [`Client`](crate::Client) decides what that means. A lost race is a value, never a failure.
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use leasehold_core::{Error, Kind, StoreTime};
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::clock::Clock;
@@ -25,6 +26,48 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Lists one page of keys in byte order.
     fn list<'a>(&'a self, list: &'a List) -> Answer<'a, Page>;
+
+    /// Reads the bytes of an object that lie in a range, if it is still the version we know.
+    ///
+    /// A range that goes beyond the end is cut. One that is empty, or begins at the end or beyond it, is a failure that
+    /// is final and [`Kind::Invalid`]: S3 refuses it, and tells no version.
+    ///
+    /// The version in the answer is for other ranged reads alone. A folder makes it from the file's number, stamp and
+    /// length, because its usual version is a hash over all bytes.
+    fn get_range<'a>(
+        &'a self,
+        key: &'a str,
+        range: Range<u64>,
+        unchanged: Option<&'a Version>,
+    ) -> Answer<'a, Ranged>;
+
+    /// Begins an upload in parts. Nothing is seen of it until its end. Every part has `part_bytes`, but the last may be
+    /// smaller: a folder has to know a part's place before all others are there, and some buckets take no others.
+    ///
+    /// An upload belongs to the store that began it, and on a folder dies with its process.
+    fn upload_begin<'a>(&'a self, key: &'a str, part_bytes: u64) -> Answer<'a, UploadId>;
+
+    /// Sends a part; they are counted from 0. The same bytes may be sent again under the same number.
+    fn upload_part<'a>(
+        &'a self,
+        key: &'a str,
+        upload: &'a UploadId,
+        number: usize,
+        body: Bytes,
+    ) -> Answer<'a, PartId>;
+
+    /// Makes an object of all parts, in their order, whatever stood there before: it appears whole or not at all. The
+    /// version is for ranged reads, as above. An upload that is not there (any more) is a failure that is final and
+    /// [`Kind::Lost`], as it is for a part.
+    fn upload_end<'a>(
+        &'a self,
+        key: &'a str,
+        upload: &'a UploadId,
+        parts: Vec<PartId>,
+    ) -> Answer<'a, Version>;
+
+    /// Removes the parts of an upload, whether it is there or not.
+    fn upload_abort<'a>(&'a self, key: &'a str, upload: &'a UploadId) -> Answer<'a, ()>;
 
     /// What this store's answers have taught about its time.
     fn clock(&self) -> &Clock;
@@ -110,6 +153,62 @@ impl Get {
             Get::Found(object) => Some(object),
             Get::Missing | Get::Unchanged => None,
         }
+    }
+}
+
+/// The answer to a get of a range.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ranged {
+    /// Here is what lies in the range; its version is for ranged reads alone.
+    Found(Object),
+    /// There is no such object.
+    Missing,
+    /// It is not the version that was named.
+    Changed,
+}
+
+impl Ranged {
+    /// The bytes in the range and their version, if there are any to show.
+    #[must_use]
+    pub fn found(self) -> Option<Object> {
+        match self {
+            Ranged::Found(object) => Some(object),
+            Ranged::Missing | Ranged::Changed => None,
+        }
+    }
+}
+
+/// A store's own name for an upload in parts.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UploadId(Arc<str>);
+
+impl UploadId {
+    /// An upload by the store's own name for it.
+    pub fn new(name: impl Into<Arc<str>>) -> Self {
+        Self(name.into())
+    }
+
+    /// The store's own name for it.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A store's own name for a part that it has.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct PartId(Arc<str>);
+
+impl PartId {
+    /// A part by the store's own name for it.
+    pub fn new(name: impl Into<Arc<str>>) -> Self {
+        Self(name.into())
+    }
+
+    /// The store's own name for it.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
     }
 }
 

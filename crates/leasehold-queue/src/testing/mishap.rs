@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use leasehold_store::seam::Answer;
-use leasehold_store::{Cause, Clock, Failure, Get, List, Page, PutAnswer, Store, Version, When};
+use leasehold_store::{Around, Cause, Failure, PutAnswer, Store, When};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What becomes of the next put.
@@ -62,28 +62,12 @@ impl Mishap {
     }
 }
 
-impl Store for Mishap {
-    fn get<'a>(&'a self, key: &'a str, unless: Option<&'a Version>) -> Answer<'a, Get> {
-        self.inner.get(key, unless)
+impl Around for Mishap {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
     }
 
     fn put<'a>(&'a self, key: &'a str, body: Bytes, when: &'a When) -> Answer<'a, PutAnswer> {
         Box::pin(self.perform(key, body, when))
-    }
-
-    fn delete<'a>(&'a self, key: &'a str) -> Answer<'a, ()> {
-        self.inner.delete(key)
-    }
-
-    fn list<'a>(&'a self, list: &'a List) -> Answer<'a, Page> {
-        self.inner.list(list)
-    }
-
-    fn clock(&self) -> &Clock {
-        self.inner.clock()
-    }
-
-    fn describe(&self) -> String {
-        self.inner.describe()
     }
 }

@@ -7,8 +7,8 @@ use leasehold_queue::testing::leases::{Extent, Protocol, Suite, Time};
 use leasehold_queue::{HeldLease, Leases, Renewed, Taken, read_lease};
 use leasehold_store::seam::Answer;
 use leasehold_store::{
-    Client, Clock, FolderOptions, FolderStore, Get, Host, List, MemoryStore, Page, Purpose, PutAnswer, Store,
-    Version, When,
+    Around, Client, Clock, FolderOptions, FolderStore, Host, List, MemoryStore, Page, Purpose, PutAnswer,
+    Store, Version, When,
 };
 use serde_json::{Map, Value};
 use std::sync::{Arc, OnceLock};
@@ -115,17 +115,13 @@ impl Broken {
     }
 }
 
-impl Store for Broken {
-    fn get<'a>(&'a self, key: &'a str, unless: Option<&'a Version>) -> Answer<'a, Get> {
-        self.inner.get(key, unless)
+impl Around for Broken {
+    fn inner(&self) -> &dyn Store {
+        &self.inner
     }
 
     fn put<'a>(&'a self, key: &'a str, body: Bytes, when: &'a When) -> Answer<'a, PutAnswer> {
         Box::pin(self.write(key, body, when))
-    }
-
-    fn delete<'a>(&'a self, key: &'a str) -> Answer<'a, ()> {
-        self.inner.delete(key)
     }
 
     fn list<'a>(&'a self, list: &'a List) -> Answer<'a, Page> {

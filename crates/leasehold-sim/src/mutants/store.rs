@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use leasehold_core::lease::RELEASED_BYTES;
 use leasehold_core::{StoreTime, keys};
-use leasehold_store::Host;
 use leasehold_store::clock::Clock;
 use leasehold_store::seam::{Answer, Cause, Get, List, Object, Page, PutAnswer, Store, Version, When};
+use leasehold_store::{Around, Host};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -215,7 +215,11 @@ impl BrokenStore {
     }
 }
 
-impl Store for BrokenStore {
+impl Around for BrokenStore {
+    fn inner(&self) -> &dyn Store {
+        &*self.store
+    }
+
     fn get<'a>(&'a self, key: &'a str, unless: Option<&'a Version>) -> Answer<'a, Get> {
         Box::pin(async move {
             let get = self.store.get(key, unless).await?;
@@ -265,10 +269,6 @@ impl Store for BrokenStore {
         })
     }
 
-    fn delete<'a>(&'a self, key: &'a str) -> Answer<'a, ()> {
-        self.store.delete(key)
-    }
-
     fn list<'a>(&'a self, list: &'a List) -> Answer<'a, Page> {
         Box::pin(async move {
             let page = self.store.list(list).await?;
@@ -279,9 +279,5 @@ impl Store for BrokenStore {
 
     fn clock(&self) -> &Clock {
         self.clock.as_ref().unwrap_or_else(|| self.store.clock())
-    }
-
-    fn describe(&self) -> String {
-        self.store.describe()
     }
 }

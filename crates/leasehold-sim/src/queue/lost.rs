@@ -1,12 +1,11 @@
 //! A worker is lost with a task in its hands: whoever is idle beside it notices soon after the claim has run out, although
 //! it leaves the index alone while nothing seems to happen.
 
-use bytes::Bytes;
 use leasehold_core::NewTask;
 use leasehold_core::new_task::Start;
 use leasehold_queue::Queue;
 use leasehold_store::seam::{Answer, Cause, Failure};
-use leasehold_store::{Client, Clock, Get, Host, List, Page, PutAnswer, Store, Version, When};
+use leasehold_store::{Around, Client, Get, Host, Store, Version};
 use leasehold_worker::{Context, Polling, Shutdown, TaskError, Worker, WorkerOptions};
 use serde_json::Value;
 use std::sync::{Arc, Mutex};
@@ -112,32 +111,16 @@ struct Stuck {
     key: Arc<Mutex<Option<String>>>,
 }
 
-impl Store for Stuck {
+impl Around for Stuck {
+    fn inner(&self) -> &dyn Store {
+        &*self.store
+    }
+
     fn get<'a>(&'a self, key: &'a str, unless: Option<&'a Version>) -> Answer<'a, Get> {
         if self.key.lock().unwrap().as_ref().is_some_and(|stuck| key.ends_with(stuck)) {
             return Box::pin(async { Err(Failure::passing(Cause::Unreached, "stuck")) });
         }
         self.store.get(key, unless)
-    }
-
-    fn put<'a>(&'a self, key: &'a str, body: Bytes, when: &'a When) -> Answer<'a, PutAnswer> {
-        self.store.put(key, body, when)
-    }
-
-    fn delete<'a>(&'a self, key: &'a str) -> Answer<'a, ()> {
-        self.store.delete(key)
-    }
-
-    fn list<'a>(&'a self, list: &'a List) -> Answer<'a, Page> {
-        self.store.list(list)
-    }
-
-    fn clock(&self) -> &Clock {
-        self.store.clock()
-    }
-
-    fn describe(&self) -> String {
-        self.store.describe()
     }
 }
 

@@ -4,7 +4,7 @@ use leasehold_core::new_task::Start;
 use leasehold_core::{HexName, Holder, NewTask, TaskId, keys};
 use leasehold_queue::lease::{Leases, break_lease};
 use leasehold_store::seam::{Answer, Cause, Failure};
-use leasehold_store::{Clock, Get, List, Page, Purpose, PutAnswer, Store, Verb, Version, When};
+use leasehold_store::{Around, Get, List, Page, Purpose, PutAnswer, Store, Verb, Version, When};
 use serde_json::Map;
 
 use super::*;
@@ -116,7 +116,11 @@ const DELETES: &str = "deletes";
 /// The prefix, if there is one at this moment.
 type Shut = Arc<Mutex<Option<&'static str>>>;
 
-impl Store for Gate {
+impl Around for Gate {
+    fn inner(&self) -> &dyn Store {
+        &*self.store
+    }
+
     fn get<'a>(&'a self, key: &'a str, unless: Option<&'a Version>) -> Answer<'a, Get> {
         if self.is_stuck(key) { Box::pin(std::future::pending()) } else { self.store.get(key, unless) }
     }
@@ -141,14 +145,6 @@ impl Store for Gate {
             return Box::pin(std::future::pending());
         }
         self.store.list(list)
-    }
-
-    fn clock(&self) -> &Clock {
-        self.store.clock()
-    }
-
-    fn describe(&self) -> String {
-        self.store.describe()
     }
 }
 
@@ -455,9 +451,9 @@ struct Mute {
     mute: Shut,
 }
 
-impl Store for Mute {
-    fn get<'a>(&'a self, key: &'a str, unless: Option<&'a Version>) -> Answer<'a, Get> {
-        self.store.get(key, unless)
+impl Around for Mute {
+    fn inner(&self) -> &dyn Store {
+        &*self.store
     }
 
     fn put<'a>(&'a self, key: &'a str, body: Bytes, when: &'a When) -> Answer<'a, PutAnswer> {
@@ -466,22 +462,6 @@ impl Store for Mute {
             let answer = self.store.put(key, body, when).await;
             if is_mute { std::future::pending().await } else { answer }
         })
-    }
-
-    fn delete<'a>(&'a self, key: &'a str) -> Answer<'a, ()> {
-        self.store.delete(key)
-    }
-
-    fn list<'a>(&'a self, list: &'a List) -> Answer<'a, Page> {
-        self.store.list(list)
-    }
-
-    fn clock(&self) -> &Clock {
-        self.store.clock()
-    }
-
-    fn describe(&self) -> String {
-        self.store.describe()
     }
 }
 

@@ -1,20 +1,24 @@
-//! Objects as files: the four requests as system calls.
+//! Objects as files: the requests as system calls.
 
-use leasehold_core::{Error, Result, keys};
+use leasehold_core::{Error, keys};
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::clock::FolderClock;
-use super::locks::Locks;
+use super::locks::{Lock, Locks};
 use super::sync::Directories;
-use super::temps::Temps;
-use super::{Durability, FolderOptions, walk};
+use super::temps::{Temp, Temps};
+use super::uploads::{self, Uploads};
+use super::{Durability, FolderOptions, Trouble, walk};
 use crate::clock::Clock;
-use crate::host::Host;
-use crate::seam::{Get, List, Object, Page, PutAnswer, Version, When};
+use crate::host::{Host, Instant};
+use crate::parts;
+use crate::seam::{Get, List, Object, Page, PartId, PutAnswer, Ranged, UploadId, Version, When};
 
 /// A directory can vanish between its making and its use, when someone removes it because it is empty.
 /// Nobody loses that race so many times in a row.
@@ -27,12 +31,17 @@ pub(super) struct Files {
     directories: Directories,
     locks: Locks,
     temps: Temps,
+    uploads: Uploads,
     /// Keys that this process has renamed into place and not yet seen synced, with the number of writers.
     unsynced: Mutex<HashMap<String, u32>>,
 }
 
 impl Files {
-    pub(super) fn open(root: &Path, options: FolderOptions, host: &Arc<dyn Host>) -> Result<Self> {
+    pub(super) fn open(
+        root: &Path,
+        options: FolderOptions,
+        host: &Arc<dyn Host>,
+    ) -> leasehold_core::Result<Self> {
         let opened = || -> io::Result<Self> {
             fs::create_dir_all(root)?;
             let root = root.canonicalize()?;
@@ -50,6 +59,7 @@ impl Files {
                 directories: Directories::default(),
                 locks: Locks::open(&own)?,
                 temps: Temps::open(&own, &**host)?,
+                uploads: Uploads::default(),
                 root,
             })
         };
@@ -90,14 +100,73 @@ impl Files {
             return Ok(PutAnswer::Refused);
         }
         let mut temp = self.temps.create(|file| self.fill(file, body))?;
-        self.mark(key);
-        let renamed = self.in_directory(&path, || temp.rename(&path));
-        drop(lock);
-        // The mark stays if the sync fails: what is in place is not durable, and readers have to see to it.
-        renamed.inspect_err(|_| self.unmark(key))?;
-        self.sync_parent(&path)?;
-        self.unmark(key);
+        self.place(key, &mut temp, lock)?;
+        self.durable(key)?;
         Ok(PutAnswer::Written(version(body)))
+    }
+
+    /// Reads only what was asked for.
+    pub(super) fn get_range(
+        &self,
+        key: &str,
+        range: &Range<u64>,
+        unchanged: Option<&Version>,
+    ) -> Result<Ranged, Trouble> {
+        let path = self.root.join(key);
+        let file = match File::open(&path) {
+            Err(error) if is_missing(&error) => return Ok(Ranged::Missing),
+            opened => opened?,
+        };
+        if self.unsynced().contains_key(key) {
+            self.sync_parent(&path)?;
+        }
+        let metadata = file.metadata()?;
+        if metadata.is_dir() {
+            return Ok(Ranged::Missing);
+        }
+        let version = uploads::version(&metadata);
+        if unchanged.is_some_and(|known| *known != version) {
+            return Ok(Ranged::Changed);
+        }
+        let range = parts::cut(key, range, metadata.len())?;
+        let length = usize::try_from(range.end - range.start).map_err(io::Error::other)?;
+        let mut body = vec![0; length];
+        file.read_exact_at(&mut body, range.start)?;
+        Ok(Ranged::Found(Object { body: body.into(), version }))
+    }
+
+    pub(super) fn upload_begin(&self, key: &str, part_bytes: u64) -> io::Result<UploadId> {
+        let (temp, file) = self.temps.open_new()?;
+        Ok(self.uploads.begin(key, part_bytes, temp, file))
+    }
+
+    pub(super) fn upload_part(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        number: usize,
+        body: &[u8],
+    ) -> Result<PartId, Trouble> {
+        self.uploads.part(key, upload, number, body, self.durability)
+    }
+
+    pub(super) fn upload_end(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        parts: &[PartId],
+    ) -> Result<Version, Trouble> {
+        let version = self.uploads.end(key, upload, parts, |file, temp| {
+            self.seal(file, self.clock.instant())?;
+            let lock = self.locks.hold(key, || self.clock.instant())?;
+            self.place(key, temp, lock)
+        })?;
+        self.durable(key)?;
+        Ok(version)
+    }
+
+    pub(super) fn upload_abort(&self, key: &str, upload: &UploadId) {
+        self.uploads.abort(key, upload);
     }
 
     pub(super) fn delete(&self, key: &str) -> io::Result<()> {
@@ -110,6 +179,22 @@ impl Files {
         }
         drop(lock);
         self.remove_empty_parents(&path);
+        Ok(())
+    }
+
+    /// Renames a file to where its object belongs; it is marked until [`Self::durable`] has synced it.
+    fn place(&self, key: &str, temp: &mut Temp, lock: Lock) -> io::Result<()> {
+        let path = self.root.join(key);
+        self.mark(key);
+        let renamed = self.in_directory(&path, || temp.rename(&path));
+        drop(lock);
+        renamed.inspect_err(|_| self.unmark(key))
+    }
+
+    /// The mark stays if the sync fails: what is in place is not durable, and readers have to see to it.
+    fn durable(&self, key: &str) -> io::Result<()> {
+        self.sync_parent(&self.root.join(key))?;
+        self.unmark(key);
         Ok(())
     }
 
@@ -128,6 +213,11 @@ impl Files {
     fn fill(&self, file: &mut File, body: &[u8]) -> io::Result<()> {
         let sent = self.clock.instant();
         file.write_all(body)?;
+        self.seal(file, sent)
+    }
+
+    /// Stamps a file that is written, makes it durable, and learns the time from it.
+    fn seal(&self, file: &File, sent: Instant) -> io::Result<()> {
         self.clock.stamp(file)?;
         if self.durability == Durability::Fsync {
             file.sync_all()?;

@@ -46,10 +46,16 @@ impl Temps {
     }
 
     pub(super) fn create(&self, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<Temp> {
-        let path = self.directory.join(self.count.fetch_add(1, Relaxed).to_string());
-        let temp = Temp { path, is_renamed: false };
-        fill(&mut File::create_new(&temp.path)?)?;
+        let (temp, mut opened) = self.open_new()?;
+        fill(&mut opened)?;
         Ok(temp)
+    }
+
+    /// A file to be filled little by little.
+    pub(super) fn open_new(&self) -> io::Result<(Temp, File)> {
+        let path = self.directory.join(self.count.fetch_add(1, Relaxed).to_string());
+        let file = File::create_new(&path)?;
+        Ok((Temp { path, is_renamed: false }, file))
     }
 }
 
@@ -62,6 +68,12 @@ impl Drop for Temps {
 }
 
 impl Temp {
+    /// A name that no other file has, in this process or another.
+    pub(super) fn name(&self) -> String {
+        let names = self.path.iter().rev().take(2).map(|name| name.to_string_lossy());
+        names.collect::<Vec<_>>().join("@")
+    }
+
     pub(super) fn rename(&mut self, to: &Path) -> io::Result<()> {
         fs::rename(&self.path, to)?;
         self.is_renamed = true;

@@ -1,6 +1,6 @@
 //! Where a bucket is, and a client for it.
 
-use leasehold_core::{Error, Result};
+use leasehold_core::{Error, Result, limits};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, AwsCredential};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
@@ -231,8 +231,9 @@ fn client_options(allow_http: bool) -> ClientOptions {
     ClientOptions::new()
         .with_allow_http(allow_http)
         .with_connect_timeout(Duration::from_secs(5))
-        // The client above gives up earlier and reads back; this only frees the connection.
-        .with_timeout(2 * leasehold_core::limits::ANSWER_WAIT)
+        // The client above gives up earlier, by what it asked for, and then the connection is free. This is for the largest
+        // part of the largest upload.
+        .with_timeout(limits::answer_wait(limits::upload_part_bytes(limits::UPLOAD_BYTES_MAX)))
 }
 
 fn host_of(endpoint: &str) -> Option<String> {

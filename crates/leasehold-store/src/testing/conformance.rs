@@ -8,6 +8,7 @@
 //! ```
 
 mod conditions;
+mod large;
 mod lists;
 pub mod races;
 mod times;
@@ -87,7 +88,11 @@ type Check = (&'static str, fn(&Suite) -> BoxFuture<'_, Checked>);
 impl Suite {
     /// The suite against this store.
     pub fn new(store: Arc<dyn Store>, extent: Extent) -> Self {
-        let host: Arc<dyn Host> = Arc::new(SystemHost);
+        Self::on(Arc::new(SystemHost), store, extent)
+    }
+
+    /// The suite on a host that is not this machine.
+    pub fn on(host: Arc<dyn Host>, store: Arc<dyn Store>, extent: Extent) -> Self {
         let root = format!("conformance/{}", HexName::from_random(host.random_bits()));
         Self { root, client: Client::new(store.clone(), host), store, extent }
     }
@@ -100,7 +105,7 @@ impl Suite {
 
     /// Runs every check, and names the first demand that was not met.
     pub async fn run(&self) -> Result<(), Violation> {
-        let checks: [&[Check]; 3] = [conditions::CHECKS, lists::CHECKS, times::CHECKS];
+        let checks: [&[Check]; 4] = [conditions::CHECKS, lists::CHECKS, times::CHECKS, large::CHECKS];
         let races = if self.extent.races { races::CHECKS } else { &[] };
         for (check, run) in checks.into_iter().flatten().chain(races) {
             run(self).await.map_err(|message| Violation { check, message })?;

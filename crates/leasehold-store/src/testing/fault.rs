@@ -76,7 +76,7 @@ pub(super) fn error_xml(code: &str) -> String {
 /// The kinds of requests that a bill tells apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestKind {
-    /// An object is written.
+    /// An object is written, or an upload in parts is begun, goes on or ends.
     Put,
     /// An object is read, or a setting of a bucket.
     Get,
@@ -86,7 +86,7 @@ pub enum RequestKind {
     Delete,
     /// An object's head is read.
     Head,
-    /// Anything else, such as the steps of a multipart upload that are a `POST`.
+    /// Anything else.
     Other,
 }
 
@@ -99,6 +99,7 @@ impl RequestKind {
             Method::HEAD => Self::Head,
             Method::DELETE => Self::Delete,
             Method::POST if names(query).any(|name| name == "delete") => Self::Delete,
+            Method::POST if names(query).any(|name| name == "uploads" || name == "uploadId") => Self::Put,
             _ => Self::Other,
         }
     }
@@ -214,7 +215,11 @@ mod tests {
             ("HEAD", "/b/k", "", Head),
             ("DELETE", "/b/k", "", Delete),
             ("POST", "/b", "delete", Delete),
-            ("POST", "/b/k", "uploads", Other),
+            ("POST", "/b/k", "uploads", Put),
+            ("PUT", "/b/k", "partNumber=1&uploadId=u", Put),
+            ("POST", "/b/k", "uploadId=u", Put),
+            ("DELETE", "/b/k", "uploadId=u", Delete),
+            ("POST", "/b/k", "restore", Other),
         ];
         for (method, path, query, kind) in known {
             let method = Method::from_bytes(method.as_bytes()).unwrap();

@@ -5,8 +5,7 @@ use leasehold_store::seam::Answer;
 use leasehold_store::testing::FakeHost;
 use leasehold_store::update::{Decision, Standing, update};
 use leasehold_store::{
-    Cause, Client, Clock, Failure, Get, List, MemoryStore, Object, Page, Purpose, Put, PutAnswer, Store,
-    Version, When,
+    Around, Cause, Client, Failure, MemoryStore, Object, Purpose, Put, PutAnswer, Store, When,
 };
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -68,9 +67,9 @@ fn lost() -> Failure {
     Failure::passing(Cause::Unanswered, "the answer was lost")
 }
 
-impl Store for Fateful {
-    fn get<'a>(&'a self, key: &'a str, unless: Option<&'a Version>) -> Answer<'a, Get> {
-        self.inner.get(key, unless)
+impl Around for Fateful {
+    fn inner(&self) -> &dyn Store {
+        &self.inner
     }
 
     fn put<'a>(&'a self, key: &'a str, body: Bytes, when: &'a When) -> Answer<'a, PutAnswer> {
@@ -102,18 +101,6 @@ impl Store for Fateful {
                 }
             }
         })
-    }
-
-    fn delete<'a>(&'a self, key: &'a str) -> Answer<'a, ()> {
-        self.inner.delete(key)
-    }
-
-    fn list<'a>(&'a self, list: &'a List) -> Answer<'a, Page> {
-        self.inner.list(list)
-    }
-
-    fn clock(&self) -> &Clock {
-        self.inner.clock()
     }
 
     fn describe(&self) -> String {

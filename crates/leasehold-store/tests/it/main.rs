@@ -5,3 +5,4 @@
 mod folder;
 mod lost_answers;
 mod memory;
+mod uploads;

@@ -4,8 +4,10 @@ use bytes::Bytes;
 use leasehold_store::seam::Answer;
 use leasehold_store::testing::conformance::{Extent, Suite};
 use leasehold_store::{
-    Clock, Get, Host, List, MemoryStore, Page, PutAnswer, Store, SystemHost, Version, When,
+    Around, Get, Host, List, MemoryStore, Page, PartId, PutAnswer, Ranged, Store, SystemHost, UploadId,
+    Version, When,
 };
+use std::ops::Range;
 use std::sync::Arc;
 
 fn memory() -> MemoryStore {
@@ -36,9 +38,19 @@ enum Fault {
     ListsUnordered,
     IgnoresStartAfter,
     RemovesNothing,
+    /// As servers do that take the end of a range for its last byte.
+    ReadsOneMore,
+    NeverSaysChanged,
+    KeepsWhatWasGivenUp,
+    /// Its bytes are zeros.
+    SpoilsTheFirstPart,
 }
 
-impl Store for Broken {
+impl Around for Broken {
+    fn inner(&self) -> &dyn Store {
+        &self.inner
+    }
+
     fn get<'a>(&'a self, key: &'a str, unless: Option<&'a Version>) -> Answer<'a, Get> {
         let unless = unless.filter(|_| self.fault != Fault::NeverSaysUnchanged);
         self.inner.get(key, unless)
@@ -86,8 +98,35 @@ impl Store for Broken {
         })
     }
 
-    fn clock(&self) -> &Clock {
-        self.inner.clock()
+    fn get_range<'a>(
+        &'a self,
+        key: &'a str,
+        mut range: Range<u64>,
+        unchanged: Option<&'a Version>,
+    ) -> Answer<'a, Ranged> {
+        range.end += u64::from(self.fault == Fault::ReadsOneMore);
+        let unchanged = unchanged.filter(|_| self.fault != Fault::NeverSaysChanged);
+        self.inner.get_range(key, range, unchanged)
+    }
+
+    fn upload_part<'a>(
+        &'a self,
+        key: &'a str,
+        upload: &'a UploadId,
+        number: usize,
+        mut body: Bytes,
+    ) -> Answer<'a, PartId> {
+        if self.fault == Fault::SpoilsTheFirstPart && number == 0 {
+            body = vec![0; body.len()].into();
+        }
+        self.inner.upload_part(key, upload, number, body)
+    }
+
+    fn upload_abort<'a>(&'a self, key: &'a str, upload: &'a UploadId) -> Answer<'a, ()> {
+        if self.fault == Fault::KeepsWhatWasGivenUp {
+            return Box::pin(async { Ok(()) });
+        }
+        self.inner.upload_abort(key, upload)
     }
 
     fn describe(&self) -> String {
@@ -106,6 +145,10 @@ async fn every_broken_store_is_caught() {
         (Fault::ListsUnordered, "a page shows what was just written and removed"),
         (Fault::IgnoresStartAfter, "many keys in byte order across pages"),
         (Fault::RemovesNothing, "replace what is gone"),
+        (Fault::ReadsOneMore, "ranges at the edges"),
+        (Fault::NeverSaysChanged, "a range of what has changed"),
+        (Fault::SpoilsTheFirstPart, "an upload out of order"),
+        (Fault::KeepsWhatWasGivenUp, "an upload that is given up"),
     ] {
         let extent = Extent { increments: 50, contested: 20, ..Extent::default() };
         let suite = Suite::new(Arc::new(Broken { inner: memory(), fault }), extent);

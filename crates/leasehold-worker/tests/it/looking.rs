@@ -1,13 +1,10 @@
 //! What goes on while a worker looks for work.
 
-use bytes::Bytes;
 use leasehold_core::{Index, Status};
 use leasehold_queue::Queue;
 use leasehold_store::ledger::{Line, Outcome};
 use leasehold_store::seam::Answer;
-use leasehold_store::{
-    Client, Clock, Get, Host, List, MemoryStore, Page, PutAnswer, Store, SystemHost, Version, When,
-};
+use leasehold_store::{Around, Client, Host, List, MemoryStore, Page, Store, SystemHost};
 use leasehold_worker::{Shutdown, TaskError, Worker};
 use serde_json::json;
 use std::sync::Arc;
@@ -24,17 +21,9 @@ struct SlowLists {
     held: Arc<Notify>,
 }
 
-impl Store for SlowLists {
-    fn get<'a>(&'a self, key: &'a str, unless: Option<&'a Version>) -> Answer<'a, Get> {
-        self.store.get(key, unless)
-    }
-
-    fn put<'a>(&'a self, key: &'a str, body: Bytes, when: &'a When) -> Answer<'a, PutAnswer> {
-        self.store.put(key, body, when)
-    }
-
-    fn delete<'a>(&'a self, key: &'a str) -> Answer<'a, ()> {
-        self.store.delete(key)
+impl Around for SlowLists {
+    fn inner(&self) -> &dyn Store {
+        &self.store
     }
 
     fn list<'a>(&'a self, list: &'a List) -> Answer<'a, Page> {
@@ -46,14 +35,6 @@ impl Store for SlowLists {
             let _ = is_open.wait_for(|is_open| *is_open).await;
             self.store.list(list).await
         })
-    }
-
-    fn clock(&self) -> &Clock {
-        self.store.clock()
-    }
-
-    fn describe(&self) -> String {
-        self.store.describe()
     }
 }
 

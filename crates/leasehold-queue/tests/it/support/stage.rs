@@ -5,7 +5,7 @@ use futures::future::BoxFuture;
 use leasehold_core::Kind;
 use leasehold_store::seam::Answer;
 use leasehold_store::{
-    Cause, Clock, Failure, Get, List, MemoryStore, Page, PutAnswer, Store, Verb, Version, When,
+    Around, Cause, Failure, Get, List, MemoryStore, Page, PutAnswer, Store, Verb, Version, When,
 };
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -172,7 +172,11 @@ fn asked(verb: Verb, key: &str, body: Bytes, when: Option<&When>) -> Asked {
     Asked { verb, key: key.to_owned(), body, when: when.cloned() }
 }
 
-impl Store for Stage {
+impl Around for Stage {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
     fn get<'a>(&'a self, key: &'a str, unless: Option<&'a Version>) -> Answer<'a, Get> {
         let asked = asked(Verb::Get, key, Bytes::new(), None);
         Box::pin(self.perform(asked, self.inner.get(key, unless)))
@@ -191,10 +195,6 @@ impl Store for Stage {
     fn list<'a>(&'a self, list: &'a List) -> Answer<'a, Page> {
         let asked = asked(Verb::List, &list.prefix, Bytes::new(), None);
         Box::pin(self.perform(asked, self.inner.list(list)))
-    }
-
-    fn clock(&self) -> &Clock {
-        self.inner.clock()
     }
 
     fn describe(&self) -> String {

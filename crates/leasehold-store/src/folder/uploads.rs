@@ -1,0 +1,108 @@
+//! Uploads in parts: temporary files that grow until they are renamed into place.
+//!
+//! They are this process's, and so are their files: nobody takes them for abandoned while it lives (`temps`), however long
+//! an upload takes. Parts may be written at once; the end waits for those that are being written and lets no later one in,
+//! because a file that is in place is never written again.
+
+use std::collections::HashMap;
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use super::temps::Temp;
+use super::{Durability, Trouble};
+use crate::parts::{gone, part_id, unlike, whole};
+use crate::seam::{PartId, UploadId, Version};
+
+#[derive(Default)]
+pub(super) struct Uploads {
+    under_way: Mutex<HashMap<UploadId, Arc<Upload>>>,
+}
+
+struct Upload {
+    key: String,
+    part_bytes: u64,
+    /// Nothing once it has ended. Shared by those who write parts.
+    open: RwLock<Option<Open>>,
+}
+
+struct Open {
+    file: File,
+    temp: Temp,
+}
+
+impl Uploads {
+    pub(super) fn begin(&self, key: &str, part_bytes: u64, temp: Temp, file: File) -> UploadId {
+        let id = UploadId::new(temp.name());
+        let open = RwLock::new(Some(Open { file, temp }));
+        self.under_way().insert(id.clone(), Arc::new(Upload { key: key.to_owned(), part_bytes, open }));
+        id
+    }
+
+    pub(super) fn part(
+        &self,
+        key: &str,
+        id: &UploadId,
+        number: usize,
+        body: &[u8],
+        durability: Durability,
+    ) -> Result<PartId, Trouble> {
+        let upload = self.find(key, id).ok_or_else(|| gone(key))?;
+        let part = part_id(key, number, body.len() as u64, upload.part_bytes)?;
+        let place = upload.part_bytes.checked_mul(number as u64).ok_or_else(|| unlike(key))?;
+        let open = upload.open.read().unwrap_or_else(PoisonError::into_inner);
+        let Open { file, .. } = open.as_ref().ok_or_else(|| gone(key))?;
+        file.write_all_at(body, place)?;
+        // Each for itself, so that the end has little left to sync and is answered in time.
+        if durability == Durability::Fsync {
+            file.sync_data()?;
+        }
+        Ok(part)
+    }
+
+    /// Lets `place` put the file where it belongs. What fails before it is there may be tried again.
+    pub(super) fn end(
+        &self,
+        key: &str,
+        id: &UploadId,
+        parts: &[PartId],
+        place: impl FnOnce(&File, &mut Temp) -> io::Result<()>,
+    ) -> Result<Version, Trouble> {
+        let upload = self.find(key, id).ok_or_else(|| gone(key))?;
+        let bytes = whole(key, parts, upload.part_bytes)?;
+        let mut open = upload.open.write().unwrap_or_else(PoisonError::into_inner);
+        let Open { file, temp } = open.as_mut().ok_or_else(|| gone(key))?;
+        if file.metadata()?.len() != bytes {
+            return Err(unlike(key).into());
+        }
+        place(file, temp)?;
+        let version = file.metadata().map(|metadata| version(&metadata));
+        *open = None;
+        self.under_way().remove(id);
+        Ok(version?)
+    }
+
+    /// The file goes with its last user.
+    pub(super) fn abort(&self, key: &str, id: &UploadId) {
+        if let Some(upload) = self.find(key, id) {
+            self.under_way().remove(id);
+            *upload.open.write().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+    }
+
+    fn find(&self, key: &str, id: &UploadId) -> Option<Arc<Upload>> {
+        self.under_way().get(id).filter(|upload| upload.key == key).cloned()
+    }
+
+    fn under_way(&self) -> MutexGuard<'_, HashMap<UploadId, Arc<Upload>>> {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The version of a file for ranged reads: nobody writes into a file that is in place, so another content is another file.
+/// A number may be given again, but not at the same nanosecond.
+pub(super) fn version(metadata: &Metadata) -> Version {
+    let (number, length) = (metadata.ino(), metadata.len());
+    Version::new(format!("{number}-{}.{}-{length}", metadata.mtime(), metadata.mtime_nsec()))
+}

@@ -1,0 +1,136 @@
+//! The rules of ranges and of uploads in parts, for stores that have none of their own.
+
+use bytes::{Bytes, BytesMut};
+use leasehold_core::Kind;
+use leasehold_core::limits::UPLOAD_PARTS_MAX;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::seam::{Failure, Object, PartId, Ranged, UploadId, Version};
+
+/// What lies in a range of an object that is held whole.
+pub fn range_of(
+    key: &str,
+    object: Option<&Object>,
+    range: &Range<u64>,
+    unchanged: Option<&Version>,
+) -> Result<Ranged, Failure> {
+    let Some(object) = object else { return Ok(Ranged::Missing) };
+    if unchanged.is_some_and(|version| object.version != *version) {
+        return Ok(Ranged::Changed);
+    }
+    let range = cut(key, range, object.body.len() as u64)?;
+    let place = |at: u64| usize::try_from(at).expect("it lies within a body in memory");
+    let body = object.body.slice(place(range.start)..place(range.end));
+    Ok(Ranged::Found(Object { body, version: object.version.clone() }))
+}
+
+/// The part of a range that lies within so many bytes.
+pub(crate) fn cut(key: &str, range: &Range<u64>, bytes: u64) -> Result<Range<u64>, Failure> {
+    check_range(key, range)?;
+    if range.start >= bytes {
+        return Err(beyond(key, range));
+    }
+    Ok(range.start..range.end.min(bytes))
+}
+
+/// Refuses a range with nothing in it: there is no request for it.
+pub(crate) fn check_range(key: &str, range: &Range<u64>) -> Result<(), Failure> {
+    if range.is_empty() {
+        return Err(Failure::last(Kind::Invalid, format!("the range {range:?} of `{key}` is empty")));
+    }
+    Ok(())
+}
+
+pub(crate) fn beyond(key: &str, range: &Range<u64>) -> Failure {
+    Failure::last(Kind::Invalid, format!("`{key}` has no byte {}: it ends before", range.start))
+}
+
+/// Uploads whose parts are kept in memory.
+#[derive(Debug, Default)]
+pub struct Uploads {
+    under_way: BTreeMap<UploadId, Upload>,
+    begun: u64,
+}
+
+#[derive(Debug)]
+struct Upload {
+    key: String,
+    part_bytes: u64,
+    parts: BTreeMap<usize, Bytes>,
+}
+
+impl Uploads {
+    /// Begins one.
+    pub fn begin(&mut self, key: &str, part_bytes: u64) -> UploadId {
+        self.begun += 1;
+        let id = UploadId::new(format!("u{}", self.begun));
+        let upload = Upload { key: key.to_owned(), part_bytes, parts: BTreeMap::new() };
+        self.under_way.insert(id.clone(), upload);
+        id
+    }
+
+    /// Keeps a part.
+    pub fn part(&mut self, key: &str, id: &UploadId, number: usize, body: Bytes) -> Result<PartId, Failure> {
+        let upload = self.under_way.get_mut(id).filter(|upload| upload.key == key);
+        let upload = upload.ok_or_else(|| gone(key))?;
+        let part = part_id(key, number, body.len() as u64, upload.part_bytes)?;
+        upload.parts.insert(number, body);
+        Ok(part)
+    }
+
+    /// The body that the parts make; the upload is over.
+    pub fn end(&mut self, key: &str, id: &UploadId, parts: &[PartId]) -> Result<Bytes, Failure> {
+        let upload = self.under_way.get(id).filter(|upload| upload.key == key).ok_or_else(|| gone(key))?;
+        let bytes = whole(key, parts, upload.part_bytes)?;
+        let mut body = BytesMut::new();
+        upload.parts.values().take(parts.len()).for_each(|part| body.extend_from_slice(part));
+        if body.len() as u64 != bytes {
+            return Err(unlike(key));
+        }
+        self.under_way.remove(id);
+        Ok(body.freeze())
+    }
+
+    /// Forgets one.
+    pub fn abort(&mut self, id: &UploadId) {
+        self.under_way.remove(id);
+    }
+}
+
+/// The name of a part: its number and its length, from which [`whole`] can tell what is missing.
+pub(crate) fn part_id(key: &str, number: usize, bytes: u64, part_bytes: u64) -> Result<PartId, Failure> {
+    if number as u64 >= UPLOAD_PARTS_MAX {
+        let message = format!("`{key}` has no part {number}: there are at most {UPLOAD_PARTS_MAX}");
+        return Err(Failure::last(Kind::Invalid, message));
+    }
+    if bytes == 0 || bytes > part_bytes {
+        let message = format!("part {number} of `{key}` has {bytes} bytes, not 1 to {part_bytes}");
+        return Err(Failure::last(Kind::Invalid, message));
+    }
+    Ok(PartId::new(format!("{number}-{bytes}")))
+}
+
+/// How many bytes these parts make, if none is missing, too small or out of its order.
+pub(crate) fn whole(key: &str, parts: &[PartId], part_bytes: u64) -> Result<u64, Failure> {
+    let mut bytes = 0;
+    for (expected, part) in parts.iter().enumerate() {
+        let read = |(number, bytes): (&str, &str)| Some((number.parse().ok()?, bytes.parse().ok()?));
+        let known: Option<(usize, u64)> = part.as_str().split_once('-').and_then(read);
+        let (_, of_part) = known.filter(|(number, _)| *number == expected).ok_or_else(|| unlike(key))?;
+        if of_part < part_bytes && expected + 1 < parts.len() {
+            return Err(unlike(key));
+        }
+        bytes += of_part;
+    }
+    if bytes == 0 { Err(unlike(key)) } else { Ok(bytes) }
+}
+
+/// The upload has ended, was given up, or never began.
+pub(crate) fn gone(key: &str) -> Failure {
+    Failure::last(Kind::Lost, format!("the upload of `{key}` is not under way any more"))
+}
+
+pub(crate) fn unlike(key: &str) -> Failure {
+    Failure::last(Kind::Invalid, format!("the parts of `{key}` do not make it whole"))
+}
