@@ -83,3 +83,10 @@ pub const PIECES_MAX: u32 = 65_536;
 
 /// Most bytes of one request to the origin: neighbouring pieces are fetched together, because a bucket bills by request.
 pub const RUN_BYTES_MAX: u64 = 16 * 1_024 * 1_024;
+
+/// Most leases on pieces that are remembered after they ended, so that data which comes late is still of use. All that
+/// two hundred peers have under way, several times over.
+pub const ENDED_LEASES_MAX: usize = 4_096;
+
+/// Most peers that are remembered after they left, so that one which sent corrupt data does not come back innocent.
+pub const GONE_PEERS_MAX: usize = 4_096;
