@@ -105,6 +105,13 @@ pub const PIECES_MAX: u32 = 65_536;
 /// Most files that a task is given, or gives: each of them is a name and a hash in a record that is written several times.
 pub const ARTIFACTS_MAX: usize = 100;
 
+/// Most leases on pieces that are remembered after they ended, so that data which comes late is still of use. All that
+/// two hundred peers have under way, several times over.
+pub const ENDED_LEASES_MAX: usize = 4_096;
+
+/// Most peers that are remembered after they left, so that one which sent corrupt data does not come back innocent.
+pub const GONE_PEERS_MAX: usize = 4_096;
+
 /// How long to wait for one answer that carries, or answers, so many bytes.
 #[must_use]
 pub const fn answer_wait(bytes: u64) -> Duration {

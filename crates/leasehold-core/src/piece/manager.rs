@@ -1,0 +1,331 @@
+//! Who fetches which piece from whom: leases on the pieces of one artifact, for one fetch.
+//!
+//! ```text
+//!               grant: the peer has it                 right hash, in time or late
+//!   missing ──────────────────────────▶ leased ─────────────────────────────────────▶ verified
+//!      │ ▲                                │ │ ▲
+//!      │ └─ failed, expired, peer left ◀──┘ └─┘ end game: a second holder; overtaken: another one
+//!      ▼
+//!   skipped
+//! ```
+//!
+//! The manager fetches nothing. Whoever does asks it what to ask a peer for ([`request_lease`]), tells it of bytes
+//! ([`progress`], [`received`]) and of the end ([`complete_piece`]), and looks after what only time changes when
+//! [`next_expiry`] is reached. It has no clock and no chance of its own: times are durations since any zero, passed
+//! into every call, and one seed gives one sequence of picks.
+//!
+//! Invariants: every piece is in one of the four sets. A leased piece has one holder; in the end game two. A lease is on
+//! pieces that nobody has verified. A peer holds no more leases than its capacity. `docs/protocol/pieces.md` tells the
+//! rules and their reasons.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `messages` | requests, answers, completions |
+//! | `request` | what a peer is given, and why not |
+//! | `rival` | pieces that have a holder: the end game, and slow holders |
+//! | `complete` | how a piece ends |
+//! | `leases` | those that live, by expiry, and those that lived |
+//! | `peer` | what is known of a peer |
+//! | `sets` | the four sets |
+//! | `stats` | what can be told of all this |
+//!
+//! [`request_lease`]: PieceLeaseManager::request_lease
+//! [`progress`]: PieceLeaseManager::progress
+//! [`received`]: PieceLeaseManager::received
+//! [`complete_piece`]: PieceLeaseManager::complete_piece
+//! [`next_expiry`]: PieceLeaseManager::next_expiry
+
+mod complete;
+mod leases;
+mod messages;
+mod peer;
+mod request;
+mod rival;
+mod sets;
+mod stats;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+pub use messages::{
+    CancelReason, Cancelled, Completed, CompletionError, FailureKind, LeaseRequest, LeaseResponse, Outcome,
+    PeerId, PeerKind, PieceCompletion, PieceLease, PieceLeaseId, PieceResult, RejectedReason,
+};
+pub use peer::PeerTally;
+pub use stats::{ManagerStats, PeerStats};
+
+use self::leases::Leases;
+use self::peer::{Fault, Peer, Standing};
+use self::sets::Sets;
+use super::config::ManagerConfig;
+use super::cut::Cut;
+use super::map::PieceMap;
+use super::picker::Picker;
+use crate::error::{Error, Result};
+use crate::limits::GONE_PEERS_MAX;
+
+/// Leases on the pieces of one artifact; see the [module](self).
+#[derive(Debug)]
+pub struct PieceLeaseManager {
+    cut: Cut,
+    config: ManagerConfig,
+    sets: Sets,
+    picker: Picker,
+    peers: BTreeMap<PeerId, Peer>,
+    gone: BTreeMap<PeerId, Standing>,
+    leases: Leases,
+    /// The latest time that anyone has told.
+    now: Duration,
+    requests: u64,
+    duplicates: u64,
+    overtaken: u64,
+    late: u64,
+}
+
+impl PieceLeaseManager {
+    /// All pieces are missing, and nobody is there.
+    pub fn new(cut: Cut, config: ManagerConfig, seed: u64) -> Result<Self> {
+        config.check()?;
+        Ok(Self {
+            cut,
+            sets: Sets::all_missing(cut.pieces()),
+            picker: Picker::new(cut.pieces(), config.random_first, seed),
+            config,
+            peers: BTreeMap::new(),
+            gone: BTreeMap::new(),
+            leases: Leases::default(),
+            now: Duration::ZERO,
+            requests: 0,
+            duplicates: 0,
+            overtaken: 0,
+            late: 0,
+        })
+    }
+
+    /// These pieces are not wanted, unless they are verified already. Their leases end.
+    pub fn skip(&mut self, unwanted: &PieceMap) -> Result<Vec<Cancelled>> {
+        self.check_len(unwanted)?;
+        let mut cancelled = Vec::new();
+        for piece in unwanted.iter() {
+            cancelled.extend(self.take_from_holders(piece, CancelReason::Skipped));
+            self.sets.skip(piece);
+        }
+        Ok(cancelled)
+    }
+
+    /// This piece was verified before: an earlier fetch has left it. Its leases end.
+    pub fn note_verified(&mut self, piece: u32) -> Result<Vec<Cancelled>> {
+        if piece >= self.cut.pieces() {
+            return Err(Error::invalid(format!("piece {piece} of {}", self.cut.pieces())));
+        }
+        self.picker.count_picked(1);
+        Ok(self.verify(piece))
+    }
+
+    /// Someone is there. One that came before is what it was; its map is replaced.
+    pub fn add_peer(&mut self, id: PeerId, kind: PeerKind, have: PieceMap, now: Duration) -> Result<()> {
+        self.check_len(&have)?;
+        self.tell(now);
+        if let Some(peer) = self.peers.get(&id) {
+            if peer.kind != kind {
+                return Err(Error::invalid(format!("peer `{id}` is both a peer and the origin")));
+            }
+            return self.update_have(&id, have, now);
+        }
+        let standing = self.gone.remove(&id).unwrap_or_else(|| Standing::first(&self.config, now));
+        let peer = Peer::new(kind, have, standing);
+        if !peer.is_quarantined(&self.config) {
+            self.picker.join(&peer.have, &peer.wary_of);
+        }
+        self.peers.insert(id, peer);
+        Ok(())
+    }
+
+    /// It has other pieces now. Leases that it holds go on: they will fail if it cannot deliver.
+    pub fn update_have(&mut self, id: &PeerId, have: PieceMap, now: Duration) -> Result<()> {
+        self.check_len(&have)?;
+        self.tell(now);
+        let Some(peer) = self.peers.get_mut(id) else {
+            return Err(Error::invalid(format!("no peer `{id}`")));
+        };
+        let is_counted = !peer.is_quarantined(&self.config);
+        if is_counted {
+            self.picker.leave(&peer.have, &peer.wary_of);
+        }
+        peer.have = have;
+        if is_counted {
+            self.picker.join(&peer.have, &peer.wary_of);
+        }
+        Ok(())
+    }
+
+    /// It has left. Its pieces are missing again at once, and it is not blamed; leases that were over before are.
+    pub fn remove_peer(&mut self, id: &PeerId, now: Duration) -> Vec<Cancelled> {
+        let mut cancelled = self.expire(now);
+        cancelled.extend(self.end_all_of(id, CancelReason::Left));
+        if let Some(peer) = self.peers.remove(id) {
+            if !peer.is_quarantined(&self.config) {
+                self.picker.leave(&peer.have, &peer.wary_of);
+            }
+            self.gone.insert(id.clone(), peer.standing);
+            if self.gone.len() > GONE_PEERS_MAX {
+                self.gone.pop_first();
+            }
+        }
+        cancelled
+    }
+
+    /// So many bytes of a lease have come. Enough of them make it last longer; answers until when.
+    pub fn progress(
+        &mut self,
+        id: PieceLeaseId,
+        bytes: u64,
+        now: Duration,
+    ) -> Result<Duration, CompletionError> {
+        self.tell(now);
+        let held = self.live(id, now)?;
+        if held.is_progress(bytes) {
+            held.progressed = bytes.min(held.bytes);
+            let until = now.saturating_add(held.length);
+            self.leases.postpone(id, until);
+        }
+        self.live(id, now).map(|held| held.expires_at)
+    }
+
+    /// All bytes of a piece are here; answers until when they have to be verified.
+    pub fn received(
+        &mut self,
+        id: PieceLeaseId,
+        piece: u32,
+        now: Duration,
+    ) -> Result<Duration, CompletionError> {
+        self.tell(now);
+        let verifying = self.config.verifying;
+        let held = self.live(id, now)?;
+        if !held.open.contains(&piece) {
+            return Err(CompletionError::NotInLease);
+        }
+        // Only the first time: to say it again and again must not hold a piece for ever.
+        if held.verifying.insert(piece, now).is_none() {
+            self.leases.postpone(id, now.saturating_add(verifying));
+        }
+        self.live(id, now).map(|held| held.expires_at)
+    }
+
+    /// Ends every lease whose time is over. Requests do that themselves; this is for whoever has none to make.
+    pub fn expire(&mut self, now: Duration) -> Vec<Cancelled> {
+        self.tell(now);
+        let mut cancelled = Vec::new();
+        while let Some(id) = self.leases.first_expired(now) {
+            cancelled.extend(self.expire_one(id, now));
+        }
+        cancelled
+    }
+
+    /// When something changes by time alone: a lease expires, or a peer may be tried again.
+    #[must_use]
+    pub fn next_expiry(&self) -> Option<Duration> {
+        let probes = self.peers.values().filter_map(|peer| peer.probe_due(&self.config, self.now));
+        // One that is due already changes nothing more: its peer has to ask.
+        let probes = probes.filter(|due| *due > self.now);
+        probes.chain(self.leases.first_expiry()).min()
+    }
+
+    /// The pieces that are here and right.
+    #[must_use]
+    pub fn verified(&self) -> &PieceMap {
+        &self.sets.verified
+    }
+
+    /// Whether every piece is verified or not wanted.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.sets.missing.count() == 0 && self.sets.leased.count() == 0
+    }
+
+    fn check_len(&self, map: &PieceMap) -> Result<()> {
+        if map.len() == self.cut.pieces() {
+            return Ok(());
+        }
+        Err(Error::invalid(format!("a map of {} pieces for {}", map.len(), self.cut.pieces())))
+    }
+
+    fn tell(&mut self, now: Duration) {
+        self.now = self.now.max(now);
+    }
+
+    fn live(&mut self, id: PieceLeaseId, now: Duration) -> Result<&mut leases::Held, CompletionError> {
+        let gone = if self.leases.ended(id).is_some() {
+            CompletionError::LeaseEnded
+        } else {
+            CompletionError::UnknownLease
+        };
+        let held = self.leases.get_mut(id).ok_or(gone)?;
+        if held.is_expired(now) { Err(CompletionError::LeaseEnded) } else { Ok(held) }
+    }
+
+    /// Ends one lease for its time, and blames its holder for it once.
+    fn expire_one(&mut self, id: PieceLeaseId, now: Duration) -> Option<Cancelled> {
+        let held = self.end(id)?;
+        if let Some(peer) = self.peers.get_mut(&held.peer) {
+            peer.blame(Fault::Expired, held.is_probe, &self.config, now);
+        }
+        held.open.iter().for_each(|piece| self.make_wary(&held.peer, *piece));
+        Some(Cancelled::whole(id, &held, CancelReason::Expired))
+    }
+
+    /// Ends a lease; what it had not delivered is missing again.
+    fn end(&mut self, id: PieceLeaseId) -> Option<leases::Held> {
+        let held = self.leases.remove(id)?;
+        held.open.iter().for_each(|piece| self.sets.let_go(*piece, id));
+        if let Some(peer) = self.peers.get_mut(&held.peer) {
+            peer.live -= 1;
+            peer.is_probed &= !held.is_probe;
+        }
+        Some(held)
+    }
+
+    fn end_all_of(&mut self, peer: &PeerId, why: CancelReason) -> Vec<Cancelled> {
+        let ids = self.leases.of(peer);
+        ids.into_iter().filter_map(|id| Some(Cancelled::whole(id, &self.end(id)?, why))).collect()
+    }
+
+    /// Ends one piece of a lease, and with the last one the lease.
+    fn close(&mut self, id: PieceLeaseId, piece: u32) {
+        let Some(held) = self.leases.get_mut(id) else { return };
+        held.open.remove(&piece);
+        let is_last = held.open.is_empty();
+        self.sets.let_go(piece, id);
+        if is_last {
+            self.end(id);
+        }
+    }
+
+    /// Nobody holds this piece any more, and nobody is blamed for it.
+    fn take_from_holders(&mut self, piece: u32, why: CancelReason) -> Vec<Cancelled> {
+        let holders: Vec<_> = self.sets.holders(piece).collect();
+        holders.into_iter().filter_map(|id| self.take_from(id, piece, why)).collect()
+    }
+
+    fn take_from(&mut self, lease: PieceLeaseId, piece: u32, why: CancelReason) -> Option<Cancelled> {
+        let peer = self.leases.get(lease)?.peer.clone();
+        self.close(lease, piece);
+        Some(Cancelled { lease, peer, pieces: piece..piece + 1, why })
+    }
+
+    fn verify(&mut self, piece: u32) -> Vec<Cancelled> {
+        let cancelled = self.take_from_holders(piece, CancelReason::Verified);
+        self.sets.verify(piece);
+        cancelled
+    }
+
+    /// Others are to try this piece first.
+    fn make_wary(&mut self, id: &PeerId, piece: u32) {
+        let Some(peer) = self.peers.get_mut(id) else { return };
+        if peer.wary_of.insert(piece) && peer.have.has(piece) && !peer.is_quarantined(&self.config) {
+            self.picker.shy(piece);
+        }
+    }
+}

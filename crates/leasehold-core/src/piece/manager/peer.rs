@@ -1,0 +1,173 @@
+//! What is known of a peer.
+
+use std::time::Duration;
+
+use super::messages::{FailureKind, PeerKind};
+use crate::piece::config::ManagerConfig;
+use crate::piece::map::PieceMap;
+use crate::piece::score::Score;
+
+/// Someone who is here.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) kind: PeerKind,
+    pub(super) have: PieceMap,
+    /// Pieces with which it failed, and which others try first.
+    pub(super) wary_of: PieceMap,
+    /// Leases that it holds.
+    pub(super) live: u32,
+    /// Whether one of them is a probe.
+    pub(super) is_probed: bool,
+    pub(super) standing: Standing,
+}
+
+/// What is remembered of a peer, also when it leaves: to come back is no way to become innocent.
+#[derive(Debug, Clone)]
+pub(super) struct Standing {
+    pub(super) score: Score,
+    probe: Option<Probe>,
+    /// Bytes per second under one lease.
+    pub(super) rate: Option<f64>,
+    pub(super) tally: PeerTally,
+}
+
+/// When a peer with too low a score may try again.
+#[derive(Debug, Clone, Copy)]
+struct Probe {
+    due: Duration,
+    pause: Duration,
+}
+
+/// What a peer has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PeerTally {
+    /// Pieces that were verified, late ones too.
+    pub pieces: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Pieces with the wrong hash: corrupt data.
+    pub corrupt: u32,
+    /// Failed connections.
+    pub network_errors: u32,
+    /// Answers that did not come.
+    pub timeouts: u32,
+    /// Answers that made no sense.
+    pub invalid_data: u32,
+    /// Leases whose time ran out.
+    pub expiries: u32,
+}
+
+/// What went wrong.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Fault {
+    Failed(FailureKind),
+    Expired,
+}
+
+impl Fault {
+    /// Whether another peer should try the piece next. A connection that broke says nothing about the piece.
+    pub(super) fn is_about_the_piece(self) -> bool {
+        !matches!(self, Fault::Failed(FailureKind::NetworkError))
+    }
+
+    fn penalty(self, config: &ManagerConfig) -> f64 {
+        match self {
+            Fault::Failed(FailureKind::VerificationFailed) => config.corrupt_penalty,
+            Fault::Failed(_) => config.failure_penalty,
+            Fault::Expired => config.expiry_penalty,
+        }
+    }
+}
+
+impl Standing {
+    pub(super) fn first(config: &ManagerConfig, now: Duration) -> Self {
+        Self { score: Score::first(config, now), probe: None, rate: None, tally: PeerTally::default() }
+    }
+
+    /// Takes a measurement of the rate in.
+    #[expect(clippy::cast_precision_loss, reason = "a rate is an estimate, and far below 2^52")]
+    pub(super) fn measure(&mut self, bytes: u64, took: Duration, config: &ManagerConfig) {
+        // Whoever calls with the same time twice must not make a rate without end.
+        let sample = bytes as f64 / took.max(Duration::from_millis(1)).as_secs_f64();
+        let rate = self.rate.unwrap_or(sample);
+        self.rate = Some(rate + config.rate_weight * (sample - rate));
+    }
+
+    fn count(&mut self, fault: Fault) {
+        let tally = &mut self.tally;
+        let count = match fault {
+            Fault::Failed(FailureKind::VerificationFailed) => &mut tally.corrupt,
+            Fault::Failed(FailureKind::NetworkError) => &mut tally.network_errors,
+            Fault::Failed(FailureKind::Timeout) => &mut tally.timeouts,
+            Fault::Failed(FailureKind::InvalidData) => &mut tally.invalid_data,
+            Fault::Expired => &mut tally.expiries,
+        };
+        *count = count.saturating_add(1);
+    }
+
+    /// After a fault: one who is too low now has to wait, and longer each time that a probe failed. Leases that fail
+    /// together, as when a network is gone for a moment, are not probes and count as one.
+    fn wait(&mut self, was_probe: bool, config: &ManagerConfig, now: Duration) {
+        let pause = match self.probe {
+            Some(probe) if was_probe => probe.pause.saturating_mul(2).min(config.probe_max),
+            Some(probe) => probe.pause,
+            None => config.probe_min,
+        };
+        let is_low = self.score.at(config, now) < config.score_needed;
+        self.probe = is_low.then(|| Probe { due: now.saturating_add(pause), pause });
+    }
+}
+
+impl Peer {
+    pub(super) fn new(kind: PeerKind, have: PieceMap, standing: Standing) -> Self {
+        let wary_of = PieceMap::none(have.len());
+        Self { kind, have, wary_of, live: 0, is_probed: false, standing }
+    }
+
+    pub(super) fn is_ranked(&self) -> bool {
+        self.kind == PeerKind::Peer
+    }
+
+    pub(super) fn is_on_parole(&self, config: &ManagerConfig) -> bool {
+        self.is_ranked() && self.standing.tally.corrupt >= config.parole_after
+    }
+
+    pub(super) fn is_quarantined(&self, config: &ManagerConfig) -> bool {
+        self.is_ranked() && self.standing.tally.corrupt >= config.quarantine_after
+    }
+
+    pub(super) fn is_ranked_too_low(&self, config: &ManagerConfig, now: Duration) -> bool {
+        self.is_ranked() && self.standing.score.at(config, now) < config.score_needed
+    }
+
+    pub(super) fn capacity(&self, config: &ManagerConfig) -> u32 {
+        match self.kind {
+            PeerKind::Origin => config.leases_per_origin,
+            PeerKind::Peer if self.is_on_parole(config) => 1,
+            PeerKind::Peer => config.leases_per_peer,
+        }
+    }
+
+    /// When it may be tried again, if it has to wait for that.
+    pub(super) fn probe_due(&self, config: &ManagerConfig, now: Duration) -> Option<Duration> {
+        let waits = !self.is_probed && !self.is_quarantined(config) && self.is_ranked_too_low(config, now);
+        self.standing.probe.filter(|_| waits).map(|probe| probe.due)
+    }
+
+    pub(super) fn reward(&mut self, config: &ManagerConfig, now: Duration) {
+        if self.is_ranked() {
+            self.standing.score.change(config.reward, config, now);
+            if !self.is_ranked_too_low(config, now) {
+                self.standing.probe = None;
+            }
+        }
+    }
+
+    pub(super) fn blame(&mut self, fault: Fault, was_probe: bool, config: &ManagerConfig, now: Duration) {
+        self.standing.count(fault);
+        if self.is_ranked() {
+            self.standing.score.change(-fault.penalty(config), config, now);
+            self.standing.wait(was_probe, config, now);
+        }
+    }
+}

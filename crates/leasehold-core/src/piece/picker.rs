@@ -1,0 +1,228 @@
+//! Which pieces come next: by chance at first, then the rarest, or in order on request.
+//!
+//! How many peers have a piece is counted when their maps change, not when someone asks: a request looks at each
+//! piece it may be given once, however many peers there are.
+
+use std::ops::Range;
+
+use super::chance::Chance;
+use super::cut::Cut;
+use super::map::PieceMap;
+
+/// In which order pieces are given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PieceOrder {
+    /// Those that the fewest have first; among equals chance decides.
+    #[default]
+    Rarest,
+    /// From the beginning, for whoever reads while it fetches.
+    Sequential,
+}
+
+/// Who could give a piece.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sources {
+    /// How many have it.
+    all: u32,
+    /// How many of them have failed with it, and leave it to others.
+    wary: u32,
+}
+
+/// Counts sources, and picks.
+#[derive(Debug)]
+pub(super) struct Picker {
+    sources: Vec<Sources>,
+    chance: Chance,
+    random_left: u32,
+    looked_at: u64,
+}
+
+impl Picker {
+    pub(super) fn new(pieces: u32, random_first: u32, seed: u64) -> Self {
+        let sources = vec![Sources::default(); pieces as usize];
+        Self { sources, chance: Chance::new(seed), random_left: random_first, looked_at: 0 }
+    }
+
+    /// How many pieces all picks together have looked at: the work that was done.
+    pub(super) fn looked_at(&self) -> u64 {
+        self.looked_at
+    }
+
+    /// Counts one who has these, and is wary of those.
+    pub(super) fn join(&mut self, have: &PieceMap, wary: &PieceMap) {
+        have.iter().for_each(|piece| self.sources[piece as usize].all += 1);
+        both(have, wary).for_each(|piece| self.sources[piece as usize].wary += 1);
+    }
+
+    /// Takes back what [`join`](Self::join) counted.
+    pub(super) fn leave(&mut self, have: &PieceMap, wary: &PieceMap) {
+        have.iter().for_each(|piece| self.sources[piece as usize].all -= 1);
+        both(have, wary).for_each(|piece| self.sources[piece as usize].wary -= 1);
+    }
+
+    /// One who has the piece has become wary of it.
+    pub(super) fn shy(&mut self, piece: u32) {
+        self.sources[piece as usize].wary += 1;
+    }
+
+    /// Whether someone has the piece who has not failed with it.
+    pub(super) fn has_willing(&self, piece: u32) -> bool {
+        let sources = self.sources[piece as usize];
+        sources.all > sources.wary
+    }
+
+    /// How many have the piece.
+    pub(super) fn sources(&self, piece: u32) -> u32 {
+        self.sources[piece as usize].all
+    }
+
+    /// A piece has been taken without picking: one less to be chosen by chance.
+    pub(super) fn count_picked(&mut self, pieces: u32) {
+        self.random_left = self.random_left.saturating_sub(pieces);
+    }
+
+    /// Takes at most `most` pieces out of the candidates.
+    pub(super) fn pick(&mut self, candidates: &mut PieceMap, most: u32, order: PieceOrder) -> Vec<u32> {
+        if order == PieceOrder::Sequential {
+            let picked: Vec<u32> = candidates.iter().take(most as usize).collect();
+            self.looked_at += picked.len() as u64;
+            return self.take(candidates, picked);
+        }
+        let by_chance = self.least(candidates, most.min(self.random_left), |_| 0);
+        let mut picked = self.take(candidates, by_chance);
+        let missing = most.saturating_sub(u32::try_from(picked.len()).unwrap_or(most));
+        let rarest = self.least(candidates, missing, |sources| sources.all);
+        picked.extend(self.take(candidates, rarest));
+        picked
+    }
+
+    /// Takes one run of neighbours out of the candidates, of at most so many bytes but at least one piece.
+    pub(super) fn pick_run(
+        &mut self,
+        candidates: &mut PieceMap,
+        order: PieceOrder,
+        cut: &Cut,
+        bytes_max: u64,
+    ) -> Option<Range<u32>> {
+        let first = *self.pick(candidates, 1, order).first()?;
+        let mut run = first..first + 1;
+        let bytes = |run: &Range<u32>| {
+            let bytes = cut.bytes_of_run(run);
+            bytes.end - bytes.start
+        };
+        while candidates.has(run.end) && bytes(&(run.start..run.end + 1)) <= bytes_max {
+            run.end += 1;
+        }
+        // What lies before is usually what an earlier run has left over.
+        while run.start > 0 && candidates.has(run.start - 1) && bytes(&(run.start - 1..run.end)) <= bytes_max
+        {
+            run.start -= 1;
+        }
+        let more = run.clone().filter(|piece| *piece != first).collect();
+        self.take(candidates, more);
+        Some(run)
+    }
+
+    fn take(&mut self, candidates: &mut PieceMap, picked: Vec<u32>) -> Vec<u32> {
+        for piece in &picked {
+            candidates.remove(*piece);
+        }
+        self.count_picked(u32::try_from(picked.len()).unwrap_or(u32::MAX));
+        picked
+    }
+
+    /// The candidates with the least rank; among equals chance decides, and only where it can matter is it drawn.
+    fn least(&mut self, candidates: &PieceMap, most: u32, rank: impl Fn(Sources) -> u32) -> Vec<u32> {
+        let mut best: Vec<(u32, u64, u32)> = Vec::with_capacity(most as usize + 1);
+        if most == 0 {
+            return Vec::new();
+        }
+        for piece in candidates.iter() {
+            self.looked_at += 1;
+            let rank = rank(self.sources[piece as usize]);
+            let is_full = best.len() == most as usize;
+            if is_full && best.last().is_some_and(|worst| rank > worst.0) {
+                continue;
+            }
+            let entry = (rank, self.chance.draw(), piece);
+            let at = best.partition_point(|other| *other < entry);
+            best.insert(at, entry);
+            best.truncate(most as usize);
+        }
+        best.into_iter().map(|(_, _, piece)| piece).collect()
+    }
+}
+
+/// The pieces that are in both maps.
+fn both<'a>(have: &'a PieceMap, wary: &'a PieceMap) -> impl Iterator<Item = u32> + 'a {
+    wary.iter().filter(|piece| have.has(*piece))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(len: u32, pieces: impl IntoIterator<Item = u32>) -> PieceMap {
+        let mut map = PieceMap::none(len);
+        for piece in pieces {
+            map.insert(piece);
+        }
+        map
+    }
+
+    fn picker(haves: &[PieceMap], random_first: u32, seed: u64) -> Picker {
+        let mut picker = Picker::new(haves[0].len(), random_first, seed);
+        for have in haves {
+            picker.join(have, &PieceMap::none(have.len()));
+        }
+        picker
+    }
+
+    #[test]
+    fn the_rarest_come_first_and_chance_decides_between_equals() {
+        let haves = [PieceMap::all(8), map(8, [0, 1, 2, 3, 4, 5]), map(8, [0, 1, 2])];
+        let mut firsts = std::collections::BTreeSet::new();
+        for seed in 0..50 {
+            let picked = picker(&haves, 0, seed).pick(&mut PieceMap::all(8), 8, PieceOrder::Rarest);
+            let ranks: Vec<_> =
+                picked.iter().map(|piece| [3, 3, 3, 2, 2, 2, 1, 1][*piece as usize]).collect();
+            assert_eq!(ranks, [1, 1, 2, 2, 2, 3, 3, 3]);
+            firsts.insert(picked[0]);
+        }
+        assert_eq!(firsts.into_iter().collect::<Vec<_>>(), [6, 7]);
+    }
+
+    #[test]
+    fn in_order_means_from_the_beginning() {
+        let mut picker = picker(&[PieceMap::all(9)], 4, 1);
+        let mut candidates = map(9, [8, 2, 5, 3]);
+        assert_eq!(picker.pick(&mut candidates, 3, PieceOrder::Sequential), [2, 3, 5]);
+        assert_eq!(candidates, map(9, [8]));
+    }
+
+    #[test]
+    fn runs_are_neighbours_within_their_bytes_and_have_at_least_one_piece() {
+        let cut = Cut::new(9 * 1_024 + 1, 1_024).unwrap();
+        let run = |pieces: &[u32], bytes| {
+            let mut candidates = map(10, pieces.iter().copied());
+            picker(&[PieceMap::all(10)], 0, 1).pick_run(&mut candidates, PieceOrder::Sequential, &cut, bytes)
+        };
+        assert_eq!(run(&[1, 2, 3, 5], 1 << 20), Some(1..4));
+        assert_eq!(run(&[1, 2, 3, 5], 2_048), Some(1..3));
+        assert_eq!(run(&[1, 2, 3, 5], 2_047), Some(1..2));
+        assert_eq!(run(&[1, 2], 0), Some(1..2));
+        assert_eq!(run(&[8, 9], 1_025), Some(8..10), "the last piece has one byte");
+        assert_eq!(run(&[], 9), None);
+    }
+
+    #[test]
+    fn a_run_also_takes_what_lies_before_the_rarest_piece() {
+        let cut = Cut::new(10 * 1_024, 1_024).unwrap();
+        let mut everyone = PieceMap::all(10);
+        everyone.remove(6);
+        let mut candidates = map(10, [4, 5, 6, 7, 9]);
+        let mut picker = picker(&[PieceMap::all(10), everyone], 0, 3);
+        let run = picker.pick_run(&mut candidates, PieceOrder::Rarest, &cut, 4_096);
+        assert_eq!((run, candidates), (Some(4..8), map(10, [9])));
+    }
+}
