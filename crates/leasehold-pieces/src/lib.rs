@@ -1,1 +1,3 @@
 //! Artifacts: large files, named by their hash, fetched in pieces under leases from a bucket and from each other's caches.
+
+pub mod sign;
