@@ -1,3 +1,4 @@
 //! Artifacts: large files, named by their hash, fetched in pieces under leases from a bucket and from each other's caches.
 
+pub mod serve;
 pub mod sign;
