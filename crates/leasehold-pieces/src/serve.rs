@@ -53,6 +53,8 @@ use answer::Answerer;
 use line::{Line, Phase, Waits, Wire};
 use pace::Pace;
 
+pub(crate) use answer::{PIECE_BYTES, SIZE};
+pub(crate) use route::Route;
 pub use route::{ANSWER_BYTES_MAX, pieces_per_answer};
 pub use tally::{Refused, Served, Tally};
 

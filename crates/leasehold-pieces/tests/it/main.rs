@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report, in its helpers too")]
 
 mod hand_host;
+mod peer_client;
 mod raw;
 mod serving;
 mod serving_limits;
