@@ -208,3 +208,42 @@ impl Write for Wire {
         Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_blamed_only_for_what_its_client_owes() {
+        let line = Line::new();
+        let phase = || *line.phase.borrow();
+        assert_eq!(phase(), Phase::Head);
+        line.asked();
+        line.flushed();
+        assert_eq!(phase(), Phase::Answering, "there is no answer yet");
+        line.got_stuck();
+        line.handed_over();
+        assert!(phase() == Phase::Stuck && line.is_answering());
+        line.flushed();
+        assert_eq!(phase(), Phase::Idle);
+        line.got_stuck();
+        assert_eq!(phase(), Phase::Idle, "nothing is owed");
+        line.heard();
+        assert_eq!(phase(), Phase::Head);
+    }
+
+    #[test]
+    fn who_takes_an_answer_byte_by_byte_does_not_take_it() {
+        let line = Line::new();
+        line.asked();
+        line.got_stuck();
+        let stuck = line.phase.subscribe();
+        for _ in 0..63 {
+            line.took(1_024);
+            line.got_stuck();
+        }
+        assert!(!stuck.has_changed().unwrap());
+        line.took(1_024);
+        assert_eq!(*line.phase.borrow(), Phase::Answering);
+    }
+}

@@ -153,8 +153,11 @@ async fn a_head_that_does_not_come_in_time_is_not_waited_for() {
     let stand = Stand::on(TestShelf::new(1, 1_024), options.clone(), Arc::new(host.clone())).await;
     let (mut silent, mut slow) = (Raw::connect(stand.addr).await, Raw::connect(stand.addr).await);
     host.asleep(2, options.header_wait).await;
+    let mut other = Raw::connect(stand.addr).await;
     for byte in "GET /".bytes() {
         slow.send([byte]).await;
+        // When another request has been answered, the byte has been read.
+        assert_eq!(other.get("/healthz").await.status, 200);
         host.advance(options.header_wait / 5);
     }
     assert_eq!(silent.rest().await, b"");
@@ -180,6 +183,22 @@ async fn the_next_head_has_its_own_time_and_an_idle_connection_ends() {
     host.advance(options.idle_wait);
     assert_eq!(idle.rest().await, b"");
     assert_eq!(stand.tally.served().refused.slow, 1);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_not_taken_yet_keeps_its_upload() {
+    let host = HandHost::new();
+    let options = ServeOptions { uploads_max: 1, ..ServeOptions::default() };
+    let stand = Stand::on(TestShelf::new(32 << 20, 32 << 20), options.clone(), Arc::new(host.clone())).await;
+    let (mut lazy, mut next) = (Raw::connect(stand.addr).await, Raw::connect(stand.addr).await);
+    lazy.send(request("pieces/0")).await;
+    host.asleep(1, options.idle_wait).await;
+    next.send(request("pieces/0")).await;
+    host.asleep(1, UPLOAD_WAIT).await;
+    host.advance(UPLOAD_WAIT);
+    assert_eq!(next.answer().await.unwrap().status, 503);
+    let answer = lazy.answer().await.unwrap();
+    assert!(answer.status == 200 && answer.body == stand.shelf.bytes);
 }
 
 #[tokio::test]
