@@ -1,0 +1,211 @@
+//! From a request to an answer.
+//!
+//! The order matters: first the path, which costs nothing; then the signature; only then is the shelf asked. Nobody who
+//! is refused has made the server touch a file.
+
+use std::convert::Infallible;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{
+    ALLOW, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, RETRY_AFTER, WWW_AUTHENTICATE,
+};
+use http::{HeaderValue, Method, Request, Response};
+use hyper::body::{Body, Incoming};
+use leasehold_core::ArtifactId;
+use leasehold_core::piece::{Cut, PieceMap};
+use leasehold_store::Host;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::Shelf;
+use super::body::{AnswerBody, holding};
+use super::line::Line;
+use super::pace::Pace;
+use super::refusal::Refusal;
+use super::route::{Route, pieces_per_answer};
+use super::tally::Tally;
+use crate::sign::{Present, Secret};
+
+/// The header with an artifact's size.
+pub(crate) const SIZE: HeaderName = HeaderName::from_static("x-leasehold-size");
+/// The header with the size of its pieces.
+pub(crate) const PIECE_BYTES: HeaderName = HeaderName::from_static("x-leasehold-piece-bytes");
+
+/// Longest wait for an upload: short enough that the client, who waits for a first byte, hears that we are busy before
+/// it gives us up for dead.
+const UPLOAD_WAIT: Duration = Duration::from_secs(5);
+
+/// What all connections share.
+pub(super) struct Answerer {
+    pub(super) shelf: Arc<dyn Shelf>,
+    pub(super) secret: Option<Secret>,
+    pub(super) present: Present,
+    pub(super) host: Arc<dyn Host>,
+    pub(super) uploads: Arc<Semaphore>,
+    pub(super) pace: Option<Arc<Pace>>,
+    pub(super) tally: Tally,
+}
+
+/// What an answer holds.
+struct Goods {
+    bytes: Bytes,
+    /// As the content-length says; the bytes themselves may be left out.
+    len: u64,
+    cut: Option<Cut>,
+}
+
+impl Answerer {
+    /// Answers; a failure is an answer, too.
+    pub(super) async fn answer(
+        self: Arc<Self>,
+        line: Arc<Line>,
+        request: Request<Incoming>,
+    ) -> Result<Response<AnswerBody>, Infallible> {
+        line.asked();
+        let gives = self.give(&request).await;
+        self.tally.count(|served| {
+            served.requests += 1;
+            match &gives {
+                Ok(_) => served.answered += 1,
+                Err(refusal) => *refusal.counter(&mut served.refused) += 1,
+            }
+        });
+        let body = |bytes, pace| AnswerBody::new(bytes, pace, self.tally.clone(), line.clone());
+        Ok(match gives {
+            Ok(goods) => filled(goods, request.method(), |bytes| body(bytes, self.pace.clone())),
+            Err(refusal) => refused(refusal, request.method(), |bytes| body(bytes, None)),
+        })
+    }
+
+    async fn give(&self, request: &Request<Incoming>) -> Result<Goods, Refusal> {
+        let route = Route::read(request.uri()).ok_or(Refusal::Missing)?;
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            return Err(Refusal::Method);
+        }
+        if !request.body().is_end_stream() {
+            return Err(Refusal::Body);
+        }
+        if route != Route::Health {
+            self.check_signature(request)?;
+        }
+        match route {
+            Route::Health => Ok(Goods::new(Bytes::from_static(b"ok\n"), None)),
+            Route::Have(artifact) => self.have(&artifact),
+            Route::Pieces(artifact, run) => self.pieces(artifact, run, request.method()).await,
+        }
+    }
+
+    fn check_signature(&self, request: &Request<Incoming>) -> Result<(), Refusal> {
+        let Some(secret) = &self.secret else { return Ok(()) };
+        let now = (self.present)().ok_or(Refusal::Timeless)?;
+        let verified = secret.verify(request.method(), request.uri(), request.headers(), now);
+        verified.map_err(Refusal::Unproven)
+    }
+
+    fn have(&self, artifact: &ArtifactId) -> Result<Goods, Refusal> {
+        let (cut, map) = self.shelf.have(artifact).ok_or(Refusal::Missing)?;
+        Ok(Goods::new(map.to_bytes().into(), Some(cut)))
+    }
+
+    async fn pieces(&self, artifact: ArtifactId, run: Range<u32>, method: &Method) -> Result<Goods, Refusal> {
+        let (cut, map) = self.shelf.have(&artifact).ok_or(Refusal::Missing)?;
+        check_run(&run, &cut, &map)?;
+        let span = cut.bytes_of_run(&run);
+        let len = span.end - span.start;
+        if method == Method::HEAD {
+            return Ok(Goods { bytes: Bytes::new(), len, cut: Some(cut) });
+        }
+        let slot = self.upload_slot().await?;
+        let bytes = self.read(artifact, run, slot).await?;
+        if bytes.len() as u64 != len {
+            tracing::error!(
+                len,
+                got = bytes.len(),
+                "the shelf gave another number of bytes than its pieces have"
+            );
+            return Err(Refusal::Failed);
+        }
+        Ok(Goods { bytes, len, cut: Some(cut) })
+    }
+
+    async fn upload_slot(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        tokio::select! {
+            biased;
+            slot = self.uploads.clone().acquire_owned() => Ok(slot.expect("it is never closed")),
+            () = self.host.sleep(UPLOAD_WAIT) => Err(Refusal::Busy),
+        }
+    }
+
+    /// Reads where it may block. The slot goes along: a client that leaves does not end the reading.
+    async fn read(
+        &self,
+        artifact: ArtifactId,
+        run: Range<u32>,
+        slot: OwnedSemaphorePermit,
+    ) -> Result<Bytes, Refusal> {
+        let source = self.shelf.clone();
+        let work = move || source.read(&artifact, run).map(|bytes| bytes.map(|bytes| holding(bytes, slot)));
+        #[expect(clippy::disallowed_methods, reason = "file systems have no asynchronous calls")]
+        let read = tokio::task::spawn_blocking(work).await;
+        let read = read.map_err(|died| tracing::error!(%died, "the shelf's thread died"));
+        match read.map_err(|()| Refusal::Failed)? {
+            Ok(bytes) => bytes.ok_or(Refusal::Missing),
+            Err(error) => {
+                tracing::warn!(%error, "pieces could not be read");
+                Err(Refusal::Failed)
+            }
+        }
+    }
+}
+
+impl Goods {
+    fn new(bytes: Bytes, cut: Option<Cut>) -> Self {
+        Self { len: bytes.len() as u64, bytes, cut }
+    }
+}
+
+/// Whether all of a run is here and fits into an answer.
+fn check_run(run: &Range<u32>, cut: &Cut, map: &PieceMap) -> Result<(), Refusal> {
+    if run.end > cut.pieces() {
+        return Err(Refusal::Missing);
+    }
+    if run.end - run.start > pieces_per_answer(cut) {
+        return Err(Refusal::TooMany);
+    }
+    if run.clone().all(|piece| map.has(piece)) { Ok(()) } else { Err(Refusal::Missing) }
+}
+
+fn filled(goods: Goods, method: &Method, body: impl Fn(Bytes) -> AnswerBody) -> Response<AnswerBody> {
+    let bytes = if method == Method::HEAD { Bytes::new() } else { goods.bytes };
+    let mut answer = Response::new(body(bytes));
+    let headers = answer.headers_mut();
+    headers.insert(CONTENT_LENGTH, goods.len.into());
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    if let Some(cut) = goods.cut {
+        headers.insert(SIZE, cut.size().into());
+        headers.insert(PIECE_BYTES, cut.piece_bytes().into());
+    }
+    answer
+}
+
+fn refused(refusal: Refusal, method: &Method, body: impl Fn(Bytes) -> AnswerBody) -> Response<AnswerBody> {
+    let words = Bytes::from(format!("{refusal}\n"));
+    let len = words.len();
+    let mut answer = Response::new(body(if method == Method::HEAD { Bytes::new() } else { words }));
+    *answer.status_mut() = refusal.status();
+    let headers = answer.headers_mut();
+    headers.insert(CONTENT_LENGTH, len.into());
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    let (name, value) = match refusal {
+        Refusal::Method => (ALLOW, "GET, HEAD"),
+        Refusal::Unproven(_) => (WWW_AUTHENTICATE, "Leasehold"),
+        Refusal::Timeless | Refusal::Busy => (RETRY_AFTER, "1"),
+        // What comes after the head would be read as the next request.
+        Refusal::Body => (CONNECTION, "close"),
+        Refusal::Missing | Refusal::TooMany | Refusal::Failed => return answer,
+    };
+    headers.insert(name, HeaderValue::from_static(value));
+    answer
+}

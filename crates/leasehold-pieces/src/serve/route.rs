@@ -1,0 +1,121 @@
+//! The paths a server answers, written and read in one place.
+//!
+//! A path is taken apart into a hash and numbers, and only what reads as such goes further: nothing is decoded, nothing
+//! is joined to a path of the file system.
+
+use std::fmt;
+use std::ops::Range;
+
+use http::Uri;
+use leasehold_core::ArtifactId;
+use leasehold_core::limits::PIECES_MAX;
+use leasehold_core::piece::Cut;
+
+/// Most bytes of pieces in one answer, unless a single piece has more: enough that a request costs little beside it,
+/// and with sixteen answers at once a server needs no more than 64 MiB for them.
+pub const ANSWER_BYTES_MAX: u64 = 4 * 1_024 * 1_024;
+
+/// The longest path that means something is far below this; longer ones are not even looked at.
+const PATH_BYTES_MAX: usize = 160;
+
+/// How many neighbouring pieces may be asked for at once: at least one.
+#[must_use]
+pub fn pieces_per_answer(cut: &Cut) -> u32 {
+    u32::try_from(ANSWER_BYTES_MAX / u64::from(cut.piece_bytes())).unwrap_or(u32::MAX).max(1)
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Route {
+    /// Whether the server is there.
+    Health,
+    /// Which pieces are here.
+    Have(ArtifactId),
+    /// Neighbouring pieces.
+    Pieces(ArtifactId, Range<u32>),
+}
+
+impl Route {
+    /// Reads a path; nothing if it means nothing.
+    pub(crate) fn read(uri: &Uri) -> Option<Self> {
+        let path = uri.path();
+        if uri.query().is_some() || path.len() > PATH_BYTES_MAX {
+            return None;
+        }
+        if path == "/healthz" {
+            return Some(Self::Health);
+        }
+        let mut parts = path.strip_prefix("/v1/")?.split('/');
+        let artifact = parts.next()?.parse().ok()?;
+        match (parts.next()?, parts.next(), parts.next()) {
+            ("have", None, None) => Some(Self::Have(artifact)),
+            ("pieces", Some(pieces), None) => Some(Self::Pieces(artifact, read_run(pieces)?)),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Health => f.write_str("/healthz"),
+            Self::Have(artifact) => write!(f, "/v1/{}/have", artifact.as_str()),
+            Self::Pieces(artifact, run) => {
+                write!(f, "/v1/{}/pieces/{}-{}", artifact.as_str(), run.start, run.end)
+            }
+        }
+    }
+}
+
+/// `first-end`, or one piece; at least one, and none that no artifact has.
+fn read_run(text: &str) -> Option<Range<u32>> {
+    let run = match text.split_once('-') {
+        Some((first, end)) => read_number(first)?..read_number(end)?,
+        None => read_number(text)?..read_number(text)?.checked_add(1)?,
+    };
+    (run.start < run.end && run.end <= PIECES_MAX).then_some(run)
+}
+
+/// A number in the one form in which it is written: no sign, no zeros before it.
+fn read_number(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|number: &u32| number.to_string() == text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(path: &str) -> Option<Route> {
+        Route::read(&path.parse().unwrap())
+    }
+
+    #[test]
+    fn a_path_reads_as_it_was_written() {
+        for artifact in [ArtifactId::blake3([7; 32]), ArtifactId::sha256([8; 32])] {
+            let longest = Route::Pieces(artifact.clone(), PIECES_MAX - 1..PIECES_MAX);
+            assert!(longest.to_string().len() <= PATH_BYTES_MAX);
+            for route in [Route::Health, Route::Have(artifact.clone()), longest] {
+                assert_eq!(read(&route.to_string()), Some(route));
+            }
+            let one = format!("/v1/{}/pieces/5", artifact.as_str());
+            assert_eq!(read(&one), Some(Route::Pieces(artifact, 5..6)));
+        }
+    }
+
+    #[test]
+    fn runs_that_no_artifact_has_are_not_read() {
+        let artifact = "a".repeat(64);
+        for run in
+            ["", "-", "1-", "-1", "1-1", "2-1", "+1", "01", "0-65537", "65536", "1-2-3", "4294967296", "1e3"]
+        {
+            assert_eq!(read(&format!("/v1/{artifact}/pieces/{run}")), None, "{run}");
+        }
+    }
+
+    #[test]
+    fn as_many_pieces_fit_into_an_answer_as_have_four_mebibytes() {
+        for (piece_bytes, pieces) in [(1_024, 4_096), (1_048_576, 4), (3_145_728, 1), (67_108_864, 1)] {
+            assert_eq!(pieces_per_answer(&Cut::new(0, piece_bytes).unwrap()), pieces);
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! Pieces between peers, over loopback.
+#![expect(clippy::disallowed_methods, reason = "tests own what they start")]
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the report, in its helpers too")]
+
+mod hand_host;
+mod peer_client;
+mod raw;
+mod serving;
+mod serving_limits;
+mod serving_strangers;
+mod signing;
+mod stand;

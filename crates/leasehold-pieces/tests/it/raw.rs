@@ -1,0 +1,79 @@
+//! HTTP by hand, so that no client puts right what a test sends.
+
+use std::io;
+use std::net::SocketAddr;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// An answer.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
+}
+
+/// A connection.
+pub(crate) struct Raw(pub(crate) TcpStream);
+
+impl Raw {
+    pub(crate) async fn connect(addr: SocketAddr) -> Self {
+        Self(TcpStream::connect(addr).await.unwrap())
+    }
+
+    pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.0.write_all(bytes.as_ref()).await.unwrap();
+    }
+
+    /// Sends a GET and reads the answer; the connection stays.
+    pub(crate) async fn get(&mut self, path: &str) -> Answer {
+        self.send(format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n")).await;
+        self.answer().await.unwrap()
+    }
+
+    /// The head of an answer.
+    pub(crate) async fn head(&mut self) -> io::Result<(u16, String)> {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(self.0.read_u8().await?);
+        }
+        let head = String::from_utf8(head).unwrap();
+        let status = head.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)).unwrap().parse().unwrap();
+        Ok((status, head))
+    }
+
+    /// A whole answer, as long as it says.
+    pub(crate) async fn answer(&mut self) -> io::Result<Answer> {
+        let (status, head) = self.head().await?;
+        let mut body = vec![0; content_length(&head).unwrap_or(0)];
+        self.0.read_exact(&mut body).await?;
+        Ok(Answer { status, head, body })
+    }
+
+    /// All that comes until the other side closes or resets.
+    pub(crate) async fn rest(&mut self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        // A reset is an end, too.
+        let _ = self.0.read_to_end(&mut bytes).await;
+        bytes
+    }
+}
+
+pub(crate) fn content_length(head: &str) -> Option<usize> {
+    head.lines().find_map(|line| line.strip_prefix("content-length: ")).map(|len| len.parse().unwrap())
+}
+
+/// One request on a connection of its own, and all that comes back.
+pub(crate) async fn exchange(addr: SocketAddr, request: impl AsRef<[u8]>) -> Vec<u8> {
+    let mut raw = Raw::connect(addr).await;
+    // The server may have refused before it has read everything.
+    let _ = raw.0.write_all(request.as_ref()).await;
+    raw.rest().await
+}
+
+/// The status of an answer that may be anything.
+pub(crate) fn status_of(answer: &[u8]) -> Option<u16> {
+    let text = String::from_utf8_lossy(answer.get(..12)?).into_owned();
+    text.strip_prefix("HTTP/1.1 ")?.parse().ok()
+}

@@ -1,0 +1,154 @@
+//! A shelf that counts and can hold its readers back, and a server on it.
+
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex};
+
+use bytes::Bytes;
+use leasehold_core::piece::{Cut, PieceMap};
+use leasehold_core::{ArtifactId, Now, Result, StoreTime};
+use leasehold_pieces::serve::{PieceServer, ServeOptions, Shelf, Tally};
+use leasehold_pieces::sign::{Present, Secret};
+use leasehold_store::{Host, SystemHost};
+use leasehold_worker::Shutdown;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// What the store's clock shows in these tests.
+pub(crate) const NOW: StoreTime = StoreTime::from_millis(1_800_000_000_000);
+
+pub(crate) fn present() -> Present {
+    Arc::new(|| Some(Now::exactly(NOW)))
+}
+
+pub(crate) fn secret() -> Secret {
+    Secret::new(b"a secret of peers").unwrap()
+}
+
+pub(crate) fn artifact() -> ArtifactId {
+    ArtifactId::blake3([0xab; 32])
+}
+
+/// One artifact, all of it but the pieces that were taken out.
+pub(crate) struct TestShelf {
+    pub(crate) cut: Cut,
+    pub(crate) bytes: Bytes,
+    map: PieceMap,
+    /// How often it was asked for anything.
+    pub(crate) asked: AtomicU64,
+    /// How often it was asked for bytes.
+    pub(crate) read: AtomicU64,
+    gate: Gate,
+}
+
+/// Holds readers back while it is shut.
+struct Gate {
+    is_shut: Mutex<bool>,
+    opened: Condvar,
+    inside: watch::Sender<u64>,
+    inside_max: AtomicU64,
+}
+
+impl TestShelf {
+    pub(crate) fn new(size: u64, piece_bytes: u32) -> Self {
+        let cut = Cut::new(size, piece_bytes).unwrap();
+        let bytes: Vec<u8> = (0..size).map(|at| u8::try_from(at * 31 % 251).unwrap()).collect();
+        let gate = Gate {
+            is_shut: Mutex::new(false),
+            opened: Condvar::new(),
+            inside: watch::Sender::new(0),
+            inside_max: AtomicU64::new(0),
+        };
+        let map = PieceMap::all(cut.pieces());
+        Self { cut, bytes: bytes.into(), map, asked: AtomicU64::new(0), read: AtomicU64::new(0), gate }
+    }
+
+    pub(crate) fn without(mut self, piece: u32) -> Self {
+        self.map.remove(piece);
+        self
+    }
+
+    pub(crate) fn shut(self) -> Self {
+        *self.gate.is_shut.lock().unwrap() = true;
+        self
+    }
+
+    pub(crate) fn open(&self) {
+        *self.gate.is_shut.lock().unwrap() = false;
+        self.gate.opened.notify_all();
+    }
+
+    /// Waits until so many readers are held back.
+    pub(crate) async fn holds(&self, readers: u64) {
+        self.gate.inside.subscribe().wait_for(|inside| *inside >= readers).await.unwrap();
+    }
+
+    pub(crate) fn readers_max(&self) -> u64 {
+        self.gate.inside_max.load(SeqCst)
+    }
+
+    pub(crate) fn run(&self, run: Range<u32>) -> Bytes {
+        let span = self.cut.bytes_of_run(&run);
+        self.bytes.slice(usize::try_from(span.start).unwrap()..usize::try_from(span.end).unwrap())
+    }
+}
+
+impl Shelf for TestShelf {
+    fn have(&self, asked: &ArtifactId) -> Option<(Cut, PieceMap)> {
+        self.asked.fetch_add(1, SeqCst);
+        (*asked == artifact()).then(|| (self.cut, self.map.clone()))
+    }
+
+    fn read(&self, _: &ArtifactId, pieces: Range<u32>) -> Result<Option<Bytes>> {
+        self.asked.fetch_add(1, SeqCst);
+        self.read.fetch_add(1, SeqCst);
+        self.gate.inside.send_modify(|inside| {
+            *inside += 1;
+            self.gate.inside_max.fetch_max(*inside, SeqCst);
+        });
+        let is_shut = self.gate.is_shut.lock().unwrap();
+        drop(self.gate.opened.wait_while(is_shut, |is_shut| *is_shut).unwrap());
+        self.gate.inside.send_modify(|inside| *inside -= 1);
+        Ok(Some(self.run(pieces)))
+    }
+}
+
+/// A server that runs, on a shelf of which the test has a look.
+pub(crate) struct Stand {
+    pub(crate) addr: SocketAddr,
+    pub(crate) shelf: Arc<TestShelf>,
+    pub(crate) tally: Tally,
+    pub(crate) shutdown: Shutdown,
+    pub(crate) running: JoinHandle<Result<()>>,
+}
+
+impl Stand {
+    pub(crate) async fn new(shelf: TestShelf, options: ServeOptions) -> Self {
+        Self::on(shelf, options, Arc::new(SystemHost)).await
+    }
+
+    pub(crate) async fn on(shelf: TestShelf, options: ServeOptions, host: Arc<dyn Host>) -> Self {
+        let (shelf, shutdown) = (Arc::new(shelf), Shutdown::default());
+        let server = PieceServer::bind(shelf.clone(), options, host, present()).await.unwrap();
+        let (addr, tally) = (server.addr(), server.tally());
+        let running = tokio::spawn(server.run(shutdown.clone()));
+        Self { addr, shelf, tally, shutdown, running }
+    }
+
+    pub(crate) fn asked(&self) -> u64 {
+        self.shelf.asked.load(SeqCst)
+    }
+
+    /// Ends it, as it should end.
+    pub(crate) async fn stop(self) {
+        self.shutdown.drain();
+        self.running.await.unwrap().unwrap();
+    }
+}
+
+impl Drop for TestShelf {
+    fn drop(&mut self) {
+        self.open();
+    }
+}
