@@ -136,7 +136,10 @@ impl Assembly {
     pub(crate) fn finish(&self, to: &Path) -> Result<()> {
         let mut progress = self.progress();
         if !progress.verified.is_full() {
-            return Err(Error::new(Kind::Internal, "a file was to be finished before all its pieces were there"));
+            return Err(Error::new(
+                Kind::Internal,
+                "a file was to be finished before all its pieces were there",
+            ));
         }
         self.follow(&mut progress, None)?;
         let empty = self.algorithm.hasher();

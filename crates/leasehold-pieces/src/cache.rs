@@ -201,9 +201,15 @@ impl Cache {
     /// Notes that an artifact was used. What cannot be noted costs nothing but its place in the line.
     fn touch(&self, artifact: &ArtifactId) {
         let path = self.directory(artifact).join("manifest.json");
-        #[expect(clippy::disallowed_methods, reason = "the stamps of files are in the machine's time, and only put them in order")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the stamps of files are in the machine's time, and only put them in order"
+        )]
         let now = SystemTime::now();
-        let _ = File::options().append(true).open(path).and_then(|file| file.set_times(FileTimes::new().set_modified(now)));
+        let _ = File::options()
+            .append(true)
+            .open(path)
+            .and_then(|file| file.set_times(FileTimes::new().set_modified(now)));
     }
 
     /// Removes what was used longest ago until there is room for an artifact.
@@ -211,20 +217,23 @@ impl Cache {
         let (artifact, size) = (&manifest.artifact, manifest.cut.size());
         let ours = self.directory(artifact);
         let mut others: Vec<Stock> = self.stock()?;
-        let already = others.iter().find(|stock| stock.directory == ours).map_or(0, |stock| allocated(&stock.directory.join("part")));
+        let already = others
+            .iter()
+            .find(|stock| stock.directory == ours)
+            .map_or(0, |stock| allocated(&stock.directory.join("part")));
         others.retain(|stock| stock.directory != ours);
         others.sort_by_key(|stock| stock.used);
         let mut held: u64 = others.iter().map(|stock| stock.bytes).sum();
-        let room = self.bytes_max.unwrap_or(u64::MAX);
-        if size > room {
+        let limit = self.bytes_max.unwrap_or(u64::MAX);
+        if size > limit {
             return Err(Error::invalid(format!(
-                "artifact {artifact} has {size} bytes, but the cache {} holds at most {room}; raise its limit",
+                "artifact {artifact} has {size} bytes, but the cache {} holds at most {limit}; raise its limit",
                 self.root.display()
             )));
         }
         let needed = size.saturating_sub(already);
         for stock in others {
-            if held.saturating_add(size) <= room && self.free()? >= needed {
+            if held.saturating_add(size) <= limit && self.free()? >= needed {
                 return Ok(());
             }
             if evict(&stock.directory) {
@@ -232,16 +241,20 @@ impl Cache {
                 held -= stock.bytes;
             }
         }
-        if held.saturating_add(size) > room {
+        if held.saturating_add(size) > limit {
             return Err(Error::new(
                 Kind::Unavailable,
-                format!("the cache {} is full of artifacts in use: {held} of {room} bytes, and {size} are needed", self.root.display()),
+                format!(
+                    "the cache {} is full of artifacts in use: {held} of {limit} bytes, and {size} are needed",
+                    self.root.display()
+                ),
             ));
         }
         let free = self.free()?;
         if free < needed {
-            let root = self.root.display();
-            let message = format!("the disk is full: {needed} bytes are needed in {root}, and {free} are free");
+            let place = self.root.display();
+            let message =
+                format!("the disk is full: {needed} bytes are needed in {place}, and {free} are free");
             return Err(Error::new(Kind::Unavailable, message));
         }
         Ok(())
@@ -249,7 +262,8 @@ impl Cache {
 
     /// Bytes that this disk has left.
     fn free(&self) -> Result<u64> {
-        let told = rustix::fs::statvfs(&*self.root).map_err(|error| failed("look at", &self.root, error.into()))?;
+        let told =
+            rustix::fs::statvfs(&*self.root).map_err(|error| failed("look at", &self.root, error.into()))?;
         Ok(told.f_bavail.saturating_mul(told.f_frsize))
     }
 
@@ -259,7 +273,8 @@ impl Cache {
             let mut stock = Vec::new();
             for entry in fs::read_dir(&self.root)? {
                 let entry = entry?;
-                let is_artifact = entry.file_name().to_str().is_some_and(|name| name.parse::<ArtifactId>().is_ok());
+                let is_artifact =
+                    entry.file_name().to_str().is_some_and(|name| name.parse::<ArtifactId>().is_ok());
                 if is_artifact {
                     stock.push(look(entry.path()));
                 }
@@ -300,7 +315,8 @@ impl Shelf for Cache {
         let pieces = manifest.cut.pieces();
         // First the part: if it is renamed between the two looks, the second one finds it.
         let noted = self.part_notes(artifact, &manifest);
-        let map = if self.directory(artifact).join("data").exists() { Some(PieceMap::all(pieces)) } else { noted };
+        let map =
+            if self.directory(artifact).join("data").exists() { Some(PieceMap::all(pieces)) } else { noted };
         Some((manifest.cut, map?))
     }
 
@@ -318,7 +334,10 @@ impl Shelf for Cache {
         let (file, _cached) = match part {
             Some(file) => (file, None),
             None => match self.find(artifact)? {
-                Some(cached) => (cached.file.try_clone().map_err(|error| failed("read", &cached.path, error))?, Some(cached)),
+                Some(cached) => (
+                    cached.file.try_clone().map_err(|error| failed("read", &cached.path, error))?,
+                    Some(cached),
+                ),
                 None => return Ok(None),
             },
         };

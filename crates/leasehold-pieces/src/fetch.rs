@@ -16,9 +16,9 @@ use bytes::Bytes;
 use futures::future::{AbortHandle, BoxFuture, Either, abortable, select};
 use futures::stream::{FuturesUnordered, StreamExt};
 use leasehold_core::limits::RANGE_BYTES_MAX;
+use leasehold_core::piece::manager::{Cancelled, FailureKind, Outcome, PieceCompletion, PieceResult};
 use leasehold_core::piece::{
-    Cancelled, FailureKind, LeaseRequest, PeerId, PeerKind, PieceCompletion, PieceLease, PieceLeaseId,
-    PieceLeaseManager, PieceMap, PieceOrder, PieceResult,
+    LeaseRequest, PeerId, PeerKind, PieceLease, PieceLeaseId, PieceLeaseManager, PieceMap, PieceOrder,
 };
 use leasehold_core::{Error, Kind, Matter, Result};
 use leasehold_store::host::{Host, HostExt, Instant};
@@ -52,6 +52,9 @@ const SILENCE_MAX: u32 = 3;
 /// How often a peer is asked what it has: often while it gets more, and seldom when it has nothing of this artifact.
 const HAVE_EVERY_MIN: Duration = Duration::from_millis(200);
 const HAVE_EVERY_MAX: Duration = Duration::from_secs(2);
+
+/// How often to look how far transfers have come.
+const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 
 /// How often to look for peers that have come.
 const PEERS_EVERY: Duration = Duration::from_secs(10);
@@ -150,10 +153,12 @@ impl<'a> Fetch<'a> {
         let cut = manifest.cut;
         let mut manager = PieceLeaseManager::new(cut, options.leases.clone(), sources.host.random())?;
         let verified = assembly.verified();
-        verified.iter().for_each(|piece| manager.note_verified(piece));
+        for piece in verified.iter() {
+            manager.note_verified(piece)?;
+        }
         let resumed_bytes = told::bytes_of(&cut, &verified);
         if sources.origin.is_some() {
-            manager.add_peer(ORIGIN.into(), PeerKind::Origin, PieceMap::all(cut.pieces()), Duration::ZERO);
+            manager.add_peer(ORIGIN.into(), PeerKind::Origin, PieceMap::all(cut.pieces()), Duration::ZERO)?;
         }
         Ok(Self {
             assembly,
@@ -232,7 +237,7 @@ impl<'a> Fetch<'a> {
             return;
         }
         let request = LeaseRequest { peer, have, max_leases, run_bytes_max, order: PieceOrder::Rarest };
-        let response = self.manager.request_lease(request, now);
+        let response = self.manager.request_lease(&request, now);
         self.give_up(&response.cancelled);
         for lease in response.granted {
             self.start(lease);
@@ -251,7 +256,7 @@ impl<'a> Fetch<'a> {
         let range = manifest.cut.bytes_of_run(&lease.pieces);
         let bytes = range.end - range.start;
         if let Some(rate) = self.options.bytes_per_sec {
-            let takes = Duration::from_secs_f64(bytes as f64 / rate as f64);
+            let takes = Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / rate);
             self.paced_until = self.paced_until.max(self.now()) + takes;
         }
         if matches!(source, Source::Origin(_)) {
@@ -331,6 +336,10 @@ impl<'a> Fetch<'a> {
         if self.paced_until > now {
             next = next.min(self.paced_until);
         }
+        if !self.flights.is_empty() {
+            // Bytes that have come postpone the expiry of their lease, but only before it.
+            next = next.min(now + PROGRESS_EVERY);
+        }
         if let Some(at) = self.peers_at {
             next = next.min(at + PEERS_EVERY);
         }
@@ -356,7 +365,8 @@ impl<'a> Fetch<'a> {
         let lease = flight.lease.clone();
         let now = self.now();
         for piece in lease.pieces.clone() {
-            self.manager.received(id, piece, now);
+            // One whose lease has ended meanwhile is verified all the same: it may be of use.
+            let _ = self.manager.received(id, piece, now);
         }
         let assembly = self.assembly.clone();
         let pieces = lease.pieces.clone();
@@ -371,24 +381,26 @@ impl<'a> Fetch<'a> {
                 Placed::Verified => PieceResult::Success,
                 Placed::Wrong => PieceResult::Failure(FailureKind::VerificationFailed),
             };
-            match placed {
-                Placed::Verified => self.got(lease, piece),
-                Placed::Wrong => self.blame(&lease.peer, format!("piece {piece} is not what it should be")),
+            if placed == Placed::Wrong {
+                self.blame(&lease.peer, format!("piece {piece} is not what it should be"));
             }
             self.complete(lease, piece, result);
         }
         self.tell_progress();
     }
 
-    fn got(&mut self, lease: &PieceLease, piece: u32) {
+    fn got(&mut self, lease: &PieceLease, piece: u32, outcome: Outcome) {
         let bytes = u64::from(self.assembly.manifest().cut.len_of(piece));
         self.got_at = self.now();
         self.origin_failures = 0;
-        if lease.peer.as_str() == ORIGIN {
-            self.result.origin_bytes += bytes;
-        } else {
-            self.result.peer_bytes += bytes;
-        }
+        let count = match outcome {
+            Outcome::NotNeeded => &mut self.result.duplicate_bytes,
+            Outcome::Accepted | Outcome::Late if lease.peer.as_str() == ORIGIN => {
+                &mut self.result.origin_bytes
+            }
+            Outcome::Accepted | Outcome::Late => &mut self.result.peer_bytes,
+        };
+        *count += bytes;
     }
 
     fn failed(&mut self, id: PieceLeaseId, failed: Failed) -> Result<()> {
@@ -426,8 +438,13 @@ impl<'a> Fetch<'a> {
 
     fn complete(&mut self, lease: &PieceLease, piece: u32, result: PieceResult) {
         let completion = PieceCompletion { lease: lease.id, piece, peer: lease.peer.clone(), result };
-        match self.manager.complete_piece(completion, self.now()) {
-            Ok(completed) => self.give_up(&completed.cancelled),
+        match self.manager.complete_piece(&completion, self.now()) {
+            Ok(completed) => {
+                if result == PieceResult::Success {
+                    self.got(lease, piece, completed.outcome);
+                }
+                self.give_up(&completed.cancelled);
+            }
             // It ran out, or was taken away, while it was under way: nothing has changed.
             Err(error) => tracing::debug!("piece {piece} from {}: {error}", lease.peer),
         }
@@ -436,7 +453,9 @@ impl<'a> Fetch<'a> {
     /// Ends transfers whose leases have ended. Bytes that are here already are verified all the same.
     fn give_up(&mut self, cancelled: &[Cancelled]) {
         for cancelled in cancelled {
-            if let Some(transfer) = self.flights.get(&cancelled.lease).and_then(|flight| flight.transfer.clone()) {
+            if let Some(transfer) =
+                self.flights.get(&cancelled.lease).and_then(|flight| flight.transfer.clone())
+            {
                 transfer.abort();
                 self.flights.remove(&cancelled.lease);
             }
@@ -448,7 +467,8 @@ impl<'a> Fetch<'a> {
         for (id, flight) in &self.flights {
             let so_far = flight.so_far.load(Relaxed);
             if flight.transfer.is_some() && so_far > 0 {
-                self.manager.progress(*id, so_far, now);
+                // One that has ended is given up with the next answer.
+                let _ = self.manager.progress(*id, so_far, now);
             }
         }
     }
@@ -467,7 +487,8 @@ impl<'a> Fetch<'a> {
                 continue;
             }
             let source = Source::Peer(peer.client.clone());
-            self.known.insert(peer.id.clone(), Known { source, have: None, silences: 0, every: HAVE_EVERY_MIN });
+            self.known
+                .insert(peer.id.clone(), Known { source, have: None, silences: 0, every: HAVE_EVERY_MIN });
             self.ask_what_it_has(peer.id, Duration::ZERO);
         }
     }
@@ -502,15 +523,17 @@ impl<'a> Fetch<'a> {
         let is_new = have.is_some() && have != known.have;
         known.every = if is_new { HAVE_EVERY_MIN } else { (known.every * 2).min(HAVE_EVERY_MAX) };
         let every = known.every;
-        if let Some(map) = have.clone().filter(|_| is_new) {
-            if known.have.is_none() {
-                self.manager.add_peer(id.clone(), PeerKind::Peer, map, now);
-            } else {
-                self.manager.update_have(id, map, now);
-            }
+        let told = match have.clone().filter(|_| is_new) {
+            None => Ok(()),
+            Some(map) if known.have.is_none() => self.manager.add_peer(id.clone(), PeerKind::Peer, map, now),
+            Some(map) => self.manager.update_have(id, map, now),
+        };
+        if let Err(error) = told {
+            self.blame(id, error.to_string());
+            return self.leave_out(id);
         }
         let is_complete = have.as_ref().is_some_and(PieceMap::is_full);
-        if have.is_some() {
+        if let Some(known) = self.known.get_mut(id).filter(|_| have.is_some()) {
             known.have = have;
         }
         if !is_complete {
@@ -554,12 +577,15 @@ impl<'a> Fetch<'a> {
     }
 
     fn fetched(mut self) -> Fetched {
-        self.result.leases = Some(self.manager.stats());
+        self.result.leases = Some(self.manager.stats(self.now()));
         self.result
     }
 }
 
 fn place(assembly: &Assembly, pieces: std::ops::Range<u32>, bytes: &Bytes) -> Result<Vec<(u32, Placed)>> {
     let piece_bytes = assembly.manifest().cut.piece_bytes() as usize;
-    pieces.zip(bytes.chunks(piece_bytes)).map(|(piece, bytes)| Ok((piece, assembly.place(piece, bytes)?))).collect()
+    pieces
+        .zip(bytes.chunks(piece_bytes))
+        .map(|(piece, bytes)| Ok((piece, assembly.place(piece, bytes)?)))
+        .collect()
 }

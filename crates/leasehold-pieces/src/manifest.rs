@@ -106,37 +106,26 @@ impl Record {
     /// Writes it down.
     #[must_use]
     pub fn write(&self, artifact: &ArtifactId, write_id: WriteId) -> Bytes {
-        let empty = Flat {
+        let (state, manifest, since) = match self {
+            Record::Kept(manifest) => ("kept", Some(manifest), None),
+            Record::Leaving(manifest, since) => ("leaving", Some(manifest), Some(*since)),
+            Record::Closing(since) => ("closing", None, Some(*since)),
+        };
+        let hashes = |manifest: &Manifest| manifest.pieces.iter().map(ToString::to_string).collect();
+        let flat = Flat {
             format: FORMAT,
             artifact: artifact.clone(),
-            state: String::new(),
-            since: None,
-            size: None,
-            piece_bytes: None,
-            hash: None,
-            pieces: Vec::new(),
-            name: None,
-            media_type: None,
-            published_at: None,
-            keep_secs: None,
-            write_id,
-        };
-        let of = |manifest: &Manifest, state: &str| Flat {
             state: state.to_owned(),
-            size: Some(manifest.cut.size()),
-            piece_bytes: Some(manifest.cut.piece_bytes()),
-            hash: Some(Algorithm::of(&manifest.artifact)),
-            pieces: manifest.pieces.iter().map(ToString::to_string).collect(),
-            name: manifest.name.clone(),
-            media_type: manifest.media_type.clone(),
-            published_at: Some(manifest.published_at),
-            keep_secs: Some(manifest.keep_secs),
-            ..empty
-        };
-        let flat = match self {
-            Record::Kept(manifest) => of(manifest, "kept"),
-            Record::Leaving(manifest, since) => Flat { since: Some(*since), ..of(manifest, "leaving") },
-            Record::Closing(since) => Flat { state: "closing".to_owned(), since: Some(*since), ..empty },
+            since,
+            size: manifest.map(|manifest| manifest.cut.size()),
+            piece_bytes: manifest.map(|manifest| manifest.cut.piece_bytes()),
+            hash: manifest.map(|manifest| Algorithm::of(&manifest.artifact)),
+            pieces: manifest.map(hashes).unwrap_or_default(),
+            name: manifest.and_then(|manifest| manifest.name.clone()),
+            media_type: manifest.and_then(|manifest| manifest.media_type.clone()),
+            published_at: manifest.map(|manifest| manifest.published_at),
+            keep_secs: manifest.map(|manifest| manifest.keep_secs),
+            write_id,
         };
         serde_json::to_vec(&flat).expect("a manifest can be written as JSON").into()
     }

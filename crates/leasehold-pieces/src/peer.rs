@@ -110,17 +110,17 @@ impl PeerClient {
         })
     }
 
-    /// Which pieces the peer says it has; a peer that does not know the artifact has none.
-    pub async fn have(&self, artifact: &ArtifactId, cut: &Cut) -> Result<PieceMap> {
+    /// Which pieces the peer says it has; nothing if it neither has nor fetches the artifact.
+    pub async fn have(&self, artifact: &ArtifactId, cut: &Cut) -> Result<Option<PieceMap>> {
         let route = Route::Have(artifact.clone());
         let _permit = self.permit().await;
         let asked = self.ask(&route, |head, len| check_map(head, len, cut), &|_| ());
         // A map is small: all of it has to come within the time that the next byte of a piece has.
         match self.within(asked).await {
-            Ok(bytes) => PieceMap::from_bytes(&bytes, cut.pieces()).map_err(|error| {
+            Ok(bytes) => PieceMap::from_bytes(&bytes, cut.pieces()).map(Some).map_err(|error| {
                 self.error(&Trouble::Nonsense(format!("it lies about what it has: {error}")))
             }),
-            Err(Trouble::Missing) => Ok(PieceMap::none(cut.pieces())),
+            Err(Trouble::Missing) => Ok(None),
             Err(trouble) => Err(self.error(&trouble)),
         }
     }

@@ -51,7 +51,8 @@ pub struct Peers {
 #[derive(Clone)]
 struct Known {
     written_at: StoreTime,
-    lease: Lease,
+    /// None if it made no sense.
+    lease: Option<Lease>,
     peer: Option<Peer>,
 }
 
@@ -94,7 +95,7 @@ impl Peers {
                 Some(known) => known,
                 None => self.read(&entry.key, id, entry.modified).await?,
             };
-            if !known.lease.is_free(now) {
+            if known.lease.is_some_and(|lease| !lease.is_free(now)) {
                 live.extend(known.peer);
             }
         }
@@ -109,13 +110,15 @@ impl Peers {
     async fn read(&self, key: &str, id: PeerId, written_at: StoreTime) -> Result<Known> {
         let object = self.client.get(Purpose::Fetch, key).await?;
         let lease = object.and_then(|object| Lease::read(key, &object.body).ok());
-        let Some(lease) = lease else { return Ok(Known { written_at, lease: nobody(), peer: None }) };
-        let address = lease.subject.get("address").and_then(Value::as_str);
-        // Connections are kept as long as a peer stays where it is.
         let before = self.known().get(key).cloned();
-        let peer = match before {
-            Some(Known { lease: old, peer, .. }) if old.is_same_claim(&lease) => peer,
-            _ => address.and_then(|address| self.at(id, address)),
+        let peer = match (&lease, before) {
+            // Connections are kept as long as a peer stays where it is.
+            (Some(new), Some(Known { lease: Some(old), peer, .. })) if old.is_same_claim(new) => peer,
+            (Some(new), _) => {
+                let address = new.subject.get("address").and_then(Value::as_str);
+                address.and_then(|address| self.at(id, address))
+            }
+            (None, _) => None,
         };
         let known = Known { written_at, lease, peer };
         self.known().insert(key.to_owned(), known.clone());
@@ -190,7 +193,10 @@ impl Announcement {
             match self.leases.renew(&mut self.held).await {
                 Ok(Renewed::Kept) => {}
                 Ok(Renewed::Lost) => {
-                    return Err(Error::new(Kind::Lost, format!("the lease `{}` was taken by another", self.held.key())));
+                    return Err(Error::new(
+                        Kind::Lost,
+                        format!("the lease `{}` was taken by another", self.held.key()),
+                    ));
                 }
                 Err(error) => tracing::warn!("`{}` could not be renewed yet: {error}", self.held.key()),
             }

@@ -106,8 +106,12 @@ async fn prune_one(client: &Client, artifact: &ArtifactId, listed: Listed) -> Re
             }
             Some(Record::Leaving(_, since)) if now.is_past(since.plus(LEAVING)) => (closing, Next::Close),
             // Whoever began with it has died, or its deletes were lost.
-            Some(Record::Closing(since)) if now.is_past(since.plus(DELETE_LANDS_WITHIN)) => (closing, Next::Close),
-            None if listed.data.is_some_and(|(at, _)| now.is_past(at.plus(UNFINISHED))) => (closing, Next::Close),
+            Some(Record::Closing(since)) if now.is_past(since.plus(DELETE_LANDS_WITHIN)) => {
+                (closing, Next::Close)
+            }
+            None if listed.data.is_some_and(|(at, _)| now.is_past(at.plus(UNFINISHED))) => {
+                (closing, Next::Close)
+            }
             _ => return Ok(Decision::Leave(Next::Nothing)),
         };
         Ok(Decision::write(record.write(artifact, client.write_id()), next))

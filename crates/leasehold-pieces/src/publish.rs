@@ -75,7 +75,12 @@ pub async fn publish(client: &Client, path: &Path, options: &PublishOptions) -> 
     let mut has_data = false;
     for _ in 0..ROUNDS_MAX {
         match agree(client, manifest, options.keep, has_data).await? {
-            Agreed::Kept(manifest) => return Ok(Published { manifest, was_there: !has_data }),
+            Agreed::Kept(manifest) => {
+                if breaks(Rule::ManifestBeforeData) {
+                    source.send(client).await?;
+                }
+                return Ok(Published { manifest, was_there: !has_data });
+            }
             Agreed::Again => {}
             Agreed::NeedsData => {
                 source.send(client).await?;
@@ -226,7 +231,8 @@ impl Source {
         let pieces = cut.pieces_of(range);
         let whole = cut.bytes_of_run(&pieces);
         let mut bytes = vec![0; length(&whole)];
-        let changed = || Error::invalid(format!("{} has changed while it was published", self.path.display()));
+        let changed =
+            || Error::invalid(format!("{} has changed while it was published", self.path.display()));
         match self.file.read_exact_at(&mut bytes, whole.start) {
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Err(changed()),
             read => read.map_err(|error| failed("read", &self.path, error))?,
@@ -261,7 +267,9 @@ fn length(range: &Range<u64>) -> usize {
 
 fn cannot_read(path: &Path, error: std::io::Error) -> Error {
     match error.kind() {
-        std::io::ErrorKind::NotFound => Error::invalid(format!("there is no file {}", path.display())).because(error),
+        std::io::ErrorKind::NotFound => {
+            Error::invalid(format!("there is no file {}", path.display())).because(error)
+        }
         _ => failed("read", path, error),
     }
 }

@@ -31,11 +31,15 @@ pub enum Rule {
     OverflowUnread,
     /// An inbox is trusted until the last confirmed expiry of its lease.
     InboxTrustedForEver,
+    /// The data of an artifact is there before its manifest.
+    ManifestBeforeData,
+    /// An artifact whose retention is over stays for a day, and goes only when nobody has published it again.
+    PruneDeletesAtOnce,
 }
 
 impl Rule {
     /// Every one.
-    pub const ALL: [Rule; 12] = [
+    pub const ALL: [Rule; 14] = [
         Self::LostAnswerIsLostRace,
         Self::RefusedIsLost,
         Self::BuiltUponIsLost,
@@ -48,6 +52,8 @@ impl Rule {
         Self::NoRescue,
         Self::OverflowUnread,
         Self::InboxTrustedForEver,
+        Self::ManifestBeforeData,
+        Self::PruneDeletesAtOnce,
     ];
 }
 

@@ -214,6 +214,12 @@ impl PieceLeaseManager {
         self.live(id, now).map(|held| held.expires_at)
     }
 
+    /// Whether a peer has sent so much corrupt data that it gets no lease any more.
+    #[must_use]
+    pub fn is_quarantined(&self, id: &PeerId) -> bool {
+        self.peers.get(id).is_some_and(|peer| peer.is_quarantined(&self.config))
+    }
+
     /// Ends every lease whose time is over. Requests do that themselves; this is for whoever has none to make.
     pub fn expire(&mut self, now: Duration) -> Vec<Cancelled> {
         self.tell(now);

@@ -1,8 +1,8 @@
 //! Whose duty it is to get a piece from the origin: rendezvous hashing, so that a node that comes or goes changes only its
 //! own share.
 
-use leasehold_core::piece::{Cut, PeerId, PieceMap};
 use leasehold_core::ArtifactId;
+use leasehold_core::piece::{Cut, PeerId, PieceMap};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -23,18 +23,27 @@ pub(super) struct Duties {
 
 impl Duties {
     pub(super) fn new(artifact: ArtifactId, cut: &Cut) -> Self {
-        let block_pieces = u32::try_from(BLOCK_BYTES / u64::from(cut.piece_bytes())).unwrap_or(u32::MAX).max(1);
+        let block_pieces =
+            u32::try_from(BLOCK_BYTES / u64::from(cut.piece_bytes())).unwrap_or(u32::MAX).max(1);
         Self { artifact, block_pieces, pieces: cut.pieces(), nodes: BTreeSet::new(), ranks: Vec::new() }
     }
 
     /// The pieces that this node may ask the origin for after it has got nothing for `idle`. `me` is nobody's name if this
     /// node serves nobody: then all others go before it.
-    pub(super) fn allowed(&mut self, me: Option<&PeerId>, others: BTreeSet<PeerId>, idle: Duration, patience: Duration) -> PieceMap {
+    pub(super) fn allowed(
+        &mut self,
+        me: Option<&PeerId>,
+        others: BTreeSet<PeerId>,
+        idle: Duration,
+        patience: Duration,
+    ) -> PieceMap {
         if others.is_empty() {
             return PieceMap::all(self.pieces);
         }
         if self.ranks.is_empty() || self.nodes != others {
-            self.ranks = (0..self.pieces.div_ceil(self.block_pieces)).map(|block| self.rank(me, &others, block)).collect();
+            self.ranks = (0..self.pieces.div_ceil(self.block_pieces))
+                .map(|block| self.rank(me, &others, block))
+                .collect();
             self.nodes = others;
         }
         let mut allowed = PieceMap::none(self.pieces);
@@ -72,7 +81,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(2);
 
     fn nodes(names: &[&str]) -> BTreeSet<PeerId> {
-        names.iter().map(|name| PeerId::new(*name)).collect()
+        names.iter().map(|name| PeerId::from(*name)).collect()
     }
 
     fn duties() -> Duties {
@@ -84,7 +93,8 @@ mod tests {
         let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
         let mut covered = PieceMap::none(256);
         for name in names {
-            let allowed = duties().allowed(Some(&PeerId::new(name)), nodes(&names), Duration::ZERO, PATIENCE);
+            let allowed =
+                duties().allowed(Some(&PeerId::from(name)), nodes(&names), Duration::ZERO, PATIENCE);
             assert!(allowed.count() > 0, "{name} has nothing to do");
             assert!(!covered.meets(&allowed), "two nodes have one duty");
             covered.insert_all(&allowed);
@@ -101,7 +111,7 @@ mod tests {
 
     #[test]
     fn duties_fall_to_the_next_node_with_time() {
-        let me = PeerId::new("a");
+        let me = PeerId::from("a");
         let others = nodes(&["a", "b", "c"]);
         let share = |idle| duties().allowed(Some(&me), others.clone(), idle, PATIENCE).count();
         assert!(share(Duration::ZERO) < share(PATIENCE));
@@ -111,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_node_that_goes_leaves_only_its_own_share() {
-        let me = PeerId::new("a");
+        let me = PeerId::from("a");
         let before = duties().allowed(Some(&me), nodes(&["a", "b", "c"]), Duration::ZERO, PATIENCE);
         let mut after = duties().allowed(Some(&me), nodes(&["a", "b"]), Duration::ZERO, PATIENCE);
         after.keep(&before);

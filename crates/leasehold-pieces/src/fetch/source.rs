@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use leasehold_core::piece::{Cut, FailureKind, PieceLease};
+use leasehold_core::piece::manager::FailureKind;
+use leasehold_core::piece::{Cut, PieceLease};
 use leasehold_core::{ArtifactId, Error};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -58,7 +59,7 @@ impl Source {
 impl From<PeerFailure> for Failed {
     fn from(failure: PeerFailure) -> Self {
         let kind = match &failure {
-            PeerFailure::NetworkError(_) => FailureKind::NetworkError,
+            PeerFailure::NetworkError => FailureKind::NetworkError,
             PeerFailure::Timeout => FailureKind::Timeout,
             PeerFailure::InvalidData(_) => FailureKind::InvalidData,
         };

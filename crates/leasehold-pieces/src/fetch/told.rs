@@ -1,6 +1,7 @@
 //! How a fetch behaves, and what it tells of itself.
 
-use leasehold_core::piece::{Cut, ManagerConfig, ManagerStats, PieceMap};
+use leasehold_core::piece::manager::ManagerStats;
+use leasehold_core::piece::{Cut, ManagerConfig, PieceMap};
 use leasehold_core::{Error, Result};
 use std::time::Duration;
 
@@ -68,6 +69,8 @@ pub struct Fetched {
     pub origin_bytes: u64,
     /// Bytes that came from peers.
     pub peer_bytes: u64,
+    /// Bytes that came a second time, at the end, when slow peers are not waited for.
+    pub duplicate_bytes: u64,
     /// Bytes that were here already, from an earlier fetch that did not come to its end.
     pub resumed_bytes: u64,
     /// Requests to the origin.
@@ -80,7 +83,14 @@ impl Fetched {
     /// It was all here.
     #[must_use]
     pub fn nothing() -> Self {
-        Self { origin_bytes: 0, peer_bytes: 0, resumed_bytes: 0, origin_requests: 0, leases: None }
+        Self {
+            origin_bytes: 0,
+            peer_bytes: 0,
+            duplicate_bytes: 0,
+            resumed_bytes: 0,
+            origin_requests: 0,
+            leases: None,
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 #![expect(clippy::disallowed_methods, reason = "tests own what they start")]
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report, in its helpers too")]
 
+mod fetching;
 mod hand_host;
 mod peer_client;
 mod raw;
@@ -10,3 +11,4 @@ mod serving_limits;
 mod serving_strangers;
 mod signing;
 mod stand;
+mod support;

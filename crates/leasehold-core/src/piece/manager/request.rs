@@ -8,7 +8,7 @@ use super::leases::Held;
 use super::messages::{Cancelled, LeaseRequest, LeaseResponse, PeerKind, PieceLease, RejectedReason};
 use super::peer::Peer;
 use super::{PeerId, PieceLeaseManager};
-use crate::limits::RUN_BYTES_MAX;
+use crate::limits::RANGE_BYTES_MAX;
 use crate::piece::config::ManagerConfig;
 use crate::piece::map::PieceMap;
 
@@ -129,7 +129,7 @@ impl PieceLeaseManager {
             let pieces = self.picker.pick(&mut candidates, room.leases, request.order);
             return pieces.into_iter().map(|piece| piece..piece + 1).collect();
         }
-        let bytes_max = request.run_bytes_max.min(RUN_BYTES_MAX);
+        let bytes_max = request.run_bytes_max.min(RANGE_BYTES_MAX);
         let run = |_| self.picker.pick_run(&mut candidates, request.order, &self.cut, bytes_max);
         (0..room.leases).map_while(run).collect()
     }
