@@ -28,8 +28,8 @@ async fn files_of_every_odd_size_come_from_five_peers_without_the_store() {
     for size in SIZES {
         let (path, bytes) = ground.file(size);
         let options = PublishOptions { piece_bytes: Some(32_768), ..PublishOptions::default() };
-        let published = publisher.publish(&path, &options).await.unwrap();
-        artifacts.push((published.manifest.artifact, bytes));
+        let there = publisher.publish(&path, &options).await.unwrap();
+        artifacts.push((there.manifest.artifact, bytes));
     }
     let mut serving = Vec::new();
     for name in ["a", "b", "c", "d", "e"] {

@@ -61,14 +61,14 @@ impl Ground {
         self.serve_shelf(name, Arc::new(self.cache(name))).await
     }
 
-    pub(crate) async fn serve_shelf(&self, name: &str, shelf: Arc<dyn Shelf>) -> Serving {
+    pub(crate) async fn serve_shelf(&self, name: &str, stock: Arc<dyn Shelf>) -> Serving {
         let client = self.client();
         let present = {
             let client = client.clone();
             Arc::new(move || client.now())
         };
         let server =
-            PieceServer::bind(shelf, ServeOptions::default(), Arc::new(SystemHost), present).await.unwrap();
+            PieceServer::bind(stock, ServeOptions::default(), Arc::new(SystemHost), present).await.unwrap();
         let name = Name::checked("peer id", name).unwrap();
         let announcement = Announcement::make(&client, &name, server.addr()).await.unwrap();
         let shutdown = Shutdown::default();
