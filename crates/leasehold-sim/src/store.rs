@@ -216,3 +216,81 @@ impl Store for SimStore {
 fn mixed_up(reply: &Reply) -> Failure {
     Failure::last(leasehold_core::Kind::Internal, format!("the simulated bucket answered: {reply}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::faults::Faults;
+    use crate::world::World;
+    use leasehold_core::limits::UPLOAD_PART_BYTES;
+    use leasehold_store::testing::conformance::{Extent, Suite};
+    use leasehold_store::{Client, Purpose};
+
+    /// In a world without faults and without other processes: races are for the scenarios.
+    #[test]
+    fn the_simulated_bucket_conforms() {
+        let mut world = World::new(1, Faults::none()).called("store");
+        let seen = Arc::<Mutex<Option<Arc<dyn Store>>>>::default();
+        let keep = seen.clone();
+        world.wrap_stores(Arc::new(move |store| {
+            *keep.lock().unwrap() = Some(store.clone());
+            store
+        }));
+        let (host, _) = world.process("suite");
+        let store = seen.lock().unwrap().take().unwrap();
+        let extent = Extent { races: false, listed: 1_500, ..Extent::default() };
+        let suite = Suite::on(host.clone(), store, extent);
+        let ended = Arc::<Mutex<Option<_>>>::default();
+        let tell = ended.clone();
+        world.spawn(host.process(), async move {
+            *tell.lock().unwrap() = Some(suite.run().await);
+        });
+        let has_ended = || ended.lock().unwrap().is_some();
+        world.run_until(has_ended, Duration::from_hours(1)).unwrap_or_else(|failed| panic!("{failed}"));
+        ended.lock().unwrap().take().unwrap().unwrap();
+    }
+
+    /// Uploads until it is told that it is done. No process dies here: one that did would leave nothing in the bucket
+    /// that anyone could see.
+    async fn upload(client: Client, parts: [Bytes; 2]) {
+        loop {
+            let bytes = parts.iter().map(|part| part.len() as u64).sum();
+            let Ok(upload) = client.upload(Purpose::Fetch, "artifact", bytes).await else { continue };
+            let [first, last] = parts.clone();
+            if upload.part(1, last).await.and(upload.part(0, first).await).is_err() {
+                // Best effort, as it is for everyone.
+                drop(upload.abort().await);
+            } else if upload.finish().await.is_ok() {
+                return;
+            }
+        }
+    }
+
+    #[test]
+    fn an_upload_appears_whole_or_not_at_all_whatever_goes_wrong() {
+        let parts = [vec![1; usize::try_from(UPLOAD_PART_BYTES).unwrap()].into(), Bytes::from_static(b"2")];
+        for seed in 0..30 {
+            let faults = Faults { crash_at_write: 0, trouble_every: None, ..Faults::wild() };
+            let mut world = World::new(seed, faults).called("store");
+            let whole = parts.concat();
+            world.check(move |change, _| match &change.after {
+                Some(stored) if stored.object.body == whole => Ok(()),
+                _ => Err("what was uploaded is not what appears".into()),
+            });
+            let done = Arc::<Mutex<u32>>::default();
+            for name in ["one", "two"] {
+                let (host, client) = world.process(name);
+                let (parts, done) = (parts.clone(), done.clone());
+                world.spawn(host.process(), async move {
+                    upload(client, parts).await;
+                    *done.lock().unwrap() += 1;
+                });
+            }
+            let failed = |failed| panic!("{failed}");
+            world.run_until(|| *done.lock().unwrap() == 2, Duration::from_hours(1)).unwrap_or_else(failed);
+            assert!(world.objects().contains_key("artifact"), "seed {seed}: told as done, and not there");
+            world.run_for(Duration::from_mins(22)).unwrap_or_else(failed);
+            world.every_request_is_counted().unwrap();
+        }
+    }
+}

@@ -39,6 +39,8 @@ pub struct Extent {
     pub races: bool,
     /// Expect the byte order of *whole* keys, also for siblings that continue with a byte below the slash.
     pub whole_key_order: bool,
+    /// Expect a clear word about an upload that was given up, and not just any failure.
+    pub clear_uploads: bool,
     /// Updaters of one counter, each in a task of its own.
     pub updaters: usize,
     /// Increments by each of them.
@@ -56,6 +58,7 @@ impl Default for Extent {
         Self {
             races: true,
             whole_key_order: true,
+            clear_uploads: true,
             updaters: 16,
             increments: 2_000,
             creators: 16,

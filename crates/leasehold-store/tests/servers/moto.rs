@@ -54,6 +54,7 @@ async fn create_bucket(endpoint: &str) {
 async fn moto_gives_the_same_status_codes() {
     let moto = Moto::start().await;
     create_bucket(&moto.endpoint).await;
-    let extent = Extent { races: false, ..Extent::default() };
+    // To a part of an upload that was given up it answers with 500.
+    let extent = Extent { races: false, clear_uploads: false, ..Extent::default() };
     Suite::new(bucket(&moto.endpoint, "conformance"), extent).run().await.unwrap();
 }
