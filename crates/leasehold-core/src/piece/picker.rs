@@ -65,10 +65,10 @@ impl Picker {
         self.sources[piece as usize].wary += 1;
     }
 
-    /// Whether someone has the piece who has not failed with it.
-    pub(super) fn has_willing(&self, piece: u32) -> bool {
+    /// How many have the piece and have not failed with it.
+    pub(super) fn willing(&self, piece: u32) -> u32 {
         let sources = self.sources[piece as usize];
-        sources.all > sources.wary
+        sources.all - sources.wary
     }
 
     /// How many have the piece.

@@ -85,7 +85,7 @@ impl PieceLeaseManager {
 
     /// Whether it may be given this piece at all: not one with which it failed while someone else is left to try.
     pub(super) fn may_take(&self, peer: &Peer, piece: u32) -> bool {
-        !peer.wary_of.has(piece) || !self.picker.has_willing(piece)
+        !peer.wary_of.has(piece) || self.picker.willing(piece) == 0
     }
 
     fn grant(
