@@ -2,7 +2,7 @@
 //! status, while producers and workers go on ([`live`](super::live)). The audit reads the raw objects.
 
 use leasehold_core::{
-    Act, Event, NewTask, Now, ShardLen, Status, StoreTime, Task, TaskId, keys, record, step,
+    Act, Artifacts, Event, NewTask, Now, ShardLen, Status, StoreTime, Task, TaskId, keys, record, step,
 };
 use leasehold_store::{Client, HostExt, List, Purpose, SystemHost, When};
 use serde_json::{Value, json};
