@@ -19,7 +19,8 @@ use futures::{Stream, StreamExt, stream};
 use leasehold_core::moved::{self, Mark, Stored};
 use leasehold_core::new_task::Start;
 use leasehold_core::{
-    Error, Kind, NewTask, Priority, Result, RetryPolicy, StoreTime, Task, TaskId, Where, record,
+    ArtifactId, Error, Kind, Name, NewTask, Priority, Result, RetryPolicy, StoreTime, Task, TaskId, Where,
+    record,
 };
 use leasehold_store::host::Instant;
 use leasehold_store::{HostExt, Purpose, Put, When};
@@ -99,6 +100,15 @@ impl Submit<'_> {
     /// For finding it; can be called several times.
     pub fn tag(self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.with(|order| drop(order.tags.insert(name.into(), value.into())))
+    }
+
+    /// Brings a file to the worker before the handler runs, which finds it under this name; can be called several times.
+    pub fn artifact(self, name: &str, artifact: ArtifactId) -> Self {
+        let given = |mut order: NewTask| {
+            order.artifacts.insert(Name::checked("name of an artifact", name)?, artifact);
+            Ok(order)
+        };
+        Self { order: self.order.and_then(given), ..self }
     }
 
     fn with(mut self, change: impl FnOnce(&mut NewTask)) -> Self {

@@ -36,6 +36,7 @@
 //! | put tasks in | [`Queue::submit`] with [`Submit`], [`Queue::submit_many`], [`Queue::submit_task`] |
 //! | work | [`Worker`], with a [`Context`] for handlers and a [`TaskError`] from them; [`Shutdown`] |
 //! | look | [`Queue::get`], [`Queue::get_history`], [`Queue::list`], [`Queue::wait`], [`Queue::stats`] |
+//! | deal with large files | [`Artifacts`] with a [`Cache`], [`Worker::carrier`], [`Context::artifact`], [`Context::publish`] |
 //! | change plans | [`Queue::cancel`], [`Queue::retry`], [`Queue::reschedule`] |
 //! | keep order | [`Queue::purge_all`], [`Queue::check`] |
 //! | share the work out | [`Queue::all_shards`], [`Task::shard_from_id`], the shards of [`Worker::new`] |
@@ -46,13 +47,17 @@
 //! grows with every claim of a task; pass it to whatever the handler changes, and let that refuse smaller ones.
 //!
 //! Everything here belongs to one of the crates below and is only gathered: `leasehold-core` (the rules),
-//! `leasehold-store` (objects written on condition), `leasehold-queue`, `leasehold-worker`.
+//! `leasehold-store` (objects written on condition), `leasehold-queue`, `leasehold-worker`, `leasehold-pieces` (large files).
 
 pub use leasehold_core::new_task::Start;
 pub use leasehold_core::task::{Change, Claim};
 pub use leasehold_core::{
-    Error, Kind, Matter, NewTask, Now, Priority, Rejected, Result, RetryPolicy, Shard, State, Status,
-    StoreTime, Task, TaskId,
+    ArtifactId, Error, Kind, Matter, NewTask, Now, Priority, Rejected, Result, RetryPolicy, Shard, State,
+    Status, StoreTime, Task, TaskId,
+};
+pub use leasehold_pieces::{
+    Algorithm, Artifacts, Cache, Cached, FetchEvent, FetchOptions, Fetched, Manifest, Peers, PublishOptions,
+    Published, Secret,
 };
 pub use leasehold_queue::check::Checked;
 pub use leasehold_queue::purge::{Purged, PurgedAll, Retention};

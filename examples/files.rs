@@ -1,0 +1,43 @@
+//! Large files: a task is given one, and gives another.
+#![expect(clippy::print_stdout, reason = "an example shows what it does")]
+
+use leasehold::{Artifacts, Cache, Context, PublishOptions, Queue, TaskError, Worker};
+use std::sync::Arc;
+
+async fn count_lines(context: Context, _: ()) -> Result<usize, TaskError> {
+    // It was brought to this machine before the handler began.
+    let text = std::fs::read_to_string(context.artifact("book.txt").ok_or(missing())?)?;
+    let shouted = std::env::temp_dir().join(format!("shouted-{}.txt", context.task().id));
+    std::fs::write(&shouted, text.to_uppercase())?;
+    // It is in the store before the task is completed.
+    context.publish("shouted.txt", shouted)?;
+    Ok(text.lines().count())
+}
+
+fn missing() -> TaskError {
+    TaskError::Permanent("no book".to_owned())
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let home = tempfile::tempdir()?;
+    let queue = Queue::connect(home.path().join("queue")).await?;
+    let cache = Cache::open(home.path().join("cache"), Some(10 << 30))?;
+    let artifacts = Artifacts::new(queue.client().clone(), cache);
+
+    let book = home.path().join("book.txt");
+    std::fs::write(&book, "once\nupon\na time\n")?;
+    let published = artifacts.publish(&book, &PublishOptions::default()).await?;
+    let submitted = queue.submit("count", ()).artifact("book.txt", published.manifest.artifact).await?;
+
+    let worker = Worker::new(queue.clone(), "reader", None)?;
+    worker.carrier(Arc::new(artifacts.clone())).handle("count", count_lines)?.run_until_empty().await?;
+
+    let task = queue.get(&submitted.id).await?;
+    assert_eq!(task.output(), Some(&3.into()));
+    let shouted = task.results().and_then(|results| results.values().next()).ok_or("no result")?;
+    let (file, _) = artifacts.fetch(shouted, &|_| ()).await?;
+    assert_eq!(std::fs::read_to_string(file.path())?, "ONCE\nUPON\nA TIME\n");
+    println!("{shouted} is the whole book, shouted");
+    Ok(())
+}
