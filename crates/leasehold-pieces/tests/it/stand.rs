@@ -15,6 +15,8 @@ use leasehold_worker::Shutdown;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::raw::soon;
+
 /// What the store's clock shows in these tests.
 pub(crate) const NOW: StoreTime = StoreTime::from_millis(1_800_000_000_000);
 
@@ -81,7 +83,7 @@ impl TestShelf {
 
     /// Waits until so many readers are held back.
     pub(crate) async fn holds(&self, readers: u64) {
-        self.gate.inside.subscribe().wait_for(|inside| *inside >= readers).await.unwrap();
+        soon(self.gate.inside.subscribe().wait_for(|inside| *inside >= readers)).await.unwrap();
     }
 
     pub(crate) fn readers_max(&self) -> u64 {
@@ -143,7 +145,7 @@ impl Stand {
     /// Ends it, as it should end.
     pub(crate) async fn stop(self) {
         self.shutdown.drain();
-        self.running.await.unwrap().unwrap();
+        soon(self.running).await.unwrap().unwrap();
     }
 }
 
