@@ -42,7 +42,8 @@ impl Link {
         Ok(Self { sender, connection: Some(Box::pin(connection)) })
     }
 
-    /// Whether the next request may use it; false also if the peer sent what nobody asked for.
+    /// Lets the last answer come to its end; whether the next request may follow. A peer that closed the connection, or
+    /// sent what nobody asked for, shows here.
     pub(super) async fn is_usable(&mut self) -> bool {
         let Self { sender, connection } = self;
         drive(connection, sender.ready()).await.is_ok() && connection.is_some()

@@ -8,6 +8,8 @@ use leasehold_store::host::{Instant, Running};
 use leasehold_store::{Host, SystemHost};
 use tokio::sync::{oneshot, watch};
 
+use crate::raw::soon;
+
 /// Clones are the same host.
 #[derive(Debug, Clone)]
 pub(crate) struct HandHost {
@@ -51,7 +53,7 @@ impl HandHost {
     pub(crate) async fn asleep(&self, count: usize, lasts: Duration) {
         let mut changes = self.changed.subscribe();
         while self.sleeping(lasts) < count {
-            changes.changed().await.unwrap();
+            soon(changes.changed()).await.unwrap();
         }
     }
 

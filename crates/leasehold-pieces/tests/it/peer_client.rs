@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::hand_host::HandHost;
-use crate::raw::Raw;
+use crate::raw::{Raw, soon};
 use crate::stand::{Stand, TestShelf, artifact, present, secret};
 
 fn client_on(addr: SocketAddr, secret: Option<Secret>, host: Arc<dyn Host>) -> PeerClient {
@@ -85,7 +85,7 @@ fn answer(length: usize, body: usize) -> Vec<u8> {
 
 async fn failure(bytes: impl Into<Vec<u8>>, then: Then) -> PeerFailure {
     let peer = BadPeer::new(bytes, then).await;
-    client(peer.addr).pieces(&artifact(), &cut(), 0..2, &|_| ()).await.unwrap_err()
+    soon(client(peer.addr).pieces(&artifact(), &cut(), 0..2, &|_| ())).await.unwrap_err()
 }
 
 #[tokio::test]
@@ -182,11 +182,13 @@ async fn another_number_of_bytes_than_was_asked_for_is_refused_unread() {
 
 #[tokio::test]
 async fn more_bytes_than_were_announced_are_not_taken_for_the_next_answer() {
-    let peer = BadPeer::new([answer(2_048, 2_048), answer(2_048, 2_048)].concat(), Then::Stay).await;
+    let smuggled = [answer(2_048, 0), vec![9; 2_048]].concat();
+    let peer = BadPeer::new([answer(2_048, 2_048), smuggled].concat(), Then::Stay).await;
     let client = client(peer.addr);
     for _ in 0..2 {
-        assert_eq!(client.pieces(&artifact(), &cut(), 0..2, &|_| ()).await.unwrap().len(), 2_048);
+        assert_eq!(client.pieces(&artifact(), &cut(), 0..2, &|_| ()).await.unwrap(), vec![7; 2_048]);
     }
+    assert_eq!(*peer.said.borrow(), 2);
 }
 
 #[tokio::test]
@@ -248,7 +250,7 @@ async fn a_peer_that_falls_silent_is_given_up() {
         };
         let (artifact, cut) = (artifact(), cut());
         let failed = tokio::select! {
-            failed = client.pieces(&artifact, &cut, 0..2, &on_bytes) => failed,
+            failed = soon(client.pieces(&artifact, &cut, 0..2, &on_bytes)) => failed,
             () = time => unreachable!(),
         };
         assert_eq!(failed, Err(PeerFailure::Timeout));

@@ -2,9 +2,15 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+
+/// What never comes is a failure and not a test that hangs. Nothing that is right takes nearly as long.
+pub(crate) async fn soon<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(30), work).await.expect("it never came")
+}
 
 /// An answer.
 #[derive(Debug, PartialEq, Eq)]
@@ -36,7 +42,7 @@ impl Raw {
     pub(crate) async fn head(&mut self) -> io::Result<(u16, String)> {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
-            head.push(self.0.read_u8().await?);
+            head.push(soon(self.0.read_u8()).await?);
         }
         let head = String::from_utf8(head).unwrap();
         let status = head.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)).unwrap().parse().unwrap();
@@ -47,7 +53,7 @@ impl Raw {
     pub(crate) async fn answer(&mut self) -> io::Result<Answer> {
         let (status, head) = self.head().await?;
         let mut body = vec![0; content_length(&head).unwrap_or(0)];
-        self.0.read_exact(&mut body).await?;
+        soon(self.0.read_exact(&mut body)).await?;
         Ok(Answer { status, head, body })
     }
 
@@ -55,7 +61,7 @@ impl Raw {
     pub(crate) async fn rest(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         // A reset is an end, too.
-        let _ = self.0.read_to_end(&mut bytes).await;
+        let _ = soon(self.0.read_to_end(&mut bytes)).await;
         bytes
     }
 }

@@ -8,7 +8,8 @@ use leasehold_pieces::serve::{PieceServer, ServeOptions};
 use leasehold_store::SystemHost;
 use tokio::net::TcpStream;
 
-use crate::raw::{Raw, content_length};
+use crate::hand_host::HandHost;
+use crate::raw::{Raw, content_length, soon};
 use crate::stand::{Stand, TestShelf, artifact, present, secret};
 
 fn path(rest: &str) -> String {
@@ -110,9 +111,15 @@ async fn with_a_secret_any_address_will_do() {
 
 #[tokio::test]
 async fn draining_finishes_answers_and_closes_what_is_idle() {
-    let stand = Stand::new(TestShelf::new(3 << 20, 1 << 20).shut(), ServeOptions::default()).await;
+    // No time passes: nobody is waited for.
+    let (host, options) = (HandHost::new(), ServeOptions::default());
+    let shelf = TestShelf::new(3 << 20, 1 << 20).shut();
+    let stand = Stand::on(shelf, options.clone(), Arc::new(host.clone())).await;
     let (mut busy, mut idle) = (Raw::connect(stand.addr).await, Raw::connect(stand.addr).await);
-    let mut silent = Raw::connect(stand.addr).await;
+    let (mut silent, mut half) = (Raw::connect(stand.addr).await, Raw::connect(stand.addr).await);
+    half.send("GET /he").await;
+    // When another request has been answered, that half has been read.
+    host.asleep(4, options.header_wait).await;
     assert_eq!(idle.get("/healthz").await.status, 200);
     busy.send(format!("GET {} HTTP/1.1\r\nhost: x\r\n\r\n", path("pieces/0-3"))).await;
     stand.shelf.holds(1).await;
@@ -120,10 +127,11 @@ async fn draining_finishes_answers_and_closes_what_is_idle() {
     stand.shutdown.drain();
     assert_eq!(idle.rest().await, b"");
     assert_eq!(silent.rest().await, b"");
+    assert_eq!(half.rest().await, b"");
     stand.shelf.open();
     assert_eq!(busy.answer().await.unwrap().body, stand.shelf.bytes);
     assert_eq!(busy.rest().await, b"");
-    stand.running.await.unwrap().unwrap();
+    soon(stand.running).await.unwrap().unwrap();
     assert!(TcpStream::connect(stand.addr).await.is_err());
 }
 
@@ -134,7 +142,7 @@ async fn aborting_does_not_wait_for_answers() {
     busy.send(format!("GET {} HTTP/1.1\r\nhost: x\r\n\r\n", path("pieces/0-3"))).await;
     stand.shelf.holds(1).await;
     stand.shutdown.abort();
-    stand.running.await.unwrap().unwrap();
+    soon(stand.running).await.unwrap().unwrap();
     assert_eq!(busy.rest().await, b"");
     stand.shelf.open();
 }

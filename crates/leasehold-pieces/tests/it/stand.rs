@@ -15,6 +15,8 @@ use leasehold_worker::Shutdown;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::raw::soon;
+
 /// What the store's clock shows in these tests.
 pub(crate) const NOW: StoreTime = StoreTime::from_millis(1_800_000_000_000);
 
@@ -81,7 +83,7 @@ impl TestShelf {
 
     /// Waits until so many readers are held back.
     pub(crate) async fn holds(&self, readers: u64) {
-        self.gate.inside.subscribe().wait_for(|inside| *inside >= readers).await.unwrap();
+        soon(self.gate.inside.subscribe().wait_for(|inside| *inside >= readers)).await.unwrap();
     }
 
     pub(crate) fn readers_max(&self) -> u64 {
@@ -121,6 +123,7 @@ pub(crate) struct Stand {
     pub(crate) tally: Tally,
     pub(crate) shutdown: Shutdown,
     pub(crate) running: JoinHandle<Result<()>>,
+    _let_go: LetGo,
 }
 
 impl Stand {
@@ -133,7 +136,7 @@ impl Stand {
         let server = PieceServer::bind(shelf.clone(), options, host, present()).await.unwrap();
         let (addr, tally) = (server.addr(), server.tally());
         let running = tokio::spawn(server.run(shutdown.clone()));
-        Self { addr, shelf, tally, shutdown, running }
+        Self { addr, _let_go: LetGo(shelf.clone()), shelf, tally, shutdown, running }
     }
 
     pub(crate) fn asked(&self) -> u64 {
@@ -143,12 +146,15 @@ impl Stand {
     /// Ends it, as it should end.
     pub(crate) async fn stop(self) {
         self.shutdown.drain();
-        self.running.await.unwrap().unwrap();
+        soon(self.running).await.unwrap().unwrap();
     }
 }
 
-impl Drop for TestShelf {
+/// Lets go of readers at the end of a test, also of one that failed: they would keep the runtime from ending.
+struct LetGo(Arc<TestShelf>);
+
+impl Drop for LetGo {
     fn drop(&mut self) {
-        self.open();
+        self.0.open();
     }
 }
