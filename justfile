@@ -27,3 +27,7 @@ bench-queue *args:
 # What a task costs, and what memory a worker takes, with few and with many waiting.
 bench-depth *args:
     cargo run --release -p leasehold-bench -- depth {{args}}
+
+# How long it takes to decide who fetches which piece, with many peers and pieces.
+bench-manager *args:
+    cargo run --release -p leasehold-bench -- manager {{args}}

@@ -19,6 +19,8 @@ pub(crate) enum Command {
     Queue(Queue),
     /// What a task costs a worker with few and with many waiting, and how much memory the worker takes.
     Depth(Depth),
+    /// How long it takes to decide who fetches which piece, over whole transfers.
+    Manager(Manager),
     /// The worker of `depth`, in a process of its own.
     #[command(hide = true)]
     Work(Work),
@@ -107,6 +109,25 @@ pub(crate) struct Depth {
 
     #[command(flatten)]
     pub(crate) site: Site,
+
+    /// Print JSON for machines.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Manager {
+    /// Pieces of the artifact.
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub(crate) pieces: u32,
+
+    /// Peers that have some of them.
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) peers: u32,
+
+    /// Transfers, each with a seed of its own.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub(crate) rounds: u32,
 
     /// Print JSON for machines.
     #[arg(long)]

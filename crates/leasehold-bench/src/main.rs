@@ -6,6 +6,7 @@
 //! | [`raw`] | the command `raw`: every kind of request on every store, ours against plain calls |
 //! | [`queue`] | the command `queue`: tasks submitted and worked off, against the limit |
 //! | [`depth`] | the command `depth`: few and many waiting, and the worker's memory |
+//! | [`manager`] | the command `manager`: what it costs to decide who fetches which piece |
 //! | [`limit`] | what the raw request rate of a store allows |
 //! | [`ground`] | the folder or the bucket that is measured |
 //! | [`operation`] | the kinds of request, and the keys they are aimed at |
@@ -23,6 +24,7 @@ mod depth;
 mod ground;
 mod histogram;
 mod limit;
+mod manager;
 mod measure;
 mod memory;
 mod operation;
@@ -41,6 +43,7 @@ fn main() -> anyhow::Result<()> {
         args::Command::Raw(raw) => raw::run(&raw),
         args::Command::Queue(queue) => queue::run(&queue),
         args::Command::Depth(depth) => depth::run(&depth),
+        args::Command::Manager(manager) => manager::run(&manager),
         args::Command::Work(work) => depth::work(&work),
     }
 }

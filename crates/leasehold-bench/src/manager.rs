@@ -1,0 +1,181 @@
+//! The command `manager`: what it costs to decide who fetches which piece, over whole transfers in a made-up time.
+//!
+//! Every peer has a random three quarters of the pieces, and one in fifty pieces fails; the origin has everything. Peers
+//! ask as soon as they have room, and when they got nothing a second later. Only the manager's answers are timed: nothing
+//! is fetched.
+
+use anyhow::ensure;
+use leasehold_core::piece::manager::{
+    FailureKind, LeaseRequest, PeerId, PeerKind, PieceCompletion, PieceLease, PieceLeaseManager, PieceResult,
+};
+use leasehold_core::piece::{Cut, ManagerConfig, PieceMap, PieceOrder};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::{Duration, Instant};
+
+use crate::args;
+use crate::histogram::Histogram;
+use crate::memory;
+use crate::report::Report;
+use crate::side::cpu_time;
+
+const PIECE_BYTES: u32 = 1_024 * 1_024;
+const RUN_BYTES_MAX: u64 = 16 * 1_024 * 1_024;
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// What was measured, over all transfers.
+#[derive(Default)]
+pub(crate) struct Measured {
+    pub(crate) requests: Histogram,
+    pub(crate) completions: Histogram,
+    pub(crate) request_max: Duration,
+    /// The most processor time of one: on a busy machine the longest wait says more about the machine.
+    pub(crate) request_cpu_max: Duration,
+    pub(crate) request_count: u64,
+    pub(crate) rejected: u64,
+    pub(crate) looked_at: u64,
+    pub(crate) duplicates: u64,
+    pub(crate) overtaken: u64,
+    pub(crate) seconds: f64,
+    /// Before the first manager was made, and the most there was.
+    pub(crate) memory_before: u64,
+    pub(crate) memory_peak: u64,
+}
+
+pub(crate) fn run(args: &args::Manager) -> anyhow::Result<()> {
+    let mut measured = Measured { memory_before: memory::peak()?, ..Measured::default() };
+    let began = Instant::now();
+    for seed in 1..=u64::from(args.rounds) {
+        Transfer::new(args, seed)?.run(&mut measured)?;
+    }
+    measured.seconds = began.elapsed().as_secs_f64();
+    measured.memory_peak = memory::peak()?;
+    Report::manager(args, &measured);
+    Ok(())
+}
+
+/// What happens at a time to one of those who have pieces: it asks, or a piece of its lease ends.
+type Happens = Reverse<(Duration, usize, Option<(u64, u32)>)>;
+
+/// One transfer.
+struct Transfer {
+    manager: PieceLeaseManager,
+    haves: Vec<(PeerId, PieceMap)>,
+    chance: u64,
+    events: BinaryHeap<Happens>,
+    leases: Vec<PieceLease>,
+}
+
+impl Transfer {
+    fn new(args: &args::Manager, seed: u64) -> anyhow::Result<Self> {
+        let cut = Cut::new(u64::from(args.pieces) * u64::from(PIECE_BYTES), PIECE_BYTES)?;
+        let manager = PieceLeaseManager::new(cut, ManagerConfig::default(), seed)?;
+        let (haves, leases) = (Vec::new(), Vec::new());
+        let mut transfer = Self { manager, haves, chance: seed, events: BinaryHeap::new(), leases };
+        transfer.join("bucket".into(), PeerKind::Origin, PieceMap::all(args.pieces))?;
+        for number in 0..args.peers {
+            let mut have = PieceMap::all(args.pieces);
+            for piece in 0..args.pieces {
+                if transfer.one_in(4) {
+                    have.remove(piece);
+                }
+            }
+            transfer.join(format!("peer-{number}"), PeerKind::Peer, have)?;
+        }
+        Ok(transfer)
+    }
+
+    fn join(&mut self, name: String, kind: PeerKind, have: PieceMap) -> anyhow::Result<()> {
+        let id = PeerId::from(name);
+        self.manager.add_peer(id.clone(), kind, have.clone(), Duration::ZERO)?;
+        self.events.push(Reverse((Duration::ZERO, self.haves.len(), None)));
+        self.haves.push((id, have));
+        Ok(())
+    }
+
+    fn run(mut self, measured: &mut Measured) -> anyhow::Result<()> {
+        while !self.manager.is_done() {
+            let Some(Reverse((now, who, ending))) = self.events.pop() else { break };
+            if let Some((lease, piece)) = ending {
+                self.complete(lease, piece, now, measured);
+            }
+            self.ask(who, ending.is_none(), now, measured);
+        }
+        ensure!(self.manager.is_done(), "the transfer has not ended");
+        let stats = self.manager.stats(Duration::ZERO);
+        measured.looked_at += stats.looked_at;
+        measured.duplicates += stats.duplicates;
+        measured.overtaken += stats.overtaken;
+        Ok(())
+    }
+
+    fn ask(&mut self, who: usize, is_asking: bool, now: Duration, measured: &mut Measured) {
+        let (peer, have) = self.haves[who].clone();
+        let order = PieceOrder::Rarest;
+        let request = LeaseRequest { peer, have, max_leases: 4, run_bytes_max: RUN_BYTES_MAX, order };
+        let (cpu, began) = (cpu_time(), Instant::now());
+        let response = self.manager.request_lease(&request, now);
+        let (took, cpu) = (began.elapsed(), cpu_time().saturating_sub(cpu));
+        measured.requests.add(took);
+        measured.request_max = measured.request_max.max(took);
+        measured.request_cpu_max = measured.request_cpu_max.max(cpu);
+        measured.request_count += 1;
+        measured.rejected += u64::from(response.rejected.is_some());
+        // Only one in the queue for each: those that have leases ask again when one ends.
+        if is_asking && response.granted.is_empty() {
+            self.events.push(Reverse((now + ASK_AGAIN, who, None)));
+        }
+        for lease in response.granted {
+            self.fetch(who, lease, now);
+        }
+    }
+
+    /// Peers are up to five times slower than the fastest.
+    fn fetch(&mut self, who: usize, lease: PieceLease, now: Duration) {
+        let pause = Duration::from_millis(400 * (1 + who as u64 % 5) + self.draw() % 400);
+        let mut at = now;
+        for piece in lease.pieces.clone() {
+            at += pause;
+            self.events.push(Reverse((at, who, Some((self.leases.len() as u64, piece)))));
+        }
+        self.leases.push(lease);
+    }
+
+    fn complete(&mut self, lease: u64, piece: u32, now: Duration, measured: &mut Measured) {
+        let failed = PieceResult::Failure(FailureKind::NetworkError);
+        let result = if self.one_in(50) { failed } else { PieceResult::Success };
+        let lease = &self.leases[usize::try_from(lease).expect("an index")];
+        let completion = PieceCompletion { lease: lease.id, piece, peer: lease.peer.clone(), result };
+        let began = Instant::now();
+        // A lease that was cancelled meanwhile is refused or not needed; the fetch of it simply ends.
+        let _ = self.manager.complete_piece(&completion, now);
+        measured.completions.add(began.elapsed());
+    }
+
+    fn one_in(&mut self, many: u64) -> bool {
+        self.draw().is_multiple_of(many)
+    }
+
+    /// `SplitMix64`: a round is the same in every run.
+    fn draw(&mut self) -> u64 {
+        self.chance = self.chance.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.chance ^ (self.chance >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transfers_of_any_size_end() {
+        for (pieces, peers) in [(1, 1), (30, 3), (200, 20)] {
+            let args = args::Manager { pieces, peers, rounds: 1, json: true };
+            let mut measured = Measured::default();
+            Transfer::new(&args, 1).unwrap().run(&mut measured).unwrap();
+            assert!(measured.request_count > 0 && !measured.requests.is_empty());
+        }
+    }
+}
