@@ -21,7 +21,7 @@ fn missing() -> TaskError {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let home = tempfile::tempdir()?;
-    let queue = Queue::connect(home.path().join("queue")).await?;
+    let queue = Queue::connect(home.path().join("queue").as_path()).await?;
     let cache = Cache::open(home.path().join("cache"), Some(10 << 30))?;
     let artifacts = Artifacts::new(queue.client().clone(), cache);
 

@@ -154,11 +154,19 @@ impl Assembly {
                 ),
             ));
         }
-        let named = self.file.sync_all().and_then(|()| fs::rename(&self.paths.part, to));
+        let named = self.write_protect().and_then(|()| self.file.sync_all());
+        let named = named.and_then(|()| fs::rename(&self.paths.part, to));
         named.map_err(|error| failed("finish", to, error))?;
         // Nobody else can have begun with it: it is locked, and its part is gone.
         let _ = fs::remove_file(&self.paths.journal);
         Ok(())
+    }
+
+    /// Handlers are given the file itself: what they must not change, they should not be able to change by mistake.
+    fn write_protect(&self) -> io::Result<()> {
+        let mut permissions = self.file.metadata()?.permissions();
+        permissions.set_readonly(true);
+        self.file.set_permissions(permissions)
     }
 
     /// Removes the file in the making.

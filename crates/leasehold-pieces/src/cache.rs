@@ -119,6 +119,13 @@ impl Cache {
         };
         let Some(file) = found().map_err(|error| failed("read", &path, error))? else { return Ok(None) };
         let Some(manifest) = self.manifest(artifact)? else { return Ok(None) };
+        let size = file.metadata().map_err(|error| failed("read", &path, error))?.len();
+        if size != manifest.cut.size() {
+            tracing::warn!("{} has changed its size and is fetched again", path.display());
+            drop(file);
+            evict(&self.directory(artifact));
+            return Ok(None);
+        }
         self.touch(artifact);
         Ok(Some(Cached { manifest, path, file }))
     }

@@ -278,13 +278,16 @@ impl<'a> Fetch<'a> {
         let nodes = self.participants();
         let me = self.peers.and_then(Peers::me).cloned();
         let mut allowed = self.duties.allowed(me.as_ref(), nodes, idle, patience);
-        if idle < patience {
-            for known in self.known.values() {
-                if let Some(have) = &known.have {
-                    allowed.remove_all(have);
-                }
-            }
+        if self.known.is_empty() || idle >= patience {
+            return allowed;
         }
+        let left = self.manager.left_to_origin();
+        allowed.keep(&left);
+        // What every peer that has it has failed to give: nobody else's duty will bring it.
+        let mut failed = PieceMap::none(left.len());
+        self.known.values().filter_map(|known| known.have.as_ref()).for_each(|have| failed.insert_all(have));
+        failed.keep(&left);
+        allowed.insert_all(&failed);
         allowed
     }
 
