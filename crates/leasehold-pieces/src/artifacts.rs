@@ -54,6 +54,12 @@ impl Artifacts {
         self
     }
 
+    /// How results of tasks are published.
+    #[must_use]
+    pub fn usual_publishing(&self) -> &PublishOptions {
+        &self.publishing
+    }
+
     /// The cache.
     #[must_use]
     pub fn cache(&self) -> &Cache {

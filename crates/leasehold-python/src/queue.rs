@@ -3,12 +3,15 @@
 use futures::StreamExt;
 use leasehold_cli::front::{Front, Order};
 use leasehold_core::{Error, Matter, Result, Status, StoreTime, Task, TaskId};
+use leasehold_pieces::{Artifacts, PublishOptions, Published};
 use leasehold_queue::purge::Retention;
 use leasehold_queue::{Operated, Submitted};
+use leasehold_store::HostExt;
 use pyo3::prelude::*;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -149,6 +152,42 @@ impl Queue {
         self.call(mailbox, number, move |queue| async move { told(queue.stats().await) })
     }
 
+    /// Puts a file into the store; says what it is.
+    fn publish(
+        &self,
+        mailbox: &Mailbox,
+        number: u64,
+        path: PathBuf,
+        name: Option<String>,
+        media_type: Option<String>,
+    ) -> PyResult<Call> {
+        let artifacts = self.artifacts()?;
+        self.call(mailbox, number, move |_| async move {
+            told(
+                async {
+                    let usual = artifacts.usual_publishing().clone();
+                    let options = PublishOptions { name, media_type, ..usual };
+                    artifacts.publish(&path, &options).await.map(|published| described(&published))
+                }
+                .await,
+            )
+        })
+    }
+
+    /// Puts an artifact at this path.
+    fn fetch(&self, mailbox: &Mailbox, number: u64, artifact: String, to: PathBuf) -> PyResult<Call> {
+        let artifacts = self.artifacts()?;
+        self.call(mailbox, number, move |queue| async move {
+            told(
+                async {
+                    let (cached, _) = artifacts.fetch(&artifact.parse()?, &|_| ()).await?;
+                    queue.client().host().blocking(move || cached.copy_to(&to)).await
+                }
+                .await,
+            )
+        })
+    }
+
     /// Lets the time of a test pass.
     fn advance(&self, mailbox: &Mailbox, number: u64, secs: f64) -> PyResult<Call> {
         let home = self.home()?;
@@ -187,12 +226,7 @@ impl Queue {
         drain: bool,
     ) -> PyResult<Worker> {
         let (home, queue) = (self.home()?, self.opened()?);
-        let front = if home.is_for_tests() {
-            Front::bare(pairs(&said))
-        } else {
-            Front::load(self.profile.as_deref(), pairs(&said))
-        };
-        let front = front.map_err(|error| raised(&error))?;
+        let front = self.front(&said)?;
         Worker::start(&Plan {
             home: &home,
             queue: &queue,
@@ -259,6 +293,21 @@ impl Queue {
         home.start(true, async move { post.answer(number, work.await) })
     }
 
+    /// The settings as they are now; `said` wins over what files and variables say.
+    fn front(&self, said: &BTreeMap<String, String>) -> PyResult<Front> {
+        let front = if self.home()?.is_for_tests() {
+            Front::bare(pairs(said))
+        } else {
+            Front::load(self.profile.as_deref(), pairs(said))
+        };
+        front.map_err(|error| raised(&error))
+    }
+
+    fn artifacts(&self) -> PyResult<Artifacts> {
+        let front = self.front(&BTreeMap::new())?;
+        front.artifacts(self.opened()?.client()).map_err(|error| raised(&error))
+    }
+
     fn home(&self) -> PyResult<Arc<Home>> {
         let home = self.slot().clone().ok_or_else(|| raised(&Error::invalid("the queue is closed")))?;
         home.check().map_err(|error| raised(&error))?;
@@ -281,6 +330,17 @@ fn pairs(said: &BTreeMap<String, String>) -> impl Iterator<Item = (&str, String)
 
 fn parsed(order: &str) -> Result<Order> {
     serde_json::from_str(order).map_err(|error| Error::invalid(format!("this is not a task: {error}")))
+}
+
+fn described(published: &Published) -> Value {
+    let manifest = &published.manifest;
+    json!({
+        "id": manifest.artifact,
+        "size": manifest.cut.size(),
+        "name": manifest.name,
+        "media_type": manifest.media_type,
+        "was_there": published.was_there,
+    })
 }
 
 fn receipt(submitted: &Submitted) -> Value {

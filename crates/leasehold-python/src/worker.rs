@@ -9,6 +9,8 @@ use leasehold_core::{Error, Result};
 use leasehold_worker::{Context, Monitor, Shutdown, TaskError, WorkerOptions};
 use pyo3::prelude::*;
 use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -190,6 +192,17 @@ impl Run {
             .map_err(|error| raised(&Error::invalid(format!("the progress is not JSON: {error}"))))?;
         self.context.progress(progress);
         Ok(())
+    }
+
+    /// The files that the task was given: names and paths.
+    fn artifacts(&self) -> BTreeMap<String, PathBuf> {
+        let named = |(name, path): (leasehold_core::Name, PathBuf)| (name.to_string(), path);
+        self.context.artifacts().into_iter().map(named).collect()
+    }
+
+    /// Gives a file as a result.
+    fn publish(&self, name: &str, path: PathBuf) -> PyResult<()> {
+        self.context.publish(name, path).map_err(|error| raised(&error))
     }
 
     /// Renews the claim soon.

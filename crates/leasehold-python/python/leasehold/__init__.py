@@ -34,6 +34,7 @@ from ._errors import (
 )
 from ._handlers import Context, Handler
 from ._models import (
+    Artifact,
     Change,
     Checked,
     Counts,
@@ -50,6 +51,7 @@ from ._queue import Order, Queue, connect
 from ._worker import Polling, ShardLeasing, Worker, WorkerOptions
 
 __all__ = [
+    "Artifact",
     "Change",
     "Checked",
     "Conflict",

@@ -7,6 +7,8 @@ import functools
 import inspect
 import json
 import logging
+import os
+import pathlib
 import threading
 import traceback
 import typing
@@ -78,6 +80,15 @@ class Context:
     def progress(self, value: Any) -> None:
         """Says how far the handler is; written down with the next renewal."""
         checked(self._run.progress, encode("progress", value))
+
+    @property
+    def artifacts(self) -> dict[str, pathlib.Path]:
+        """Where the files lie that the task was given, by name. They are only to be read."""
+        return {name: pathlib.Path(path) for name, path in self._run.artifacts().items()}
+
+    def publish(self, name: str, path: str | os.PathLike[str]) -> None:
+        """Gives a file as a result: it is published when the handler has ended well, before the task is completed."""
+        checked(self._run.publish, name, os.fspath(path))
 
     def extend(self) -> None:
         """Renews the claim soon, without waiting for the usual time."""

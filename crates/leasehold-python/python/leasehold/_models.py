@@ -72,6 +72,10 @@ class Task:
     output: Any
     error: str | None
     """What the last attempt that failed said."""
+    artifacts: Mapping[str, str]
+    """Files that the task was given: names and hashes."""
+    results: Mapping[str, str]
+    """Files that its handler gave, if it is completed."""
     attempt: int
     max_attempts: int
     epoch: int
@@ -93,6 +97,19 @@ class Task:
     history: tuple[Change, ...] = field(repr=False)
     history_folded: int
     """How many changes between the first and the newest are not kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A file in the store, named by its hash."""
+
+    id: str
+    """The hash of its bytes."""
+    size: int
+    name: str | None
+    media_type: str | None
+    was_there: bool
+    """Its bytes did not have to be sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +203,8 @@ def task(record: dict[str, Any]) -> Task:
         input=record["input"],
         output=record.get("output"),
         error=record.get("error"),
+        artifacts=record.get("artifacts", {}),
+        results=record.get("results", {}),
         attempt=record["attempt"],
         max_attempts=record["max_attempts"],
         epoch=record["epoch"],

@@ -17,7 +17,7 @@ from . import _models, _native
 from ._errors import Error, Invalid, from_description
 from ._json import encode
 from ._loop import Loop, checked
-from ._models import Change, Checked, LedgerLine, Purged, RetryPolicy, Stats, Status, Submitted, Task
+from ._models import Artifact, Change, Checked, LedgerLine, Purged, RetryPolicy, Stats, Status, Submitted, Task
 
 log = logging.getLogger("leasehold")
 
@@ -39,6 +39,7 @@ class SubmitOptions(TypedDict, total=False):
     expires_in: Seconds | None
     priority: int | None
     tags: Mapping[str, str] | None
+    artifacts: Mapping[str, Artifact | str] | None
 
 
 class ConnectOptions(TypedDict, total=False):
@@ -74,6 +75,7 @@ class Order:
     expires_in: Seconds | None = None
     priority: int | None = None
     tags: Mapping[str, str] | None = None
+    artifacts: Mapping[str, Artifact | str] | None = None
 
     def _written(self) -> str:
         """As a line of `submit-many`."""
@@ -101,6 +103,8 @@ class Order:
             said["priority"] = self.priority
         if self.tags:
             said["tags"] = self.tags
+        if self.artifacts:
+            said["artifacts"] = {name: _artifact(artifact) for name, artifact in self.artifacts.items()}
         # The input is written apart, so that a complaint names it.
         return f'{encode("order", said)[:-1]},"input":{encode("input", self.input)}}}'
 
@@ -163,12 +167,14 @@ class Queue:
         expires_in: Seconds | None = None,
         priority: int | None = None,
         tags: Mapping[str, str] | None = None,
+        artifacts: Mapping[str, Artifact | str] | None = None,
     ) -> Submitted:
         """Submits a task. Once this returns, it survives the crash of any process.
 
         `input` is anything that can be written as JSON, a dataclass or a Pydantic model. `delay` (seconds) or `at` says
         when it may start; `key` submits it only once, for a day unless `key_lifetime` says otherwise; `timeout` bounds
         one run of its handler; after `expires_in` it is not worth starting any more; `priority` is 0 to 9, 9 first.
+        `artifacts` are files that were published before: they are brought to the worker before the handler runs.
         """
         order = Order(
             task_type=task_type,
@@ -184,6 +190,7 @@ class Queue:
             expires_in=expires_in,
             priority=priority,
             tags=tags,
+            artifacts=artifacts,
         )
         return Submitted(**await self._loop.call(self._native.submit, order._written()))
 
@@ -198,6 +205,16 @@ class Queue:
             from_description(result["error"]) if "error" in result else Submitted(**result)
             for result in results
         ]
+
+    async def publish(
+        self, path: str | os.PathLike[str], *, name: str | None = None, media_type: str | None = None
+    ) -> Artifact:
+        """Puts a file into the store under its hash, unless it is there; tasks can be given it then."""
+        return Artifact(**await self._loop.call(self._native.publish, os.fspath(path), name, media_type))
+
+    async def fetch(self, artifact: Artifact | str, to: str | os.PathLike[str]) -> None:
+        """Puts an artifact at this path, whole or not at all. It stays in the cache of this machine."""
+        await self._loop.call(self._native.fetch, _artifact(artifact), os.fspath(to))
 
     async def get(self, id: str) -> Task:
         """Reads a task; `NotFound` if there is none."""
@@ -453,3 +470,7 @@ def _written(number: int, order: object) -> str:
 
 def _id(id: object) -> str:
     return _text("id of a task", id)
+
+
+def _artifact(artifact: Artifact | str) -> str:
+    return artifact.id if isinstance(artifact, Artifact) else _text("artifact", artifact)

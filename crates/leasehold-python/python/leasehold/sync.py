@@ -26,7 +26,7 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack
 
 from . import _handlers, _queue, _worker
 from ._errors import Error, Invalid
-from ._models import Change, Checked, Counts, LedgerLine, Purged, Stats, Status, Submitted, Task
+from ._models import Artifact, Change, Checked, Counts, LedgerLine, Purged, Stats, Status, Submitted, Task
 from ._queue import ConnectOptions, Order, Seconds, SubmitOptions
 from ._worker import WorkerOptions
 
@@ -128,6 +128,16 @@ class Queue:
     def submit_many(self, orders: Iterable[Order]) -> list[Submitted | Error]:
         """Submits many tasks, several at once. Each has its own result, in the order of the tasks."""
         return self._thread.do(self._queue.submit_many(orders))
+
+    def publish(
+        self, path: str | os.PathLike[str], *, name: str | None = None, media_type: str | None = None
+    ) -> Artifact:
+        """Puts a file into the store under its hash, unless it is there; tasks can be given it then."""
+        return self._thread.do(self._queue.publish(path, name=name, media_type=media_type))
+
+    def fetch(self, artifact: Artifact | str, to: str | os.PathLike[str]) -> None:
+        """Puts an artifact at this path, whole or not at all. It stays in the cache of this machine."""
+        self._thread.do(self._queue.fetch(artifact, to))
 
     def get(self, id: str) -> Task:
         """Reads a task; `NotFound` if there is none."""
