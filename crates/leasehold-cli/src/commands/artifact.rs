@@ -8,7 +8,7 @@ use leasehold_core::piece::manager::PeerStats;
 use leasehold_core::{ArtifactId, Error, Kind, Result, StoreTime, keys};
 use leasehold_pieces::manifest::Record;
 use leasehold_pieces::prune::{Listed, list, prune};
-use leasehold_pieces::publish::publish;
+use leasehold_pieces::publish::publish_telling;
 use leasehold_pieces::{Algorithm, Cached, FetchEvent, Fetched, Manifest, PublishOptions, Published};
 use leasehold_store::{Client, HostExt, Purpose};
 use serde_json::{Map, Value, json};
@@ -130,9 +130,13 @@ pub(super) async fn published(
     options: &PublishOptions,
     printer: &Printer,
 ) -> Result<Published> {
-    let clock = printer.clock("publishing");
-    let published = publish(client, file, options).await;
-    clock.finish_and_clear();
+    let bar = printer.bytes("publishing");
+    let tell = |bytes, total| {
+        bar.set_length(total);
+        bar.set_position(bytes);
+    };
+    let published = publish_telling(client, file, options, &tell).await;
+    bar.finish_and_clear();
     published
 }
 
@@ -174,6 +178,10 @@ fn check_place(file: &Path) -> Result<()> {
     let refused = |why: String| Err(Error::invalid(why));
     if file.is_dir() {
         return refused(format!("{} is a directory; name a file in it", file.display()));
+    }
+    if file.exists() && !file.is_file() {
+        // It would be replaced, and a machine without /dev/null is a sad one.
+        return refused(format!("{0} is no plain file; write `-o - > {0}`", file.display()));
     }
     let folder = match file.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,

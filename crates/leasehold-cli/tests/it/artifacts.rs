@@ -128,6 +128,7 @@ fn what_cannot_be_got_is_explained_and_leaves_nothing() {
     get("artifact_bad_hash", "photo.raw", &out);
     get("artifact_no_folder", &hash, &depot.text("nowhere/out"));
     get("artifact_to_folder", &hash, &depot.text("here"));
+    get("artifact_to_device", &hash, "/dev/null");
     depot.seen("artifact_get_both", &["artifact", "get", &hash, "-o", "-", "--json"]);
     depot.seen("artifact_put_nothing", &["artifact", "put", &depot.text("nothing")]);
     depot.seen("artifact_put_folder", &["artifact", "put", &depot.text("here")]);
@@ -176,6 +177,12 @@ fn a_disk_that_is_full_leaves_nothing_under_the_files_name() {
     let said = said(&mut cramped(&get, 1_000));
     depot.shelf.compare("artifact_full_place", &said);
     assert!(depot.has_nothing_in("here"));
+    let mut printing = depot.command(&["artifact", "get", &hash, "-o", "-"]);
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = printing.stdout(full).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    assert!(complaint.contains("cannot write to standard output: No space left"), "{complaint}");
+    assert_eq!(output.status.code(), Some(75));
 }
 
 #[test]
@@ -263,12 +270,27 @@ fn programs_can_use_the_command_line_and_leave_nothing_behind() {
     );
     let id = depot.run(&["submit", "-t", "parent"]);
     let mut worker = depot.command(&["worker", "--drain", "--exec", &child]);
-    assert!(worker.env("TMPDIR", &places).status().unwrap().success());
+    assert!(worker.env("TMPDIR", &places).output().unwrap().status.success());
     let task = depot.json(&["get", &id, "--json"]);
     assert_eq!(task["status"], "completed", "{task}");
     assert_eq!(depot.run(&["list", "--type", "child", "--json"]).lines().count(), 1);
     assert!(depot.has_nothing_in("places"));
     assert!(!depot.cache().exists(), "a cache was made although nothing was fetched");
+}
+
+#[test]
+fn the_commands_of_the_guide_can_be_typed() {
+    let guide = include_str!("../../../../docs/guides/artifacts.md");
+    let blocks = guide.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    let script = format!("leasehold() {{ '{}' \"$@\"; }}\n", env!("CARGO_BIN_EXE_leasehold"));
+    let script = script + &blocks.collect::<String>();
+    assert!(script.contains("artifact prune"));
+    let depot = Depot::new();
+    let mut shell = Command::new("bash");
+    shell.args(["-euo", "pipefail", "-c", &script]).env_clear().current_dir(depot.shelf.path());
+    shell.env("PATH", std::env::var_os("PATH").unwrap()).env("HOME", depot.shelf.path());
+    let output = shell.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
 }
 
 /// Pieces from another cache; what the fetch told of itself.
@@ -368,6 +390,12 @@ fn a_person_on_a_terminal_sees_a_bar_and_a_pipe_does_not() {
         assert!(drawn.contains(part), "no `{part}` in {drawn:?}");
     }
     assert_eq!(said(&mut slowly("two")), "--- exit code 0");
+    // A file that is sent in parts.
+    let large = depot.file("large.raw", 20_000_000);
+    let mut put = depot.command(&["artifact", "put", &large]);
+    put.env("TERM", "xterm");
+    let drawn = on_a_terminal(put);
+    assert!(drawn.contains("publishing") && drawn.contains("/19.07 MiB"), "{drawn:?}");
 }
 
 /// What a command shows on a terminal of its own.
