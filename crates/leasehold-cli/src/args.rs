@@ -6,7 +6,8 @@ mod reference;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
 use crate::commands::{
-    cost, get, leases, list, migrate, operate, overview, submit, submit_many, tail, worker, workers,
+    artifact, cost, get, leases, list, migrate, operate, overview, serve_pieces, submit, submit_many, tail,
+    worker, workers,
 };
 
 /// Below the options of the command itself.
@@ -120,6 +121,17 @@ pub(crate) enum Command {
     /// Print tasks as they change from now on, until interrupted
     #[command(after_help = "Example:\n  leasehold tail --every 5")]
     Tail(tail::Tail),
+    /// Put large files into the store, get them, list them, remove what is not kept any more
+    #[command(after_help = "Example:\n  leasehold artifact put model.bin")]
+    Artifact {
+        #[command(subcommand)]
+        command: artifact::Artifact,
+    },
+    /// Give the pieces of the artifacts in this machine's cache to peers, until interrupted
+    #[command(
+        after_help = "Example:\n  leasehold serve-pieces --listen 0.0.0.0:7400 --advertise 10.0.0.5:7400"
+    )]
+    ServePieces(serve_pieces::ServePieces),
     /// What a workload would cost in a month: the real code in virtual time, every request counted
     #[command(
         after_help = "Example:\n  leasehold cost --workers 50 --tasks-per-day 100000 --mode leased --provider aws"
@@ -147,8 +159,8 @@ pub(crate) enum Command {
 impl Command {
     /// Whether it goes on until someone stops it, and wants to be told.
     pub(crate) fn runs_until_stopped(&self) -> bool {
-        use Command::{Demo, Monitor, Tail, Up, Worker};
-        matches!(self, Demo | Monitor | Tail(_) | Up(_) | Worker(_))
+        use Command::{Demo, Monitor, ServePieces, Tail, Up, Worker};
+        matches!(self, Demo | Monitor | ServePieces(_) | Tail(_) | Up(_) | Worker(_))
     }
 }
 

@@ -1,5 +1,6 @@
 //! One file per command, or per family of commands.
 
+pub(crate) mod artifact;
 mod config;
 pub(crate) mod cost;
 mod demo;
@@ -11,6 +12,8 @@ pub(crate) mod list;
 pub(crate) mod migrate;
 pub(crate) mod operate;
 pub(crate) mod overview;
+pub(crate) mod pieces;
+pub(crate) mod serve_pieces;
 mod shards;
 pub(crate) mod submit;
 pub(crate) mod submit_many;
@@ -47,6 +50,8 @@ pub(crate) async fn run(
         Command::Cost(args) => cost::run(args, printer)?,
         Command::Demo => demo::run(program, printer, shutdown).await?,
         Command::Doctor => doctor::run(client(&settings()?.queue)?, printer).await?,
+        Command::Artifact { command } => artifact::run(command, &settings()?, printer).await?,
+        Command::ServePieces(args) => serve_pieces::run(args, &settings()?, printer, shutdown).await?,
         _ => with_queue(args.command, &settings()?, printer, shutdown).await?,
     }
     Ok(())
@@ -70,10 +75,10 @@ async fn with_queue(
     let queue = &open_queue(&command, &settings.queue).await?;
     match command {
         Command::Init(_) => overview::init(queue, printer),
-        Command::Submit(args) => submit::run(queue, &args, printer).await,
+        Command::Submit(args) => submit::run(queue, &args, &settings.pieces, printer).await,
         Command::SubmitMany(args) => submit_many::run(queue, args, printer).await,
-        Command::Up(args) => up::run(queue, &args, &settings.worker, printer, shutdown).await,
-        Command::Worker(args) => worker::work(queue, &args, &settings.worker, printer, shutdown).await,
+        Command::Up(args) => up::run(queue, &args, settings, printer, shutdown).await,
+        Command::Worker(args) => worker::work(queue, &args, settings, printer, shutdown).await,
         Command::Monitor => worker::monitor(queue, &settings.worker, printer, shutdown).await,
         Command::List(args) => list::run(queue, &args, printer).await,
         Command::Get(args) => get::get(queue, &args, printer).await,
@@ -90,7 +95,9 @@ async fn with_queue(
         Command::Workers(args) => workers::run(queue, &args, printer).await,
         Command::Leases { command: LeasesCommand::Break(args) } => leases::end(queue, &args, printer).await,
         Command::Tail(args) => tail::run(queue, &args, printer, &shutdown).await,
-        Command::Cost(_)
+        Command::Artifact { .. }
+        | Command::ServePieces(_)
+        | Command::Cost(_)
         | Command::Demo
         | Command::Doctor
         | Command::Config { .. }
@@ -117,7 +124,15 @@ fn flags(global: &Global, command: &Command) -> Flags {
             .with("--shard-range", "worker.shard_range", work.shard_range.as_deref())
             .with("--shard-leasing", "worker.shard_leasing.enabled", work.shard_leasing.then_some(true))
             .with("--lease-secs", "worker.lease_secs", work.lease_secs)
-            .with("--drain-secs", "worker.drain_secs", work.drain_secs),
+            .with("--drain-secs", "worker.drain_secs", work.drain_secs)
+            .with("--serve-pieces", "pieces.serve", work.serve_pieces.then_some(true)),
+        Command::Artifact { command: artifact::Artifact::Get(get) } => flags
+            .with("--cache", "pieces.cache", get.cache.as_deref())
+            .with("--no-peers", "pieces.peers", get.no_peers.then_some(false)),
+        Command::ServePieces(serve) => flags
+            .with("--listen", "pieces.listen", serve.listen.as_deref())
+            .with("--advertise", "pieces.advertise", serve.advertise.as_deref())
+            .with("--cache", "pieces.cache", serve.cache.as_deref()),
         _ => flags,
     }
 }

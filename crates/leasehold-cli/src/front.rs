@@ -2,11 +2,12 @@
 //! there as it does here, and what is said in a call wins over it as a flag does.
 
 use leasehold_core::{Error, Result};
+use leasehold_pieces::Artifacts;
 use leasehold_queue::Queue;
 use leasehold_store::Client;
 use leasehold_worker::{Worker, WorkerOptions};
 
-use crate::commands::{self, worker};
+use crate::commands::{self, pieces, worker};
 use crate::settings::{self, Flags, Settings, Surroundings, table};
 
 pub use crate::commands::submit::Line as Order;
@@ -49,12 +50,18 @@ impl Front {
         Queue::with_config(client, commands::config(&self.settings.queue, by)).await
     }
 
+    /// The artifacts of a store, in the cache of this machine.
+    pub fn artifacts(&self, client: &Client) -> Result<Artifacts> {
+        pieces::artifacts(client, &self.settings.pieces)
+    }
+
     /// A worker that has no handlers yet, its name and its options. Without a name of its own it gets one made by chance.
     pub fn worker(&self, queue: &Queue) -> Result<(String, Worker, WorkerOptions)> {
         let settings = &self.settings.worker;
         let name = worker::name(queue, settings);
         let shards = worker::shards(queue, &settings.shards)?;
         let worker = Worker::new(queue.clone(), &name, shards)?;
+        let worker = pieces::carry(worker, queue.client(), &self.settings.pieces)?;
         Ok((name, worker, worker::options(settings)))
     }
 }

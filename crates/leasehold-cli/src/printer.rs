@@ -88,6 +88,12 @@ impl Printer {
         self.drawn(template, || ProgressBar::new(length).with_message(what))
     }
 
+    /// A bar for bytes that come, how fast they come and how long it will take; its length may be told later.
+    pub(crate) fn bytes(&self, what: &'static str) -> ProgressBar {
+        let template = "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}";
+        self.drawn(template, || ProgressBar::new(0).with_message(what))
+    }
+
     /// For long work of unknown length: what is done, how many times, and for how long already.
     pub(crate) fn spinner(&self, what: &'static str) -> ProgressBar {
         self.turning("{spinner} {msg}: {pos}, {elapsed}", what)

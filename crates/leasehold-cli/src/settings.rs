@@ -35,10 +35,22 @@ use std::path::PathBuf;
 
 use kind::Value;
 use table::{Setting, TABLE};
-use typed::{Queue, Worker};
+use typed::{Pieces, Queue, Worker};
 
-/// Variables that are ours but set nothing: what is logged, which profile, the servers of the tests.
-const OTHER_VARIABLES: [&str; 4] = ["LEASEHOLD_LOG", PROFILE_VARIABLE, "LEASEHOLD_MOTO", "LEASEHOLD_WEED"];
+/// Variables that are ours but set nothing: what is logged, which profile, what a worker tells the programs it runs (they
+/// may use this command line, too), the servers of the tests.
+const OTHER_VARIABLES: [&str; 10] = [
+    "LEASEHOLD_LOG",
+    PROFILE_VARIABLE,
+    "LEASEHOLD_TASK_ID",
+    "LEASEHOLD_TASK_TYPE",
+    "LEASEHOLD_TASK_ATTEMPT",
+    "LEASEHOLD_TASK_EPOCH",
+    "LEASEHOLD_ARTIFACTS",
+    "LEASEHOLD_RESULTS",
+    "LEASEHOLD_MOTO",
+    "LEASEHOLD_WEED",
+];
 const PROFILE_VARIABLE: &str = "LEASEHOLD_PROFILE";
 
 /// Everything outside the settings that they depend on. No `Debug`: variables hold secrets.
@@ -128,14 +140,14 @@ pub(crate) struct Effective {
 pub(crate) struct Settings {
     pub(crate) queue: Queue,
     pub(crate) worker: Worker,
+    pub(crate) pieces: Pieces,
     /// All of them, in the order of the table.
     pub(crate) all: Vec<Effective>,
 }
 
 /// Finds out what holds.
 pub(crate) fn load(around: &Surroundings, flags: &Flags) -> Result<Settings> {
-    let all = resolve(around, flags)?;
-    Ok(Settings { queue: Queue::new(&all)?, worker: Worker::new(&all)?, all })
+    typed(resolve(around, flags)?, files::cache_folder(around))
 }
 
 /// The value of each setting that counts, each fit for itself. Whether they fit together is checked in [`typed`].
@@ -156,8 +168,13 @@ fn resolve(around: &Surroundings, flags: &Flags) -> Result<Vec<Effective>> {
 
 /// What holds where neither files nor variables count.
 pub(crate) fn load_bare(flags: &Flags) -> Result<Settings> {
-    let all = effective(&from_flags(flags)?);
-    Ok(Settings { queue: Queue::new(&all)?, worker: Worker::new(&all)?, all })
+    typed(effective(&from_flags(flags)?), None)
+}
+
+/// Checks them against each other; `cache` is where artifacts are if nobody says where.
+fn typed(all: Vec<Effective>, cache: Option<PathBuf>) -> Result<Settings> {
+    let (queue, worker, pieces) = (Queue::new(&all)?, Worker::new(&all)?, Pieces::new(&all, cache)?);
+    Ok(Settings { queue, worker, pieces, all })
 }
 
 fn effective(given: &[Given]) -> Vec<Effective> {

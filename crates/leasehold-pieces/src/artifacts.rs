@@ -2,9 +2,10 @@
 
 use futures::future::BoxFuture;
 use leasehold_core::{ArtifactId, Error, Matter, Name, Result, keys};
-use leasehold_store::{Client, HostExt, Purpose};
+use leasehold_store::{Client, Host, HostExt, Purpose};
 use leasehold_worker::{Brought, Carrier, Tell};
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::cache::{Begun, Cache, Cached};
 use crate::fetch::{FetchEvent, FetchOptions, Fetched, Origin, Sources, fetch};
@@ -96,11 +97,23 @@ impl Artifacts {
             Begun::Ours(assembly) => assembly,
         };
         let origin = Some(Origin::new(self.client.clone(), artifact));
-        let sources = Sources { host: host.clone(), origin, peers: self.peers.as_ref() };
+        let peers = self.peers_of_today(&host).await?;
+        let sources = Sources { host: host.clone(), origin, peers: peers.as_ref() };
         let fetched = fetch(&assembly, sources, &self.fetching, tell).await?;
         let cache = self.cache.clone();
         let cached = host.blocking(move || cache.finish(&assembly)).await?;
         Ok((cached, fetched))
+    }
+
+    /// The peers, and which of them this node is: another process may have begun to serve this cache, or ended.
+    async fn peers_of_today(&self, host: &Arc<dyn Host>) -> Result<Option<Peers>> {
+        let peers = match &self.peers {
+            Some(peers) if peers.me().is_none() => peers,
+            known => return Ok(known.clone()),
+        };
+        let cache = self.cache.clone();
+        let me = host.blocking(move || Ok(cache.served_as())).await?;
+        Ok(Some(peers.seen_by(me.as_ref())))
     }
 }
 

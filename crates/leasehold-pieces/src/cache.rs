@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   <cache>/lock                   held while room is made
+//!   <cache>/serving                under which name the cache is served (see `serving`)
 //!   <cache>/<hash>/manifest.json   as it was in the store; its stamp is when the artifact was last used
 //!   <cache>/<hash>/data            the whole, verified
 //!   <cache>/<hash>/part, journal   what is being fetched (see `assemble`)
@@ -9,6 +10,8 @@
 //!
 //! Whoever uses `data` holds a shared lock on it, whoever makes `part` an exclusive one on `journal`; what can be locked is
 //! in nobody's use. When room is needed, what was used longest ago goes first.
+
+mod serving;
 
 use bytes::Bytes;
 use leasehold_core::piece::{Cut, PieceMap};
@@ -21,11 +24,13 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
 
 use crate::assemble::{Assembly, Opened, Paths, failed, is_still_at, read_notes};
 use crate::manifest::{Manifest, Record};
 use crate::serve::Shelf;
+pub use serving::ServingMark;
 
 /// How often to look whether another process has come to the end of what we want too.
 const OTHERS_PAUSE: Duration = Duration::from_millis(200);
@@ -63,7 +68,9 @@ impl Cached {
     pub fn copy_to(&self, to: &Path) -> Result<()> {
         let beside = beside(to, &self.manifest.artifact);
         let copied = (|| {
-            io::copy(&mut &self.file, &mut File::create(&beside)?)?;
+            let mut copy = File::options().write(true).create_new(true).open(&beside)?;
+            // Not the locked file itself: it has one place at which it is read, for all who hold it.
+            io::copy(&mut File::open(&self.path)?, &mut copy)?;
             fs::rename(&beside, to)
         })();
         copied.map_err(|error| {
@@ -93,10 +100,20 @@ struct Stock {
 impl Cache {
     /// The cache in this directory, which is made if need be. It holds at most so many bytes.
     pub fn open(root: impl Into<PathBuf>, bytes_max: Option<u64>) -> Result<Self> {
+        let cache = Self::at(root, bytes_max)?;
+        cache.make()?;
+        Ok(cache)
+    }
+
+    /// The same, but the directory is made when something is first put into it.
+    pub fn at(root: impl Into<PathBuf>, bytes_max: Option<u64>) -> Result<Self> {
         let root = root.into();
-        let made = fs::create_dir_all(&root).and_then(|()| root.canonicalize());
-        let root = made.map_err(|error| failed("use as a cache", &root, error))?;
+        let root = std::path::absolute(&root).map_err(|error| failed("use as a cache", &root, error))?;
         Ok(Self { root: root.into(), bytes_max })
+    }
+
+    fn make(&self) -> Result<()> {
+        fs::create_dir_all(&self.root).map_err(|error| failed("use as a cache", &self.root, error))
     }
 
     /// Where it is.
@@ -292,6 +309,7 @@ impl Cache {
     }
 
     fn lock(&self) -> Result<File> {
+        self.make()?;
         let path = self.root.join("lock");
         let lock = || -> io::Result<File> {
             let file = File::options().write(true).create(true).truncate(false).open(&path)?;
@@ -390,8 +408,11 @@ fn lock_unused(path: &Path) -> io::Result<Option<File>> {
     Ok(Some(file))
 }
 
-/// Where a copy is made before it gets its name.
+/// Where a copy is made before it gets its name: nobody else's, or one copy could be cut off by another.
 fn beside(to: &Path, artifact: &ArtifactId) -> PathBuf {
+    static COPIES: AtomicU64 = AtomicU64::new(0);
     let name = to.file_name().unwrap_or_default().to_string_lossy();
-    to.with_file_name(format!(".{name}.{}.leasehold", &artifact.as_str()[..16.min(artifact.as_str().len())]))
+    let (process, copy) = (std::process::id(), COPIES.fetch_add(1, Relaxed));
+    let hash = &artifact.as_str()[..16.min(artifact.as_str().len())];
+    to.with_file_name(format!(".{name}.{hash}.{process}-{copy}.leasehold"))
 }

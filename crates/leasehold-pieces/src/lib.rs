@@ -14,7 +14,7 @@
 //! | [`mod@publish`], [`mod@prune`] | puts a file into the store; removes what nobody relies on any more |
 //! | [`mod@fetch`] | gets pieces from the origin and from peers |
 //! | `assemble` | a file in the making, and its journal |
-//! | [`cache`] | the artifacts of this machine |
+//! | [`cache`] | the artifacts of this machine, and under which name they are served |
 //! | [`serve`], [`sign`] | gives pieces to peers that know the secret |
 //! | [`peer`], [`peers`] | asks one peer; who is a peer |
 
@@ -32,7 +32,7 @@ pub mod serve;
 pub mod sign;
 
 pub use artifacts::Artifacts;
-pub use cache::{Cache, Cached};
+pub use cache::{Cache, Cached, ServingMark};
 pub use fetch::{FetchEvent, FetchOptions, Fetched};
 pub use hash::Algorithm;
 pub use manifest::Manifest;

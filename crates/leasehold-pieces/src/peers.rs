@@ -70,6 +70,12 @@ impl Peers {
         Self { client, secret, me, known: Arc::default() }
     }
 
+    /// The same peers as another node sees them, or as this one does when it begins to serve.
+    #[must_use]
+    pub fn seen_by(&self, me: Option<&Name>) -> Self {
+        Self { me: me.map(|name| name.as_str().into()), ..self.clone() }
+    }
+
     /// The name under which this node serves.
     #[must_use]
     pub fn me(&self) -> Option<&PeerId> {

@@ -11,12 +11,14 @@ use leasehold_core::piece::Cut;
 use leasehold_core::{ArtifactId, Error, Kind, Now, Result, StoreTime, keys};
 use leasehold_store::mutant::{Rule, breaks};
 use leasehold_store::{Client, Decision, HostExt, Purpose, Standing, update};
+use leasehold_worker::Tell;
 use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::assemble::failed;
@@ -70,6 +72,16 @@ pub struct Published {
 
 /// Puts a file into the store, unless it is there. Its bytes can be relied on for `options.keep`.
 pub async fn publish(client: &Client, path: &Path, options: &PublishOptions) -> Result<Published> {
+    publish_telling(client, path, options, &|_, _| ()).await
+}
+
+/// The same, and tells how many bytes were sent, and of how many: nothing if none have to be.
+pub async fn publish_telling(
+    client: &Client,
+    path: &Path,
+    options: &PublishOptions,
+    tell: Tell<'_>,
+) -> Result<Published> {
     let source = Arc::new(Source::open(client, path, options).await?);
     let manifest = &source.manifest;
     let mut has_data = false;
@@ -77,13 +89,13 @@ pub async fn publish(client: &Client, path: &Path, options: &PublishOptions) -> 
         match agree(client, manifest, options.keep, has_data).await? {
             Agreed::Kept(manifest) => {
                 if breaks(Rule::ManifestBeforeData) {
-                    source.send(client).await?;
+                    source.send(client, tell).await?;
                 }
                 return Ok(Published { manifest, was_there: !has_data });
             }
             Agreed::Again => {}
             Agreed::NeedsData => {
-                source.send(client).await?;
+                source.send(client, tell).await?;
                 has_data = true;
             }
         }
@@ -197,8 +209,10 @@ impl Source {
     }
 
     /// Puts the bytes into the store. The key is their hash, so whatever stands there may be replaced.
-    async fn send(self: &Arc<Self>, client: &Client) -> Result<()> {
+    async fn send(self: &Arc<Self>, client: &Client, tell: Tell<'_>) -> Result<()> {
         let (key, size) = (keys::artifact_data(&self.manifest.artifact), self.manifest.cut.size());
+        let sent = AtomicU64::new(0);
+        tell(0, size);
         if size <= ONE_PUT_BYTES_MAX {
             let bytes = self.read(client, 0..size).await?;
             client.put_always(Purpose::Fetch, &key, bytes).await?;
@@ -207,7 +221,13 @@ impl Source {
         let upload = client.upload(Purpose::Fetch, &key, size).await?;
         let parts = stream::iter(upload.parts()).map(|(number, range)| {
             let upload = &upload;
-            async move { upload.part(number, self.read(client, range).await?).await }
+            let sent = &sent;
+            async move {
+                let bytes = range.end - range.start;
+                upload.part(number, self.read(client, range).await?).await?;
+                tell(sent.fetch_add(bytes, Relaxed) + bytes, size);
+                Ok::<_, Error>(())
+            }
         });
         if let Err(error) = parts.buffer_unordered(PARTS_AT_ONCE).try_collect::<()>().await {
             if let Err(left) = upload.abort().await {

@@ -14,8 +14,8 @@ Words, colours and bars are for people on a terminal. What is piped is plain; ti
 without their day. With `--json` every answer is JSON, one value per line, with whole records and whole times. Answers go
 to standard output, everything else to standard error.
 
-Ctrl-C ends a command at once, which harms nothing. `worker`, `monitor`, `up` and `tail` end in order: what runs may
-finish; a second Ctrl-C gives it back.
+Ctrl-C ends a command at once, which harms nothing. `worker`, `monitor`, `up`, `serve-pieces` and `tail` end in
+order: what runs may finish; a second Ctrl-C gives it back.
 ";
 
 fn reference() -> String {

@@ -4,6 +4,10 @@ use leasehold_core::{Error, Result};
 use leasehold_worker::{Context, TaskError};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
 use std::process::Stdio;
 use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, Command};
@@ -34,6 +38,7 @@ impl Program {
     /// Runs it for one task. It is killed, with all that it has started, if the run has to stop.
     pub(crate) async fn run(self, context: Context, input: Value) -> Result<Value, TaskError> {
         let task = context.task();
+        let desk = Desk::set_up(&context)?;
         let mut command = Command::new(&self.words[0]);
         command
             .args(&self.words[1..])
@@ -41,6 +46,8 @@ impl Program {
             .env("LEASEHOLD_TASK_TYPE", task.task_type.as_str())
             .env("LEASEHOLD_TASK_ATTEMPT", context.attempt().to_string())
             .env("LEASEHOLD_TASK_EPOCH", context.epoch().to_string())
+            .env("LEASEHOLD_ARTIFACTS", &desk.artifacts)
+            .env("LEASEHOLD_RESULTS", &desk.results)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -57,7 +64,10 @@ impl Program {
         group.leave();
         let complaint = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         match output.status.code() {
-            Some(0) => Ok(parsed(&output.stdout)),
+            Some(0) => {
+                desk.give(&context)?;
+                Ok(parsed(&output.stdout))
+            }
             Some(RETRY_LATER) => Err(TaskError::Retry(complaint_or(complaint, "retry later (exit code 75)"))),
             Some(code) => Err(TaskError::Permanent(complaint_or(complaint, &format!("exit code {code}")))),
             // Killed by a signal: nobody decided that the task cannot be done.
@@ -67,6 +77,43 @@ impl Program {
 
     fn not_started(&self, error: &std::io::Error) -> TaskError {
         TaskError::Retry(format!("`{}` cannot be started: {error}", self.words[0]))
+    }
+}
+
+/// The files of one run: those that the task was given, as links by their names, and a place for those that the program
+/// makes. It is cleared away once these are published, or the run has ended otherwise.
+struct Desk {
+    artifacts: PathBuf,
+    results: PathBuf,
+}
+
+impl Desk {
+    /// Also for a task without files: whether its program makes some is known only afterwards.
+    fn set_up(context: &Context) -> io::Result<Self> {
+        let root = tempfile::Builder::new().prefix("leasehold-").tempdir()?;
+        let desk = Self { artifacts: root.path().join("artifacts"), results: root.path().join("results") };
+        context.keep(root);
+        fs::create_dir(&desk.artifacts)?;
+        fs::create_dir(&desk.results)?;
+        for (name, path) in context.artifacts() {
+            symlink(path, desk.artifacts.join(name.as_str()))?;
+        }
+        Ok(desk)
+    }
+
+    /// Gives every plain file among the results. One that cannot be called so will not be called otherwise next time.
+    fn give(&self, context: &Context) -> Result<(), TaskError> {
+        for entry in fs::read_dir(&self.results)? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if entry.file_type()?.is_file() {
+                let given = context.publish(&name, entry.path());
+                given.map_err(|error| TaskError::Permanent(error.to_string()))?;
+            } else {
+                tracing::warn!(task = %context.task().id, "result `{name}` is no plain file, and not published");
+            }
+        }
+        Ok(())
     }
 }
 

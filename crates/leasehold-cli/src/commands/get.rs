@@ -121,8 +121,14 @@ pub(crate) fn print(task: &Task, printer: &Printer) {
         state => row("finished", &state.finished_at().map_or(String::new(), |at| at.to_string())),
     }
     row("input", &task.input.to_string());
-    if let State::Completed { output, .. } = &task.state {
+    for (name, artifact) in &task.artifacts {
+        row("artifact", &format!("{name}={artifact}"));
+    }
+    if let State::Completed { output, results, .. } = &task.state {
         row("output", &output.to_string());
+        for (name, artifact) in results {
+            row("result", &format!("{name}={artifact}"));
+        }
     }
     if let Some(error) = &task.error {
         row("error", error);

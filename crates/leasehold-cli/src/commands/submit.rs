@@ -2,14 +2,19 @@
 
 use clap::Args;
 use leasehold_core::new_task::Start;
-use leasehold_core::{Error, NewTask, Priority, Result, StoreTime, record};
+use leasehold_core::{Artifacts, Error, Name, NewTask, Priority, Result, StoreTime, record};
+use leasehold_pieces::PublishOptions;
 use leasehold_queue::unique::LIFETIME;
 use leasehold_queue::{Queue, Scope, Submit as Submitting, UniqueKey};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::io::Read;
+use std::path::Path;
 use std::time::Duration;
 
+use super::artifact::published;
 use crate::printer::{Printer, line};
+use crate::settings::typed::Pieces;
 
 #[derive(Debug, Args)]
 pub(crate) struct Submit {
@@ -43,6 +48,12 @@ pub(crate) struct Submit {
     /// For finding it; can be given several times
     #[arg(long = "tag", value_name = "KEY=VALUE")]
     tags: Vec<String>,
+    /// A file that it needs: the hash of an artifact, under a name by which the handler finds it. Can be given several times
+    #[arg(long = "artifact", value_name = "NAME=HASH")]
+    artifacts: Vec<String>,
+    /// The same with a file of this machine, which is put into the store first
+    #[arg(long = "file", value_name = "NAME=PATH")]
+    files: Vec<String>,
     /// Put it into the inbox of one live worker, if there is one (setting `queue.dispatch_mode`)
     #[arg(long)]
     pub(crate) direct: bool,
@@ -51,9 +62,16 @@ pub(crate) struct Submit {
     wait: bool,
 }
 
-pub(crate) async fn run(queue: &Queue, args: &Submit, printer: &Printer) -> anyhow::Result<()> {
+pub(crate) async fn run(
+    queue: &Queue,
+    args: &Submit,
+    settings: &Pieces,
+    printer: &Printer,
+) -> anyhow::Result<()> {
     let key = args.key.clone();
-    let submit = queue.submit_task(order(args)?);
+    let mut order = order(args)?;
+    publish_files(queue, &mut order.artifacts, args, settings, printer).await?;
+    let submit = queue.submit_task(order);
     let submitted = match key {
         Some(key) => submit.key(key).await?,
         None => submit.await?,
@@ -81,7 +99,44 @@ fn order(args: &Submit) -> Result<NewTask> {
     order.expires_in = args.expires.map(Duration::from_secs);
     order.priority = args.priority.map(Priority::new).transpose()?.unwrap_or_default();
     order.tags = args.tags.iter().map(|text| tag(text)).collect::<Result<_>>()?;
+    for text in &args.artifacts {
+        let (name, hash) = named("artifact", text)?;
+        if let Some(other) = order.artifacts.insert(name, hash.parse()?) {
+            return Err(Error::invalid(format!(
+                "artifact `{text}` has the name of {other}; give it its own"
+            )));
+        }
+    }
     Ok(order)
+}
+
+/// Puts the files of this machine into the store, once all else is known to be right.
+async fn publish_files(
+    queue: &Queue,
+    artifacts: &mut Artifacts,
+    args: &Submit,
+    settings: &Pieces,
+    printer: &Printer,
+) -> Result<()> {
+    let files = args.files.iter().map(|text| named("file", text)).collect::<Result<Vec<_>>>()?;
+    let names: BTreeSet<_> = files.iter().map(|(name, _)| name).chain(artifacts.keys()).collect();
+    if names.len() < files.len() + artifacts.len() {
+        return Err(Error::invalid("two files of the task have the same name"));
+    }
+    let options = PublishOptions { keep: settings.keep, ..PublishOptions::default() };
+    for (name, path) in files {
+        let published = published(queue.client(), Path::new(path), &options, printer).await?;
+        artifacts.insert(name, published.manifest.artifact);
+    }
+    Ok(())
+}
+
+/// Reads `NAME=…`.
+fn named<'a>(what: &str, text: &'a str) -> Result<(Name, &'a str)> {
+    let (name, rest) = text
+        .split_once('=')
+        .ok_or_else(|| Error::invalid(format!("{what} `{text}` has no `=`; write it like photo={text}")))?;
+    Ok((Name::checked(&format!("name of the {what}"), name)?, rest))
 }
 
 /// Reads `KEY=VALUE`.
@@ -131,6 +186,8 @@ pub struct Line {
     priority: Option<Priority>,
     #[serde(default)]
     tags: std::collections::BTreeMap<String, String>,
+    #[serde(default)]
+    artifacts: Artifacts,
     retry_policy: Option<leasehold_core::RetryPolicy>,
 }
 
@@ -156,6 +213,7 @@ impl Line {
         order.expires_in = self.expires_secs.map(Duration::from_secs);
         order.priority = self.priority.unwrap_or_default();
         order.tags = self.tags;
+        order.artifacts = self.artifacts;
         order.retry_policy = self.retry_policy.unwrap_or_default();
         let scope = match self.key_scope {
             Some(KeyScope::TaskType) => Scope::TaskType,

@@ -18,9 +18,10 @@ use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::time::Duration;
 
+use super::serve_pieces::Serving;
 use super::worker::{self, Work};
 use crate::printer::{Printer, line};
-use crate::settings::typed;
+use crate::settings::Settings;
 
 /// How often the live line is drawn again.
 const DRAW_EVERY: Duration = Duration::from_millis(250);
@@ -34,20 +35,23 @@ const COUNT_MAX: Duration = Duration::from_secs(30);
 pub(crate) async fn run(
     queue: &Queue,
     args: &Work,
-    settings: &typed::Worker,
+    settings: &Settings,
     printer: &Printer,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
-    let name = worker::name(queue, settings);
+    let name = worker::name(queue, &settings.worker);
     let worker = worker::with_programs(queue, &name, args, settings)?;
     greet(queue, &name, args, printer);
     if !args.exec.is_empty() {
-        worker::warn_of_namesake(queue, &name, settings, printer).await?;
+        worker::warn_of_namesake(queue, &name, &settings.worker, printer).await?;
     }
+    let serving = worker::serving(queue, &name, &settings.pieces, printer).await?;
     let mut watch = Watch::new(queue, worker.monitor(), shutdown.clone());
     let mut screen = Screen::new(printer);
+    let stop = shutdown.clone();
     let running =
-        if args.exec.is_empty() { worker.run_duties(shutdown).boxed() } else { worker.run(shutdown).boxed() };
+        if args.exec.is_empty() { worker.run_duties(stop).boxed() } else { worker.run(stop).boxed() };
+    let running = Serving::beside(serving, running, &shutdown, printer).boxed();
     let counts = beside(running, show(&mut watch, &mut screen).boxed()).await?;
     screen.clear();
     worker::summary(queue, &name, &counts, printer);

@@ -1,6 +1,7 @@
 //! `leasehold worker` and `leasehold monitor`.
 
 use clap::Args;
+use futures::FutureExt;
 use leasehold_core::{Error, Kind, Result, Shard, WorkerId, keys};
 use leasehold_queue::{Queue, read_lease};
 use leasehold_store::{HostExt, Prices, Snapshot};
@@ -8,10 +9,14 @@ use leasehold_worker::{Counts, Shutdown, Worker, WorkerOptions};
 use serde_json::json;
 
 use super::exec::Program;
+use super::pieces;
+use super::serve_pieces::{Serving, by_chance};
 use crate::printer::{Printer, line};
+use crate::settings::Settings;
 use crate::settings::typed::{self, Polling, ShardChoice};
 
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub(crate) struct Work {
     /// The worker's name; by default one made by chance
     #[arg(long, value_name = "NAME")]
@@ -41,6 +46,9 @@ pub(crate) struct Work {
     /// How long handlers may go on after Ctrl-C, in seconds
     #[arg(long, value_name = "SECONDS")]
     pub(crate) drain_secs: Option<u64>,
+    /// Give the pieces of the artifacts in this machine's cache to peers (settings `[pieces]`)
+    #[arg(long)]
+    pub(crate) serve_pieces: bool,
     /// Stop when there is nothing left to do
     #[arg(long)]
     drain: bool,
@@ -49,17 +57,35 @@ pub(crate) struct Work {
 pub(crate) async fn work(
     queue: &Queue,
     args: &Work,
-    settings: &typed::Worker,
+    settings: &Settings,
     printer: &Printer,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
-    let name = name(queue, settings);
+    let name = name(queue, &settings.worker);
     let worker = with_programs(queue, &name, args, settings)?;
     printer.note(&format!("worker {name} on {}; Ctrl-C drains, twice aborts", queue.client().describe()));
-    warn_of_namesake(queue, &name, settings, printer).await?;
-    let counts = worker.run(shutdown).await?;
+    warn_of_namesake(queue, &name, &settings.worker, printer).await?;
+    let serving = serving(queue, &name, &settings.pieces, printer).await?;
+    let running = worker.run(shutdown.clone()).boxed();
+    let counts = Serving::beside(serving, running, &shutdown, printer).await?;
     summary(queue, &name, &counts, printer);
     Ok(())
+}
+
+/// The piece server of a worker that is to have one. Its name is not the worker's own, which a worker that was restarted
+/// could not have again before the lease of its predecessor has run out.
+pub(super) async fn serving(
+    queue: &Queue,
+    name: &str,
+    settings: &typed::Pieces,
+    printer: &Printer,
+) -> Result<Option<Serving>> {
+    if !settings.serve {
+        return Ok(None);
+    }
+    let serving = Serving::start(queue.client(), &by_chance(queue.client(), name), settings).await?;
+    printer.note(&format!("pieces are served at {}", serving.address));
+    Ok(Some(serving))
 }
 
 /// A worker whose name is in use leases nothing, and would seem to have nothing to do.
@@ -90,14 +116,15 @@ pub(super) fn with_programs(
     queue: &Queue,
     name: &str,
     args: &Work,
-    settings: &typed::Worker,
+    settings: &Settings,
 ) -> anyhow::Result<Worker> {
-    let mut worker = Worker::new(queue.clone(), name, shards(queue, &settings.shards)?)?;
+    let worker = Worker::new(queue.clone(), name, shards(queue, &settings.worker.shards)?)?;
+    let mut worker = pieces::carry(worker, queue.client(), &settings.pieces)?;
     for exec in &args.exec {
         let (task_type, program) = Program::parse(exec)?;
         worker = worker.handle(&task_type, move |context, input| program.clone().run(context, input))?;
     }
-    Ok(worker.options(WorkerOptions { until_empty: args.drain, ..options(settings) }))
+    Ok(worker.options(WorkerOptions { until_empty: args.drain, ..options(&settings.worker) }))
 }
 
 pub(crate) async fn monitor(

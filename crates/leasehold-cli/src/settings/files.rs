@@ -49,9 +49,18 @@ pub(crate) fn look(around: &Surroundings) -> Vec<Looked> {
 }
 
 fn user_folder(around: &Surroundings) -> Option<PathBuf> {
+    xdg(around, "XDG_CONFIG_HOME", ".config")
+}
+
+/// Where the artifacts of this machine are unless someone says otherwise.
+pub(super) fn cache_folder(around: &Surroundings) -> Option<PathBuf> {
+    Some(xdg(around, "XDG_CACHE_HOME", ".cache")?.join("leasehold"))
+}
+
+fn xdg(around: &Surroundings, variable: &str, usual: &str) -> Option<PathBuf> {
     // The specification of XDG says to ignore relative paths.
-    let wanted = around.variables.get("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    wanted.or_else(|| Some(around.home.as_ref()?.join(".config")))
+    let wanted = around.variables.get(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+    wanted.or_else(|| Some(around.home.as_ref()?.join(usual)))
 }
 
 /// What one file says.
@@ -138,7 +147,8 @@ impl Reader<'_> {
             };
             return Err(refused(setting, &written, &origin));
         };
-        let value = if setting.kind == Kind::Address { self.anchored(read) } else { read };
+        let is_path = matches!(setting.kind, Kind::Address | Kind::Path);
+        let value = if is_path { self.anchored(read) } else { read };
         self.said.given.push(Given { setting, value, origin, profile: profile.map(ToOwned::to_owned) });
         Ok(())
     }

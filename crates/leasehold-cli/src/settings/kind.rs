@@ -18,6 +18,8 @@ pub(crate) enum Kind {
     /// The address of a store. A relative path in a file counts from the file's own folder, because a project's
     /// file also holds for the folders below it.
     Address,
+    /// A path on this machine; a relative one counts as for addresses.
+    Path,
     /// The name of a worker.
     Name,
     Choice(&'static [&'static str]),
@@ -39,7 +41,9 @@ impl Kind {
     pub(super) fn parse(self, text: &str) -> Option<Value> {
         let text = text.trim();
         let value = match self {
-            Kind::Text | Kind::Address | Kind::Name | Kind::Choice(_) => Value::Text(text.to_owned()),
+            Kind::Text | Kind::Address | Kind::Path | Kind::Name | Kind::Choice(_) => {
+                Value::Text(text.to_owned())
+            }
             Kind::Secret => Value::Secret(text.to_owned()),
             Kind::Whole { .. } => Value::Whole(text.parse().ok()?),
             Kind::Number { .. } => Value::Number(text.parse().ok()?),
@@ -56,9 +60,10 @@ impl Kind {
     /// What a file says, if that is allowed.
     pub(super) fn read(self, value: &DeValue<'_>) -> Option<Value> {
         let value = match (self, value) {
-            (Kind::Text | Kind::Address | Kind::Name | Kind::Choice(_), DeValue::String(text)) => {
-                Value::Text(text.to_string())
-            }
+            (
+                Kind::Text | Kind::Address | Kind::Path | Kind::Name | Kind::Choice(_),
+                DeValue::String(text),
+            ) => Value::Text(text.to_string()),
             (Kind::Secret, DeValue::String(text)) => Value::Secret(text.to_string()),
             (Kind::Whole { .. }, DeValue::Integer(number)) => Value::Whole(whole(number)?),
             (Kind::Number { .. }, DeValue::Integer(number)) if number.radix() == 10 => {
@@ -103,6 +108,7 @@ impl fmt::Display for Kind {
         match self {
             Kind::Text | Kind::Secret => f.write_str("text that is not empty"),
             Kind::Address => f.write_str("a path or an address"),
+            Kind::Path => f.write_str("a path"),
             Kind::Name => f.write_str("a name of letters, digits, `-`, `_` and `.`"),
             Kind::Choice(choices) => {
                 let choices: Vec<_> = choices.iter().map(|choice| format!("`{choice}`")).collect();
@@ -167,6 +173,6 @@ impl fmt::Debug for Value {
 }
 
 /// One line without control characters: what a file says must not be able to steer a terminal.
-fn plain(text: &str) -> String {
+pub(crate) fn plain(text: &str) -> String {
     text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
 }

@@ -23,6 +23,8 @@ pub(crate) struct Setting {
 
 const DAY_SECS: u64 = 86_400;
 const HOUR_MS: u64 = 3_600_000;
+/// A pebibyte: whoever means more has mistaken the unit.
+const CACHE_BYTES_MAX: u64 = 1 << 50;
 
 /// In the order in which they are shown.
 pub(crate) const TABLE: &[Setting] = &[
@@ -244,6 +246,78 @@ pub(crate) const TABLE: &[Setting] = &[
         default: Some("10"),
         variable: "LEASEHOLD_SHARD_LEASING_RENEW_SECS",
         help: "How often it is renewed: at most a third of how long it lasts, so that one renewal may fail.",
+    },
+    Setting {
+        name: "pieces.cache",
+        kind: Kind::Path,
+        default: None,
+        variable: "LEASEHOLD_PIECES_CACHE",
+        help: "Where the artifacts of this machine are, for all stores and all processes; unset, `leasehold` in \
+               `XDG_CACHE_HOME` or in `~/.cache`.",
+    },
+    Setting {
+        name: "pieces.cache_bytes",
+        kind: Kind::Whole { from: 1, to: CACHE_BYTES_MAX },
+        default: Some("21474836480"),
+        variable: "LEASEHOLD_PIECES_CACHE_BYTES",
+        help: "How much it holds at most (20 GiB by default); what was used longest ago goes first, and nothing that is in \
+               use.",
+    },
+    Setting {
+        name: "pieces.keep_days",
+        kind: Kind::Whole { from: 1, to: 36_500 },
+        default: Some("30"),
+        variable: "LEASEHOLD_PIECES_KEEP_DAYS",
+        help: "How long what is published is kept at least, the results of tasks included; then `artifact prune` may remove it.",
+    },
+    Setting {
+        name: "pieces.peers",
+        kind: Kind::Switch,
+        default: Some("true"),
+        variable: "LEASEHOLD_PIECES_PEERS",
+        help: "Whether artifacts are fetched from peers, too: one list for each fetch, and one get for each peer.",
+    },
+    Setting {
+        name: "pieces.secret",
+        kind: Kind::Secret,
+        default: None,
+        variable: "LEASEHOLD_PIECES_SECRET",
+        help: "What peers sign their requests with, 16 bytes or more; without it pieces are served to this machine only.",
+    },
+    Setting {
+        name: "pieces.serve",
+        kind: Kind::Switch,
+        default: Some("false"),
+        variable: "LEASEHOLD_PIECES_SERVE",
+        help: "Whether a worker serves the pieces of its cache to peers; `serve-pieces` always does.",
+    },
+    Setting {
+        name: "pieces.listen",
+        kind: Kind::Text,
+        default: Some("127.0.0.1:0"),
+        variable: "LEASEHOLD_PIECES_LISTEN",
+        help: "Where pieces are served: an IP address and a port; port 0 is any that is free.",
+    },
+    Setting {
+        name: "pieces.advertise",
+        kind: Kind::Text,
+        default: None,
+        variable: "LEASEHOLD_PIECES_ADVERTISE",
+        help: "The address that peers are told, if it is another; port 0 is the one that is listened on.",
+    },
+    Setting {
+        name: "pieces.upload_bytes_per_sec",
+        kind: Kind::Whole { from: 1, to: CACHE_BYTES_MAX },
+        default: None,
+        variable: "LEASEHOLD_PIECES_UPLOAD_BYTES_PER_SEC",
+        help: "Most bytes per second that are served; unset, there is no bound.",
+    },
+    Setting {
+        name: "pieces.download_bytes_per_sec",
+        kind: Kind::Whole { from: 1, to: CACHE_BYTES_MAX },
+        default: None,
+        variable: "LEASEHOLD_PIECES_DOWNLOAD_BYTES_PER_SEC",
+        help: "Most bytes per second that one fetch asks for; unset, there is no bound.",
     },
 ];
 

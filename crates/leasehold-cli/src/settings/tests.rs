@@ -56,7 +56,7 @@ impl Place {
 fn sample(setting: &Setting, number: usize) -> String {
     match setting.kind {
         Kind::Text | Kind::Secret | Kind::Name => format!("text-{number}"),
-        Kind::Address => format!("/text-{number}"),
+        Kind::Address | Kind::Path => format!("/text-{number}"),
         Kind::Choice(choices) => choices[number % choices.len()].to_owned(),
         Kind::Whole { from, to } => (from + number as u64 % (to - from + 1)).to_string(),
         Kind::Number { .. } => format!("{}.5", number + 1),

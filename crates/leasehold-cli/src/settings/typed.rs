@@ -1,9 +1,12 @@
 //! The settings as commands use them, checked against each other.
 
 use leasehold_core::{Error, Result, ShardLen, WorkerId};
+use leasehold_pieces::Secret;
 use leasehold_queue::{DirectDispatch, Selection};
 use leasehold_store::{AccessKey, FolderOptions, OpenOptions};
 use leasehold_worker::{InboxLease, RENEWALS_MIN, ShardLeasing};
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Effective;
@@ -64,6 +67,27 @@ pub(crate) enum Polling {
     Fixed { interval: Duration },
 }
 
+/// Artifacts: where they are kept, and how their pieces are shared.
+#[derive(Debug)]
+pub(crate) struct Pieces {
+    /// Nothing if nobody says where, and there is no home for it either.
+    pub(crate) cache: Option<PathBuf>,
+    pub(crate) cache_bytes: u64,
+    /// For how long what is published is kept.
+    pub(crate) keep: Duration,
+    /// Whether to fetch from peers, too.
+    pub(crate) peers: bool,
+    /// What all peers know.
+    pub(crate) secret: Option<Secret>,
+    /// Whether a worker serves what it has.
+    pub(crate) serve: bool,
+    pub(crate) listen: SocketAddr,
+    /// The address that others are told; nothing if it is the one that is listened on.
+    pub(crate) advertise: Option<SocketAddr>,
+    pub(crate) upload_bytes_per_sec: Option<u64>,
+    pub(crate) download_bytes_per_sec: Option<u64>,
+}
+
 impl Queue {
     pub(super) fn new(all: &[Effective]) -> Result<Self> {
         let durability = required(text(all, "queue.durability")).parse()?;
@@ -102,6 +126,40 @@ impl Worker {
             overflow_every: secs(all, "worker.overflow_scavenge_interval_secs"),
         })
     }
+}
+
+impl Pieces {
+    pub(super) fn new(all: &[Effective], usual_cache: Option<PathBuf>) -> Result<Self> {
+        Ok(Self {
+            cache: text(all, "pieces.cache").map(PathBuf::from).or(usual_cache),
+            cache_bytes: required(whole(all, "pieces.cache_bytes")),
+            keep: Duration::from_secs(required(whole(all, "pieces.keep_days")) * 86_400),
+            peers: get(all, "pieces.peers").value == Some(Value::Switch(true)),
+            secret: secret(all)?,
+            serve: get(all, "pieces.serve").value == Some(Value::Switch(true)),
+            listen: required(address(all, "pieces.listen")?),
+            advertise: address(all, "pieces.advertise")?,
+            upload_bytes_per_sec: whole(all, "pieces.upload_bytes_per_sec"),
+            download_bytes_per_sec: whole(all, "pieces.download_bytes_per_sec"),
+        })
+    }
+}
+
+fn secret(all: &[Effective]) -> Result<Option<Secret>> {
+    let name = "pieces.secret";
+    let secret = text(all, name).map(|text| Secret::new(text.as_bytes())).transpose();
+    secret.map_err(|error| Error::invalid(format!("{name} ({}): {error}", get(all, name).origin)))
+}
+
+fn address(all: &[Effective], name: &str) -> Result<Option<SocketAddr>> {
+    let parsed = text(all, name).map(|text| {
+        text.parse().map_err(|_| {
+            let origin = &get(all, name).origin;
+            let advice = "an IP address and a port, like 10.0.0.5:7400";
+            Error::invalid(format!("{name} must be {advice}, not `{text}` ({origin})"))
+        })
+    });
+    parsed.transpose()
 }
 
 fn access_key(all: &[Effective]) -> Result<Option<AccessKey>> {

@@ -2,6 +2,7 @@
 #![expect(clippy::disallowed_methods, reason = "real processes live in real time")]
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report, in its helpers too")]
 
+mod artifacts;
 #[path = "../common/mod.rs"]
 mod common;
 mod config;
