@@ -91,6 +91,8 @@ fn read_everything(world: &mut World, cast: &Cast) -> Result<(), Failed> {
 #[cfg(test)]
 mod bills;
 #[cfg(test)]
+mod retention;
+#[cfg(test)]
 mod staging;
 #[cfg(test)]
 mod tests;

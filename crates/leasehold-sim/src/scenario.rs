@@ -112,15 +112,8 @@ pub struct Report {
 
 impl Scenario {
     /// Every scenario.
-    pub const ALL: [Scenario; 7] = [
-        Self::Counters,
-        Self::Queue,
-        Self::Bell,
-        Self::Purge,
-        Self::Shards,
-        Self::Direct,
-        Self::Artifacts,
-    ];
+    pub const ALL: [Scenario; 7] =
+        [Self::Counters, Self::Queue, Self::Bell, Self::Purge, Self::Shards, Self::Direct, Self::Artifacts];
 
     /// Its name.
     #[must_use]

@@ -184,9 +184,7 @@ impl Cast {
             Box::pin(cast.clone().operate(cancelling.clone(), host, client))
         });
         let (cast, reading) = (self.clone(), round.clone());
-        world.actor("c1", move |host, client| {
-            Box::pin(cast.clone().consume(reading.clone(), host, client))
-        });
+        world.actor("c1", move |host, client| Box::pin(cast.clone().consume(reading.clone(), host, client)));
     }
 
     fn is_calm(&self, round: &Round) -> bool {
@@ -213,7 +211,9 @@ impl Cast {
         loop {
             let Some(order) = lock(orders).left.pop() else { break };
             host.sleep(host.random_below(REST_MAX)).await;
-            let Some(published) = self.publish_all(&host, &artifacts, producer, &order).await else { continue };
+            let Some(published) = self.publish_all(&host, &artifacts, producer, &order).await else {
+                continue;
+            };
             let number = {
                 let mut submits = lock(&self.submits);
                 *submits += 1;

@@ -1,7 +1,7 @@
 //! Files in the life of one task, in a world in which nothing goes wrong but what is done here.
 
 use leasehold_core::{ArtifactId, Name, NewTask, Status, Task, TaskId};
-use leasehold_pieces::{Artifacts, PublishOptions, prune};
+use leasehold_pieces::{Artifacts, PublishOptions};
 use leasehold_queue::{Queue, QueueConfig};
 use leasehold_store::seam::{Answer, Ranged, Store, Version};
 use leasehold_store::{Around, Client, Host};
@@ -21,7 +21,7 @@ use crate::queue::raw::{Raw, task_id};
 use crate::world::World;
 
 const SECOND: Duration = Duration::from_secs(1);
-const LEASE: Duration = Duration::from_secs(10);
+const LEASE: Duration = Duration::from_secs(4);
 /// The file that tasks are given here: three pieces.
 const FILE: usize = 5;
 
@@ -192,7 +192,8 @@ fn a_task_is_staged_run_published_and_completed_in_this_order() {
     let result = stage.result();
     assert_eq!(task.results().unwrap().values().collect::<Vec<_>>(), [&result]);
     let claimed = stage.line(&format!("w1 put {}", task_key(&stage, id)));
-    let (data, manifest) = (format!("w1 put artifacts/{result}/data"), format!("w1 put artifacts/{result}/mani"));
+    let (data, manifest) =
+        (format!("w1 put artifacts/{result}/data"), format!("w1 put artifacts/{result}/mani"));
     let staged = stage.line("w1 get artifacts/");
     let (data, manifest) = (stage.line(&data), stage.line(&manifest));
     assert!(claimed < staged && staged < data && data < manifest);
