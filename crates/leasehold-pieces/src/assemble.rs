@@ -9,6 +9,7 @@
 
 use leasehold_core::piece::PieceMap;
 use leasehold_core::{Error, Kind, Result};
+use leasehold_store::mutant::{Rule, breaks};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
@@ -184,7 +185,8 @@ impl Assembly {
         let noted = std::mem::replace(&mut progress.noted, nothing);
         for piece in noted.iter() {
             self.read_into(&mut buffer, piece)?;
-            if self.algorithm.hash(&buffer) == self.manifest.pieces[piece as usize] {
+            let is_right = self.algorithm.hash(&buffer) == self.manifest.pieces[piece as usize];
+            if is_right || breaks(Rule::JournalTrusted) {
                 progress.verified.insert(piece);
                 kept.extend(note(piece, &self.manifest));
                 self.follow(&mut progress, Some((piece, &buffer)))?;

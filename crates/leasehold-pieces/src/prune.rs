@@ -85,7 +85,11 @@ enum Done {
 enum Next {
     Nothing,
     Leave,
-    Close,
+    /// Since this moment nobody else touches it.
+    Close(StoreTime),
+    /// The same for data that nobody has published. The manifest stays until another prune: whoever has found none, and is
+    /// sending the data at this moment, must not find none again.
+    CloseData(StoreTime),
 }
 
 async fn prune_one(client: &Client, artifact: &ArtifactId, listed: Listed) -> Result<Option<Done>> {
@@ -99,24 +103,26 @@ async fn prune_one(client: &Client, artifact: &ArtifactId, listed: Listed) -> Re
     let updated = update(client, Purpose::Sweep, &key, |found| {
         let now = client.now().ok_or_else(no_time)?;
         let record = found.map(|object| Record::read(&key, artifact, &object.body)).transpose()?;
-        let closing = Record::Closing(now.latest_known());
+        let since = now.latest_known();
+        let closing = Record::Closing(since);
         let (record, next) = match record {
             Some(Record::Kept(manifest)) if now.is_past(over_at(&manifest)) => {
-                (Record::Leaving(manifest, now.latest_known()), Next::Leave)
+                (Record::Leaving(manifest, since), Next::Leave)
             }
-            Some(Record::Leaving(_, since)) if now.is_past(since.plus(LEAVING)) => (closing, Next::Close),
+            Some(Record::Leaving(_, left)) if now.is_past(left.plus(LEAVING)) => {
+                (closing, Next::Close(since))
+            }
             // Whoever began with it has died, or its deletes were lost.
-            Some(Record::Closing(since)) if now.is_past(since.plus(DELETE_LANDS_WITHIN)) => {
-                (closing, Next::Close)
+            Some(Record::Closing(began)) if now.is_past(began.plus(DELETE_LANDS_WITHIN)) => {
+                (closing, Next::Close(since))
             }
             None if listed.data.is_some_and(|(at, _)| now.is_past(at.plus(UNFINISHED))) => {
-                (closing, Next::Close)
+                (closing, Next::CloseData(since))
             }
             _ => return Ok(Decision::Leave(Next::Nothing)),
         };
         Ok(Decision::write(record.write(artifact, client.write_id()), next))
     });
-    let sent = client.host().instant();
     let updated = updated.await?;
     if !matches!(updated.now, Standing::Written(_)) {
         return Ok(None);
@@ -129,17 +135,28 @@ async fn prune_one(client: &Client, artifact: &ArtifactId, listed: Listed) -> Re
             Ok(Some(Done::Removed))
         }
         Next::Leave => Ok(Some(Done::Leaving)),
-        Next::Close => {
-            if client.host().instant().since(sent) > DELETE_SENT_WITHIN {
-                return Ok(None);
-            }
-            // Data first: while the manifest says closing, nobody relies on it. If one of them fails, it stays closing,
-            // and another prune tries again when this one cannot be under way any more.
-            client.delete(Purpose::Sweep, &keys::artifact_data(artifact)).await?;
-            client.delete(Purpose::Sweep, &key).await?;
-            Ok(Some(Done::Removed))
+        // Data first: while the manifest says closing, nobody relies on it. If one of them fails, or comes too late, it stays
+        // closing, and another prune tries again when this one cannot be under way any more.
+        Next::Close(since) => {
+            let is_gone = delete(client, &keys::artifact_data(artifact), since).await?
+                && delete(client, &key, since).await?;
+            Ok(is_gone.then_some(Done::Removed))
+        }
+        Next::CloseData(since) => {
+            let is_gone = delete(client, &keys::artifact_data(artifact), since).await?;
+            Ok(is_gone.then_some(Done::Removed))
         }
     }
+}
+
+/// Deletes, unless too much time has passed since the manifest says *closing*: then others may have published again. The
+/// store's time tells it, because that of a machine may have stood still with it.
+async fn delete(client: &Client, key: &str, since: StoreTime) -> Result<bool> {
+    let is_in_time = client.now().is_some_and(|now| now.is_before(since.plus(DELETE_SENT_WITHIN)));
+    if is_in_time {
+        client.delete(Purpose::Sweep, key).await?;
+    }
+    Ok(is_in_time)
 }
 
 /// When nobody relies on an artifact any more.

@@ -10,7 +10,7 @@ use leasehold_core::limits::UPLOAD_PART_BYTES;
 use leasehold_core::piece::Cut;
 use leasehold_core::{ArtifactId, Error, Kind, Now, Result, StoreTime, keys};
 use leasehold_store::mutant::{Rule, breaks};
-use leasehold_store::{Client, Decision, HostExt, Purpose, Standing, update};
+use leasehold_store::{Client, Decision, HostExt, Object, Purpose, Standing, Version, update_from};
 use leasehold_worker::Tell;
 use std::fs::File;
 use std::io::Read;
@@ -24,6 +24,7 @@ use std::time::Duration;
 use crate::assemble::failed;
 use crate::hash::{Algorithm, Hash};
 use crate::manifest::{Manifest, Record};
+use crate::prune::LEAVING;
 
 /// A file up to this size is sent by one put, a larger one in parts.
 pub const ONE_PUT_BYTES_MAX: u64 = UPLOAD_PART_BYTES;
@@ -70,7 +71,8 @@ pub struct Published {
     pub was_there: bool,
 }
 
-/// Puts a file into the store, unless it is there. Its bytes can be relied on for `options.keep`.
+/// Puts a file into the store, unless it is there. Its bytes can be relied on for half of `options.keep` and a day: a manifest
+/// that is younger than half of that is not written anew.
 pub async fn publish(client: &Client, path: &Path, options: &PublishOptions) -> Result<Published> {
     publish_telling(client, path, options, &|_, _| ()).await
 }
@@ -84,19 +86,22 @@ pub async fn publish_telling(
 ) -> Result<Published> {
     let source = Arc::new(Source::open(client, path, options).await?);
     let manifest = &source.manifest;
-    let mut has_data = false;
+    let key = keys::manifest(&manifest.artifact);
+    let mut found = client.get(Purpose::Fetch, &key).await?;
+    let mut sent = None;
     for _ in 0..ROUNDS_MAX {
-        match agree(client, manifest, options.keep, has_data).await? {
+        match agree(client, manifest, options.keep, found, sent.as_ref()).await? {
             Agreed::Kept(manifest) => {
                 if breaks(Rule::ManifestBeforeData) {
                     source.send(client, tell).await?;
                 }
-                return Ok(Published { manifest, was_there: !has_data });
+                return Ok(Published { manifest, was_there: sent.is_none() });
             }
-            Agreed::Again => {}
-            Agreed::NeedsData => {
+            Agreed::Again => found = client.get(Purpose::Fetch, &key).await?,
+            Agreed::NeedsData(over, now) => {
+                sent = Some(Sent { over: over.as_ref().map(|object| object.version.clone()), began: now });
                 source.send(client, tell).await?;
-                has_data = true;
+                found = over;
             }
         }
     }
@@ -104,24 +109,55 @@ pub async fn publish_telling(
     Err(Error::new(Kind::Unavailable, format!("artifact {artifact} is published and removed all the time")))
 }
 
+/// Data that was sent. It counts only as long as the manifest is as it was before: whoever has changed it since may have
+/// deleted the data.
+struct Sent {
+    over: Option<Version>,
+    began: Now,
+}
+
+impl Sent {
+    /// No manifest is also what is left when the artifact was published and removed meanwhile, but that takes longer than a
+    /// day.
+    fn counts(&self, found: Option<&Object>, now: Now) -> bool {
+        self.over.as_ref() == found.map(|object| &object.version)
+            && now.is_before(self.began.earliest.plus(LEAVING))
+    }
+}
+
+/// What a file would be called, were it published.
+pub(crate) async fn name_of(client: &Client, path: &Path, options: &PublishOptions) -> Result<ArtifactId> {
+    Ok(Source::open(client, path, options).await?.manifest.artifact)
+}
+
 /// What comes of trying to put a manifest there.
 enum Agreed {
     Kept(Manifest),
-    NeedsData,
+    /// With what was found at this moment.
+    NeedsData(Option<Object>, Now),
     Again,
 }
 
 /// Makes the manifest say that the artifact is kept, if its data is there.
-async fn agree(client: &Client, manifest: &Manifest, keep: Duration, has_data: bool) -> Result<Agreed> {
+async fn agree(
+    client: &Client,
+    manifest: &Manifest,
+    keep: Duration,
+    found: Option<Object>,
+    sent: Option<&Sent>,
+) -> Result<Agreed> {
     let artifact = &manifest.artifact;
     let key = keys::manifest(artifact);
-    let updated = update(client, Purpose::Fetch, &key, |found| {
-        let found = found.map(|object| Record::read(&key, artifact, &object.body)).transpose()?;
+    let updated = update_from(client, Purpose::Fetch, &key, found, |found| {
+        let record = found.map(|object| Record::read(&key, artifact, &object.body)).transpose()?;
         let now = client.now().ok_or_else(no_time)?;
-        let stands = found.map_or(Ok(Stands::Nowhere), |record| stands(record, now, keep, artifact))?;
+        let has_data = sent.is_some_and(|sent| sent.counts(found, now));
+        let stands = record.map_or(Ok(Stands::Nowhere), |record| stands(record, now, keep, artifact))?;
         let next = match (stands, has_data || breaks(Rule::ManifestBeforeData)) {
             (Stands::Safe(manifest), _) => return Ok(Decision::Leave(Agreed::Kept(manifest))),
-            (Stands::Nowhere, false) => return Ok(Decision::Leave(Agreed::NeedsData)),
+            (Stands::Nowhere, false) => {
+                return Ok(Decision::Leave(Agreed::NeedsData(found.cloned(), now)));
+            }
             (Stands::Old(there), _) => there,
             (Stands::Nowhere, true) => manifest.clone(),
         };
@@ -154,7 +190,9 @@ fn stands(record: Record, now: Now, keep: Duration, artifact: &ArtifactId) -> Re
             if is_young && is_long_enough { Stands::Safe(manifest) } else { Stands::Old(manifest) }
         }
         // Data is deleted only while the manifest says *closing*, and it cannot say so once we have written *kept*.
+        Record::Leaving(manifest, _) if breaks(Rule::LeavingTrusted) => Stands::Safe(manifest),
         Record::Leaving(manifest, _) => Stands::Old(manifest),
+        Record::Closing(_) if breaks(Rule::ClosingNotAwaited) => Stands::Nowhere,
         Record::Closing(since) if now.is_past(since.plus(DELETE_LANDS_WITHIN)) => Stands::Nowhere,
         Record::Closing(since) => {
             let until = since.plus(DELETE_LANDS_WITHIN);

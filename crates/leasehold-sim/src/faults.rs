@@ -169,6 +169,12 @@ impl Faults {
         }
     }
 
+    /// As bad, but for the store's own time, which does not jump.
+    #[must_use]
+    pub fn steady() -> Self {
+        Self { troubles: Self::none().troubles, ..Self::wild() }
+    }
+
     fn preset(name: &str) -> Option<Self> {
         match name {
             "wild" => Some(Self::wild()),

@@ -6,15 +6,18 @@
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use leasehold_store::host::{Host, Instant, Running};
+use leasehold_store::host::{Host, HostExt, Instant, Running};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::sync::oneshot;
 
 use crate::chance::Chance;
 use crate::executor::{Executor, ProcessId};
 
 /// How fast or slow a local clock may run: what `ntpd` and `chronyd` do at most when they slew.
 const RATE_PPM_MAX: i64 = 500;
+/// What blocks waits for so long at most.
+const BLOCKS_WITHIN: Duration = Duration::from_millis(20);
 /// 2026-01-01, from which wall clocks are off.
 pub(crate) const EPOCH_NS: i64 = 1_767_225_600_000_000_000;
 
@@ -155,5 +158,18 @@ impl Host for SimHost {
     /// There is but one thread here: what runs apart is a task like any other.
     fn spawn_apart(&self, _name: &str, work: BoxFuture<'static, ()>) -> Running {
         self.executor.spawn_owned(self.process, work)
+    }
+
+    /// What blocks is done at once, but a moment later: before that the process may have died.
+    fn block(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, ()> {
+        let moment = self.sleep(self.random_below(BLOCKS_WITHIN));
+        let (done, told) = oneshot::channel::<()>();
+        let later = async move {
+            moment.await;
+            work();
+            drop(done);
+        };
+        self.executor.spawn(self.process, Box::pin(later));
+        told.map(|_| ()).boxed()
     }
 }

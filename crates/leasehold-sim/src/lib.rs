@@ -15,7 +15,7 @@
 //! | [`chance`] | one seed, one sequence, for ever |
 //! | [`mutants`], [`shrink`] | rules broken on purpose, which must be noticed; a failure made small |
 //! | [`cost`] | the bill: the same code for a day, every request counted |
-//! | [`scenario`], [`counters`], [`queue`], [`shards`], [`direct`] | what is played in a world |
+//! | [`scenario`], [`counters`], [`queue`], [`shards`], [`direct`], [`artifacts`] | what is played in a world |
 //! | `model` | index and lease as models, exhausted by a checker (tests only) |
 //!
 //! What runs here must draw no chance of its own: `tokio::select!` only with `biased;`, `futures::select_biased!`
@@ -26,6 +26,7 @@
 
 pub mod alarm;
 pub mod args;
+pub mod artifacts;
 pub mod bucket;
 pub mod chance;
 pub mod cost;

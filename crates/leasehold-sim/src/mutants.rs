@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use crate::queue::Careless;
 use crate::scenario::Options;
-use crate::scenario::Scenario::{self, Bell, Counters, Direct, Purge, Queue, Shards};
+use crate::scenario::Scenario::{self, Artifacts, Bell, Counters, Direct, Purge, Queue, Shards};
 use crate::world::World;
 pub use store::Broken;
 
@@ -67,7 +67,7 @@ use Mutant::{Code, Migration, Store};
 
 /// All of them.
 #[rustfmt::skip]
-pub const ALL: [About; 42] = [
+pub const ALL: [About; 49] = [
     // Conditions and answers.
     about(Store(B::NoCondition), Queue, "wild", "P2", "P2: its revision", "a task is written whatever stands there"),
     about(Store(B::NoAbsence), Queue, "wild", "P2", "P2: its revision", "a task is created whatever stands there"),
@@ -114,6 +114,14 @@ pub const ALL: [About; 42] = [
     // Retention.
     about(Store(B::PurgedUnmarked), Purge, "wild", "P1", "is gone while it was", "a task is purged by a plain delete"),
     about(Store(B::PurgedAtOnce), Purge, "wild", "P1", "is gone although", "a mark is followed by the delete at once"),
+    // Files.
+    about(Code(Rule::ManifestBeforeData), Artifacts, STEADY, "files", "and has no data", "the manifest of a file is written before its data"),
+    about(Code(Rule::PruneDeletesAtOnce), Artifacts, STEADY, "files", "files: ", "a file whose time is over is deleted at once"),
+    about(Code(Rule::LeavingTrusted), Artifacts, STEADY, "files", "was promised, and is", "a publisher relies on a file that is on its way out"),
+    about(Code(Rule::ClosingNotAwaited), Artifacts, STEADY, "files", "files: ", "a file is published again while it may still be deleted"),
+    about(Code(Rule::ResultNotPublished), Artifacts, STEADY, "files", "was promised, and is", "a task is completed although its results were not published"),
+    about(Code(Rule::JournalTrusted), Artifacts, STEADY, "files", "good bytes were taken for wrong ones", "after a power cut a journal is trusted"),
+    about(Code(Rule::StagingGoesOn), Artifacts, STEADY, "P2", "P2: the handler of", "staging goes on when the claim is lost"),
     // Hints and requests.
     about(Store(B::NoRing), Bell, "none", "latency", "was seen after", "the bell is never rung"),
     about(Code(Rule::NoSecondLook), Bell, "none", "latency", "was seen after", "whoever hears the bell looks only once"),

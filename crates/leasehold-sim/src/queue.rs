@@ -12,7 +12,7 @@ mod actors;
 pub mod bell;
 mod bound;
 mod checks;
-mod judge;
+pub(crate) mod judge;
 mod migration;
 mod places;
 pub mod purge;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
+use crate::artifacts;
 use crate::counters;
 use crate::direct;
 use crate::failed::Failed;
@@ -28,6 +29,8 @@ pub enum Scenario {
     Shards,
     /// Tasks that go to the inboxes of workers, who die; see [`direct`].
     Direct,
+    /// Tasks that need files and give some, which are removed when their time is over; see [`artifacts`].
+    Artifacts,
 }
 
 /// How to play it. As text: the arguments that say so on the command line.
@@ -109,8 +112,8 @@ pub struct Report {
 
 impl Scenario {
     /// Every scenario.
-    pub const ALL: [Scenario; 6] =
-        [Self::Counters, Self::Queue, Self::Bell, Self::Purge, Self::Shards, Self::Direct];
+    pub const ALL: [Scenario; 7] =
+        [Self::Counters, Self::Queue, Self::Bell, Self::Purge, Self::Shards, Self::Direct, Self::Artifacts];
 
     /// Its name.
     #[must_use]
@@ -122,6 +125,7 @@ impl Scenario {
             Self::Purge => "purge",
             Self::Shards => "shards",
             Self::Direct => "direct",
+            Self::Artifacts => "artifacts",
         }
     }
 
@@ -131,10 +135,15 @@ impl Scenario {
         Self::ALL.into_iter().find(|scenario| scenario.name() == name)
     }
 
-    /// What usually goes wrong in it. How soon a bell is heard can be said only where nothing does.
+    /// What usually goes wrong in it. How soon a bell is heard can be said only where nothing does, and how long a file is
+    /// kept only where the store's time does not jump.
     #[must_use]
     pub fn faults(self) -> Faults {
-        if self == Self::Bell { Faults::none() } else { Faults::wild() }
+        match self {
+            Self::Bell => Faults::none(),
+            Self::Artifacts => Faults::steady(),
+            _ => Faults::wild(),
+        }
     }
 
     /// Plays it once, in the world of this seed.
@@ -153,6 +162,7 @@ impl Scenario {
             Self::Purge => queue::purge::play(&mut world),
             Self::Shards => shards::play(&mut world),
             Self::Direct => direct::play(&mut world),
+            Self::Artifacts => artifacts::play(&mut world),
         };
         let options = || Box::new(options.clone());
         let summary = played.map_err(|failed| Failed { options: options(), ..failed })?;

@@ -35,11 +35,21 @@ pub enum Rule {
     ManifestBeforeData,
     /// An artifact whose retention is over stays for a day, and goes only when nobody has published it again.
     PruneDeletesAtOnce,
+    /// A publisher that finds an artifact on its way out says anew that it is kept.
+    LeavingTrusted,
+    /// Nobody publishes an artifact before a delete of it has surely landed.
+    ClosingNotAwaited,
+    /// A result is in the store before its task is completed.
+    ResultNotPublished,
+    /// What a journal says is verified is verified again after a crash.
+    JournalTrusted,
+    /// Staging stops when the claim is lost.
+    StagingGoesOn,
 }
 
 impl Rule {
     /// Every one.
-    pub const ALL: [Rule; 14] = [
+    pub const ALL: [Rule; 19] = [
         Self::LostAnswerIsLostRace,
         Self::RefusedIsLost,
         Self::BuiltUponIsLost,
@@ -54,6 +64,11 @@ impl Rule {
         Self::InboxTrustedForEver,
         Self::ManifestBeforeData,
         Self::PruneDeletesAtOnce,
+        Self::LeavingTrusted,
+        Self::ClosingNotAwaited,
+        Self::ResultNotPublished,
+        Self::JournalTrusted,
+        Self::StagingGoesOn,
     ];
 }
 

@@ -23,7 +23,7 @@ const KEY_SLACK: Duration = Duration::from_mins(45);
 
 /// The judge. Clones are the same one.
 #[derive(Clone)]
-pub(super) struct Judge {
+pub(crate) struct Judge {
     executor: Executor,
     bucket: Arc<SimBucket>,
     calm_after: Duration,
@@ -68,20 +68,20 @@ struct Run {
 type Judged = Result<(), String>;
 
 impl Judge {
-    pub(super) fn new(executor: Executor, bucket: Arc<SimBucket>, calm_after: Duration) -> Self {
+    pub(crate) fn new(executor: Executor, bucket: Arc<SimBucket>, calm_after: Duration) -> Self {
         Self { executor, bucket, calm_after, case: Arc::default() }
     }
 
-    pub(super) fn now(&self) -> Duration {
+    pub(crate) fn now(&self) -> Duration {
         self.executor.now()
     }
 
-    pub(super) fn is_calm(&self) -> bool {
+    pub(crate) fn is_calm(&self) -> bool {
         self.now() > self.calm_after
     }
 
     /// So many submits are still to come.
-    pub(super) fn expect(&self, submits: usize) {
+    pub(crate) fn expect(&self, submits: usize) {
         self.case().producing = submits;
     }
 
@@ -91,7 +91,7 @@ impl Judge {
     }
 
     /// Looks at a change of the bucket.
-    pub(super) fn watch(&self, change: &Change) -> Judged {
+    pub(crate) fn watch(&self, change: &Change) -> Judged {
         crate::leases::watch(change)?;
         let now = self.sure_ms();
         let mut case = self.case();
@@ -124,7 +124,7 @@ impl Judge {
     }
 
     /// What a producer was told of an order.
-    pub(super) fn told(&self, number: u64, key: Option<u64>, told: &Result<Submitted, Error>) -> Judged {
+    pub(crate) fn told(&self, number: u64, key: Option<u64>, told: &Result<Submitted, Error>) -> Judged {
         let mut case = self.case();
         case.producing -= 1;
         match told {
@@ -167,23 +167,23 @@ impl Judge {
     }
 
     /// A submit ended with its process: nobody was told anything.
-    pub(super) fn cut(&self) {
+    pub(crate) fn cut(&self) {
         let mut case = self.case();
         case.producing -= 1;
         case.unknown += 1;
     }
 
     /// A submit is to be made again.
-    pub(super) fn again(&self) {
+    pub(crate) fn again(&self) {
         self.case().producing += 1;
     }
 
-    pub(super) fn acknowledged(&self) -> Vec<TaskId> {
+    pub(crate) fn acknowledged(&self) -> Vec<TaskId> {
         self.case().acknowledged.clone()
     }
 
     /// A handler begins: nobody else may believe that the task is theirs.
-    pub(super) fn begin(&self, context: &Context, process: ProcessId) -> Result<u64, String> {
+    pub(crate) fn begin(&self, context: &Context, process: ProcessId) -> Result<u64, String> {
         let mut case = self.case();
         let (id, epoch) = (context.task().id, context.epoch());
         for run in case.runs.values().filter(|run| run.context.task().id == id) {
@@ -198,8 +198,20 @@ impl Judge {
         Ok(run)
     }
 
+    /// A handler begins: its claim must not have run out before, whether it was told or not.
+    pub(crate) fn begins_in_time(&self, run: u64) -> Judged {
+        let case = self.case();
+        let (Some(run), Some(now)) = (case.runs.get(&run), self.sure_ms()) else { return Ok(()) };
+        let (id, epoch) = (run.context.task().id, run.context.epoch());
+        let Some(expiry) = case.expiries.get(&(id.to_string(), epoch)) else { return Ok(()) };
+        if now - expiry <= SLACK_MS || self.executor.is_paused(run.process) {
+            return Ok(());
+        }
+        Err(format!("P2: the handler of {id} begins in epoch {epoch}, {} ms after its claim", now - expiry))
+    }
+
     /// A handler goes on: its claim must not have run out without its being told.
-    pub(super) fn goes_on(&self, run: u64) -> Judged {
+    pub(crate) fn goes_on(&self, run: u64) -> Judged {
         let case = self.case();
         let (Some(run), Some(now)) = (case.runs.get(&run), self.sure_ms()) else { return Ok(()) };
         let (id, epoch) = (run.context.task().id, run.context.epoch());
@@ -214,16 +226,16 @@ impl Judge {
         ))
     }
 
-    pub(super) fn end(&self, run: u64) {
+    pub(crate) fn end(&self, run: u64) {
         self.case().runs.remove(&run);
     }
 
-    pub(super) fn succeed(&self, context: &Context) {
+    pub(crate) fn succeed(&self, context: &Context) {
         self.case().succeeded.insert((context.task().id.to_string(), context.epoch()));
     }
 
     /// Whether faults are over, everything was submitted and all of it has ended.
-    pub(super) fn is_at_rest(&self) -> bool {
+    pub(crate) fn is_at_rest(&self) -> bool {
         self.is_calm() && {
             let case = self.case();
             let jumped = self.bucket.jumped_at().is_some();
@@ -232,7 +244,7 @@ impl Judge {
     }
 
     /// What a check may tell: every task is covered at every moment, and nothing makes no sense.
-    pub(super) fn checked(&self, checked: &Checked) -> Judged {
+    pub(crate) fn checked(&self, checked: &Checked) -> Judged {
         if self.sure_ms().is_some() && !(checked.uncovered.is_empty() && checked.corrupt.is_empty()) {
             return Err(format!("a check has found what is not so: {checked:?}"));
         }
@@ -240,7 +252,7 @@ impl Judge {
     }
 
     /// After two purges a day apart nothing is left of what was there before the first.
-    pub(super) fn is_cleaned_up(&self) -> Judged {
+    pub(crate) fn is_cleaned_up(&self) -> Judged {
         let (case, Some(now)) = (self.case(), self.sure_ms()) else { return Ok(()) };
         let is_old =
             |task: &&Raw| task.time("created_at").is_some_and(|at| at + 2 * checks::PURGE_GRACE_MS < now);
@@ -251,7 +263,7 @@ impl Judge {
     }
 
     /// What was done; an error if anything is left over.
-    pub(super) fn sum_up(&self) -> Result<String, String> {
+    pub(crate) fn sum_up(&self) -> Result<String, String> {
         let case = self.case();
         let jumped = self.bucket.jumped_at().is_some();
         let is_open = |(id, task): &(&String, &Raw)| !(task.is_final() || jumped && case.is_left_behind(id));

@@ -1,0 +1,64 @@
+//! What files cost when nothing goes wrong: every request is counted.
+
+use leasehold_pieces::{Artifacts, PublishOptions};
+use leasehold_store::{Client, Purpose, Verb};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::disk::Disk;
+use crate::faults::Faults;
+use crate::world::World;
+
+/// Gets and puts for files.
+fn asked(client: &Client) -> (u64, u64) {
+    let spent = client.ledger().snapshot();
+    let of = |verb| spent.count(|line| line.purpose == Purpose::Fetch && line.verb == verb);
+    (of(Verb::Get), of(Verb::Put))
+}
+
+#[test]
+fn every_request_for_a_file_has_a_reason() {
+    for seed in 0..5 {
+        let mut world = World::new(seed, Faults::none()).called("bills");
+        let disk = Disk::new(&mut world.chance("bills")).unwrap();
+        let (host, client) = world.process("one");
+        let bills = Arc::<Mutex<Vec<_>>>::default();
+        let (told, own) = (bills.clone(), disk.clone());
+        world.spawn(host.process(), async move {
+            // Nobody knows the time before the first answer.
+            drop(client.list(Purpose::Admin, &leasehold_store::List::all("tasks/")).await);
+            let artifacts = Artifacts::new(client.clone(), own.cache("one").unwrap());
+            let options = PublishOptions { piece_bytes: Some(1_024), ..PublishOptions::default() };
+            let mut last = asked(&client);
+            let mut tell = |what| {
+                let now = asked(&client);
+                told.lock().unwrap().push((what, now.0 - last.0, now.1 - last.1));
+                last = now;
+            };
+            for number in 0..Disk::INPUTS {
+                let published = artifacts.publish(&own.input(number), &options).await.unwrap();
+                tell("new");
+                artifacts.publish(&own.input(number), &options).await.unwrap();
+                tell("known");
+                let artifact = &published.manifest.artifact;
+                artifacts.fetch(artifact, &|_| ()).await.unwrap();
+                tell(if published.manifest.cut.size() == 0 { "fetched, empty" } else { "fetched" });
+                artifacts.fetch(artifact, &|_| ()).await.unwrap();
+                tell("here");
+            }
+        });
+        let done = || bills.lock().unwrap().len() == 4 * Disk::INPUTS;
+        world.run_until(done, Duration::from_hours(1)).unwrap_or_else(|failed| panic!("{failed}"));
+        for (what, gets, puts) in bills.lock().unwrap().iter() {
+            let fair = match *what {
+                "new" => (1, 2),
+                "known" => (1, 0),
+                "fetched" => (2, 0),
+                // Nothing is left to be got.
+                "fetched, empty" => (1, 0),
+                _ => (0, 0),
+            };
+            assert_eq!((*gets, *puts), fair, "seed {seed}: {what}");
+        }
+    }
+}

@@ -1,0 +1,516 @@
+//! Producers, workers, an operator, a consumer and those who prune.
+
+use leasehold_core::{ArtifactId, Matter, Name, NewTask, TaskId};
+use leasehold_pieces::{Artifacts, PublishOptions, prune};
+use leasehold_queue::{Queue, QueueConfig};
+use leasehold_store::{Client, Host, HostExt};
+use leasehold_worker::{Context, Polling, Shutdown, TaskError, Worker, WorkerOptions};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::disk::{Disk, derive};
+use super::watch::Watch;
+use crate::alarm::Alarm;
+use crate::chance::Chance;
+use crate::executor::Executor;
+use crate::host::SimHost;
+use crate::queue::judge::Judge;
+use crate::trace::Trace;
+use crate::world::World;
+
+/// Producers, and how they cut what they publish.
+const PRODUCERS: [(&str, u32); 2] = [("p1", 1_024), ("p2", 2_048)];
+/// Workers, and whose disk they use.
+const WORKERS: [(&str, &str); 3] = [("w1", "shared"), ("w2", "shared"), ("w3", "own")];
+/// This one's machine may lose what it wrote last, or its disk: nobody else uses it.
+const FRAIL: &str = "own";
+const PRUNERS: [&str; 2] = ["r1", "r2"];
+const TASKS_MIN: u64 = 8;
+const TASKS_MAX: u64 = 20;
+/// So many of the files are published in one round: the others grow old.
+const FILES_A_ROUND: u64 = 4;
+/// How long files are kept.
+const KEEP: [Duration; 3] = [Duration::from_hours(1), Duration::from_hours(6), Duration::from_hours(24)];
+/// A file that is being removed cannot be published for an hour: nobody waits for that here.
+const PUBLISH_TRIES: u32 = 8;
+/// Longest rest between two tasks of a producer.
+const REST_MAX: Duration = Duration::from_secs(15);
+const SLICE: Duration = Duration::from_secs(1);
+
+/// What everyone shares, in all rounds.
+#[derive(Clone)]
+pub(super) struct Cast {
+    judge: Judge,
+    watch: Watch,
+    disk: Disk,
+    alarm: Alarm,
+    trace: Trace,
+    executor: Executor,
+    lease: Duration,
+    keep: Duration,
+    tasks_max: Option<u64>,
+    /// So many submits were begun.
+    submits: Arc<Mutex<u64>>,
+    /// Machines on which someone has worked before.
+    used: Arc<Mutex<BTreeSet<String>>>,
+}
+
+/// What is to be done in one round. Clones are the same.
+#[derive(Clone)]
+pub(super) struct Round {
+    number: u64,
+    calm_after: Duration,
+    /// What each producer has still to do.
+    orders: Arc<[Mutex<Orders>; PRODUCERS.len()]>,
+    ending: Arc<Mutex<Ending>>,
+}
+
+#[derive(Default)]
+struct Orders {
+    left: Vec<Order>,
+    /// A submit was begun, and nobody knows yet how it ended.
+    is_open: bool,
+    is_done: bool,
+}
+
+#[derive(Debug, Clone)]
+struct Order {
+    /// The files that the task needs.
+    files: Vec<usize>,
+    kind: &'static str,
+    keep: Duration,
+    timeout_secs: Option<u64>,
+}
+
+#[derive(Default)]
+struct Ending {
+    is_told: bool,
+    stops: Vec<Shutdown>,
+    /// Workers that run.
+    working: BTreeSet<&'static str>,
+}
+
+impl Round {
+    pub(super) fn new(number: u64, calm_after: Duration, cast: &Cast, chance: &mut Chance) -> Self {
+        let files: Vec<_> = (0..FILES_A_ROUND).map(|_| chance.index(Disk::INPUTS)).collect();
+        let orders: [Mutex<Orders>; PRODUCERS.len()] = Default::default();
+        let count = TASKS_MIN + chance.below(TASKS_MAX - TASKS_MIN);
+        for task in 0..count {
+            let (order, producer) = (Order::new(&files, chance), chance.index(PRODUCERS.len()));
+            if cast.tasks_max.is_none_or(|most| task < most) {
+                lock(&orders[producer]).left.push(order);
+            }
+        }
+        Self { number, calm_after, orders: Arc::new(orders), ending: Arc::default() }
+    }
+
+    /// Whether the producers have done what they have to.
+    pub(super) fn is_produced(&self) -> bool {
+        self.orders.iter().all(|orders| lock(orders).is_done)
+    }
+
+    /// The workers are to stop.
+    pub(super) fn end(&self) {
+        let mut ending = lock(&self.ending);
+        ending.is_told = true;
+        ending.stops.iter().for_each(Shutdown::drain);
+    }
+
+    /// Whether they have.
+    pub(super) fn is_over(&self) -> bool {
+        lock(&self.ending).working.is_empty()
+    }
+}
+
+impl Order {
+    fn new(files: &[usize], chance: &mut Chance) -> Self {
+        let mut file = || files[chance.index(files.len())];
+        let mut files = vec![file(), file()];
+        files.truncate(1 + chance.index(2));
+        let kind = ["dropped", "awaited"][chance.index(2)];
+        let keep = KEEP[chance.index(KEEP.len())];
+        let timeout_secs = chance.happens(1_500).then(|| 2 + chance.below(20));
+        Self { files, kind, keep, timeout_secs }
+    }
+}
+
+impl Cast {
+    pub(super) fn new(world: &World, judge: Judge, watch: Watch, disk: Disk, chance: &mut Chance) -> Self {
+        let keep = KEEP[chance.index(KEEP.len())];
+        watch.keep_results(keep);
+        Self {
+            judge,
+            watch,
+            disk,
+            alarm: world.alarm().clone(),
+            trace: world.trace().clone(),
+            executor: world.executor().clone(),
+            lease: chance.between(Duration::from_secs(10), Duration::from_secs(20)),
+            keep,
+            tasks_max: world.what_is_cut().tasks,
+            submits: Arc::default(),
+            used: Arc::default(),
+        }
+    }
+
+    /// Everyone starts a round.
+    pub(super) fn enter(&self, world: &World, round: &Round) {
+        let is_there = |name: &str| !world.what_is_cut().without.contains(name);
+        for (number, (name, _)) in PRODUCERS.iter().enumerate() {
+            lock(&round.orders[number]).is_done = !is_there(name);
+            let (cast, round) = (self.clone(), round.clone());
+            world.actor(name, move |host, client| {
+                Box::pin(cast.clone().produce(round.clone(), number, host, client))
+            });
+        }
+        for (name, machine) in WORKERS {
+            let (cast, round) = (self.clone(), round.clone());
+            if is_there(name) {
+                lock(&round.ending).working.insert(name);
+            }
+            world.actor(name, move |host, client| {
+                Box::pin(cast.clone().work(round.clone(), name, machine, host, client))
+            });
+        }
+        for name in PRUNERS {
+            let (cast, round) = (self.clone(), round.clone());
+            world.actor(name, move |host, client| Box::pin(cast.clone().prune(round.clone(), host, client)));
+        }
+        let (cast, cancelling) = (self.clone(), round.clone());
+        world.actor("operator", move |host, client| {
+            Box::pin(cast.clone().operate(cancelling.clone(), host, client))
+        });
+        let (cast, reading) = (self.clone(), round.clone());
+        world.actor("c1", move |host, client| Box::pin(cast.clone().consume(reading.clone(), host, client)));
+    }
+
+    fn is_calm(&self, round: &Round) -> bool {
+        self.executor.now() > round.calm_after
+    }
+
+    async fn connect(&self, host: &SimHost, client: Client) -> Queue {
+        loop {
+            match Queue::with_config(client.clone(), QueueConfig::default()).await {
+                Ok(queue) => return queue,
+                Err(error) => self.note(host, format!("cannot connect: {error}")),
+            }
+            host.sleep(SLICE).await;
+        }
+    }
+
+    async fn produce(self, round: Round, producer: usize, host: Arc<SimHost>, client: Client) {
+        let orders = &round.orders[producer];
+        if std::mem::take(&mut lock(orders).is_open) {
+            self.judge.cut();
+        }
+        let queue = self.connect(&host, client.clone()).await;
+        let Some(artifacts) = self.artifacts(client, "producers") else { return };
+        loop {
+            let Some(order) = lock(orders).left.pop() else { break };
+            host.sleep(host.random_below(REST_MAX)).await;
+            let Some(published) = self.publish_all(&host, &artifacts, producer, &order).await else {
+                continue;
+            };
+            let number = {
+                let mut submits = lock(&self.submits);
+                *submits += 1;
+                *submits
+            };
+            let mut task = NewTask::new(order.kind, json!({ "submit": number })).expect("a good name");
+            task.timeout_secs = order.timeout_secs;
+            task.artifacts = published.into_iter().map(|(name, artifact)| (name, artifact)).collect();
+            self.judge.again();
+            lock(orders).is_open = true;
+            let told = queue.submit_task(task).await;
+            lock(orders).is_open = false;
+            self.alarm.check(self.judge.told(number, None, &told));
+        }
+        lock(orders).is_done = true;
+    }
+
+    /// Publishes the files of a task; nothing if one of them cannot be for now.
+    async fn publish_all(
+        &self,
+        host: &SimHost,
+        artifacts: &Artifacts,
+        producer: usize,
+        order: &Order,
+    ) -> Option<Vec<(Name, ArtifactId)>> {
+        let piece_bytes = Some(PRODUCERS[producer].1);
+        let options = PublishOptions { piece_bytes, keep: order.keep, ..PublishOptions::default() };
+        let mut published = Vec::new();
+        for (number, file) in order.files.iter().enumerate() {
+            let name = Name::checked("name", &format!("file-{number}")).expect("a good name");
+            let artifact = self.publish(host, artifacts, &self.disk.input(*file), &options).await?;
+            published.push((name, artifact));
+        }
+        Some(published)
+    }
+
+    async fn publish(
+        &self,
+        host: &SimHost,
+        artifacts: &Artifacts,
+        path: &Path,
+        options: &PublishOptions,
+    ) -> Option<ArtifactId> {
+        for _ in 0..PUBLISH_TRIES {
+            match artifacts.publish(path, options).await {
+                Ok(published) => {
+                    let artifact = published.manifest.artifact;
+                    self.note(host, format!("has published {artifact}"));
+                    self.alarm.check(self.watch.published(&artifact, options.keep));
+                    return Some(artifact);
+                }
+                Err(error) => self.note(host, format!("has not published: {error}")),
+            }
+            host.sleep(host.random_below(SLICE * 5)).await;
+        }
+        None
+    }
+
+    fn artifacts(&self, client: Client, machine: &str) -> Option<Artifacts> {
+        let cache = match self.disk.cache(machine) {
+            Ok(cache) => cache,
+            Err(error) => {
+                self.alarm.raise(format!("no cache: {error}"));
+                return None;
+            }
+        };
+        let publishing =
+            PublishOptions { keep: self.keep, piece_bytes: Some(1_024), ..PublishOptions::default() };
+        Some(Artifacts::new(client, cache).publishing(publishing))
+    }
+
+    async fn work(
+        self,
+        round: Round,
+        name: &'static str,
+        machine: &'static str,
+        host: Arc<SimHost>,
+        client: Client,
+    ) {
+        self.after_power_cut(&host, machine);
+        let queue = self.connect(&host, client.clone()).await;
+        let Some(artifacts) = self.artifacts(client, machine) else { return };
+        loop {
+            let shutdown = Shutdown::default();
+            {
+                let mut ending = lock(&round.ending);
+                if ending.is_told {
+                    ending.working.remove(name);
+                    return;
+                }
+                ending.stops.push(shutdown.clone());
+            }
+            let stopping = (!self.is_calm(&round)).then(|| {
+                let (stop, asleep) = (shutdown.clone(), host.sleep(host.random_below(SLICE * 240)));
+                let aborts = host.random().is_multiple_of(2);
+                host.spawn(Box::pin(async move {
+                    asleep.await;
+                    if aborts { stop.abort() } else { stop.drain() }
+                }))
+            });
+            let ran = self.run_worker(&round, &queue, &artifacts, name, &host, shutdown).await;
+            drop(stopping);
+            if let Err(error) = ran {
+                self.alarm.raise(format!("{name} ended: {error}"));
+            }
+        }
+    }
+
+    /// What is on the disk of a machine that was started again.
+    fn after_power_cut(&self, host: &SimHost, machine: &str) {
+        if machine != FRAIL || lock(&self.used).insert(machine.to_owned()) {
+            return;
+        }
+        match host.random() % 8 {
+            0 => self.disk.lose(machine),
+            1..=4 => match self.disk.tear(machine) {
+                Ok(torn) => self.watch.tell(|told| told.torn += torn),
+                Err(error) => self.alarm.raise(format!("no power cut: {error}")),
+            },
+            _ => {}
+        }
+    }
+
+    async fn run_worker(
+        &self,
+        round: &Round,
+        queue: &Queue,
+        artifacts: &Artifacts,
+        name: &str,
+        host: &Arc<SimHost>,
+        shutdown: Shutdown,
+    ) -> leasehold_core::Result<()> {
+        let (look_every, recover_every) = if self.is_calm(round) { (60, 45) } else { (15, 10) };
+        let options = WorkerOptions {
+            concurrency: 3,
+            lease: self.lease,
+            polling: Polling { max: SLICE * look_every, ..Polling::default() },
+            drain: SLICE * 8,
+            recover_every: SLICE * recover_every,
+            ..WorkerOptions::default()
+        };
+        let worker = Worker::new(queue.clone(), name, None)?.options(options);
+        let worker = worker.carrier(Arc::new(artifacts.clone()));
+        let run = |cast: &Self, host: &Arc<SimHost>| {
+            let (cast, host) = (cast.clone(), host.clone());
+            move |context: Context, _: Value| cast.clone().handle(host.clone(), context)
+        };
+        let worker = worker.handle("dropped", run(self, host))?.handle_awaited("awaited", run(self, host))?;
+        let counts = worker.run(shutdown).await?;
+        self.note(host, format!("has stopped: {counts:?}"));
+        Ok(())
+    }
+
+    /// One run of a handler.
+    async fn handle(self, host: Arc<SimHost>, context: Context) -> Result<u64, TaskError> {
+        let run = match self.judge.begin(&context, host.process()) {
+            Ok(run) => run,
+            Err(wrong) => {
+                self.alarm.raise(wrong);
+                return Ok(0);
+            }
+        };
+        let _ends = Ends { judge: self.judge.clone(), run };
+        self.alarm.check(self.judge.begins_in_time(run));
+        let first = self.look_at_files(&context)?;
+        let until = self.executor.now() + host.random_below(SLICE * 3);
+        while self.executor.now() < until && !context.is_cancelled() {
+            self.alarm.check(self.judge.goes_on(run));
+            host.sleep(Duration::from_millis(500)).await;
+        }
+        let (id, epoch) = (context.task().id, context.epoch());
+        let path = self.disk.write_result(&format!("{id}-{epoch}"), &derive(&first))?;
+        context.publish("result", path)?;
+        if first.len().is_multiple_of(2)
+            && let Some(path) = context.artifact("file-0")
+        {
+            // What was given is given on: its producer publishes it, too.
+            context.publish("copy", path)?;
+        }
+        self.judge.succeed(&context);
+        Ok(epoch)
+    }
+
+    /// The bytes of the first file. All of them must be what the task was promised.
+    fn look_at_files(&self, context: &Context) -> Result<Vec<u8>, TaskError> {
+        let id = context.task().id;
+        let mut first = None;
+        for (name, artifact) in &context.task().artifacts {
+            let read = context.artifact(name.as_str()).map(std::fs::read);
+            match read {
+                Some(Ok(bytes)) if self.disk.bytes_of(artifact) == Some(&bytes) => {
+                    first.get_or_insert(bytes);
+                }
+                other => {
+                    let found = other.map(|read| read.map(|bytes| bytes.len()).map_err(|error| error.kind()));
+                    self.alarm.raise(format!("files: {id} was given {found:?} for {name}, {artifact}"));
+                }
+            }
+            self.watch.tell(|told| told.staged += 1);
+        }
+        first.ok_or_else(|| TaskError::Permanent("it has no file".into()))
+    }
+
+    async fn prune(self, round: Round, host: Arc<SimHost>, client: Client) {
+        // Whoever has not heard from the store yet does not know what is over.
+        drop(self.connect(&host, client.clone()).await);
+        let is_over = || lock(&round.ending).is_told;
+        while !is_over() {
+            let most = if self.is_calm(&round) { SLICE * 600 } else { SLICE * 30 };
+            host.sleep(host.random_below(most)).await;
+            let pruned = prune(&client).await;
+            self.note(&host, format!("has pruned in round {}: {pruned:?}", round.number));
+        }
+    }
+
+    async fn operate(self, round: Round, host: Arc<SimHost>, client: Client) {
+        let queue = self.connect(&host, client).await;
+        while !self.is_calm(&round) {
+            host.sleep(host.random_below(SLICE * 20)).await;
+            let known = self.judge.acknowledged();
+            if let Some(id) = newest(&known, host.random()) {
+                let done = queue.cancel(&id).await.is_ok();
+                self.note(&host, format!("cancels {id}: {done}"));
+            }
+        }
+    }
+
+    async fn consume(self, round: Round, host: Arc<SimHost>, client: Client) {
+        drop(self.connect(&host, client.clone()).await);
+        while !self.is_calm(&round) {
+            host.sleep(host.random_below(SLICE * 10)).await;
+            if host.random().is_multiple_of(3) {
+                self.disk.lose("consumer");
+            }
+            let Some(artifacts) = self.artifacts(client.clone(), "consumer") else { return };
+            let results = self.watch.results();
+            let Some(one) = results.get(usize::try_from(host.random() % 64).unwrap_or(0)) else { continue };
+            if let Err(error) = self.fetch(&artifacts, one).await {
+                self.note(&host, format!("has not fetched {one}: {error}"));
+            }
+        }
+    }
+
+    /// Fetches all that was promised, and must get it.
+    pub(super) async fn read_everything(&self, host: &SimHost, client: Client) {
+        drop(self.connect(host, client.clone()).await);
+        self.disk.lose("reader");
+        let Some(artifacts) = self.artifacts(client, "reader") else { return };
+        for artifact in self.watch.results() {
+            if let Err(error) = self.fetch(&artifacts, &artifact).await {
+                self.alarm.raise(format!("files: {artifact} was promised, and cannot be fetched: {error}"));
+            }
+        }
+    }
+
+    async fn fetch(&self, artifacts: &Artifacts, artifact: &ArtifactId) -> leasehold_core::Result<()> {
+        let fetched = artifacts.fetch(artifact, &|_| ()).await;
+        let is_missing = |error: &leasehold_core::Error| error.matter() == Some(Matter::Missing);
+        match &fetched {
+            Ok((cached, _)) => {
+                let read = std::fs::read(cached.path()).ok();
+                if read.as_deref() != self.disk.bytes_of(artifact) {
+                    self.alarm.raise(format!("files: {artifact} was fetched, and is wrong"));
+                }
+                self.watch.tell(|told| told.fetched += 1);
+            }
+            Err(error) if is_missing(error) && self.watch.is_promised(artifact) => {
+                self.alarm.raise(format!("files: {artifact} was promised, and is missing: {error}"));
+            }
+            Err(_) => {}
+        }
+        fetched.map(|_| ())
+    }
+
+    fn note(&self, host: &SimHost, what: String) {
+        self.trace.line(self.executor.now(), host.name(), what);
+    }
+}
+
+/// One of the last tasks: they may still be staged.
+fn newest(known: &[TaskId], random: u64) -> Option<TaskId> {
+    let back = usize::try_from(random % 4).unwrap_or(0);
+    known.iter().rev().nth(back).copied()
+}
+
+/// Tells the judge that a handler is no more, however it came to that.
+struct Ends {
+    judge: Judge,
+    run: u64,
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.judge.end(self.run);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

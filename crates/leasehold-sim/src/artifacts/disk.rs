@@ -1,0 +1,117 @@
+//! The disks of the machines: a real directory, and what is lost of it when a machine loses its power.
+
+use leasehold_core::ArtifactId;
+use leasehold_pieces::{Algorithm, Cache};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tempfile::TempDir;
+
+use crate::chance::Chance;
+
+/// Sizes of the files that are published: nothing, less than a piece, a piece, several, and not quite.
+const SIZES: [u64; 8] = [0, 1, 700, 1_024, 1_025, 3_000, 4_096, 9_999];
+
+/// Files in memory need not wait for a disk.
+const MEMORY: &str = "/dev/shm";
+
+/// How a journal begins, and how long a note in it is: see `leasehold-pieces`, `assemble.rs`.
+const HEAD_BYTES: usize = 24;
+const NOTE_BYTES: usize = 8;
+
+/// The disks of a world. Clones are the same.
+#[derive(Clone)]
+pub(super) struct Disk {
+    root: Arc<TempDir>,
+    /// Everything that can ever be published, by its name.
+    known: Arc<BTreeMap<ArtifactId, Vec<u8>>>,
+}
+
+impl Disk {
+    /// With the files of the producers on it.
+    pub(super) fn new(chance: &mut Chance) -> io::Result<Self> {
+        let root = if Path::new(MEMORY).is_dir() { TempDir::new_in(MEMORY)? } else { TempDir::new()? };
+        let mut known = BTreeMap::new();
+        for (number, size) in SIZES.into_iter().enumerate() {
+            let bytes: Vec<u8> = (0..size).map(|_| chance.next().to_le_bytes()[0]).collect();
+            fs::write(input_in(root.path(), number), &bytes)?;
+            let derived = derive(&bytes);
+            known.insert(name_of(&bytes)?, bytes);
+            known.insert(name_of(&derived)?, derived);
+        }
+        fs::create_dir(root.path().join("results"))?;
+        Ok(Self { root: Arc::new(root), known: Arc::new(known) })
+    }
+
+    /// How many files the producers have.
+    pub(super) const INPUTS: usize = SIZES.len();
+
+    /// One of them.
+    pub(super) fn input(&self, number: usize) -> PathBuf {
+        input_in(self.root.path(), number)
+    }
+
+    /// What an artifact is.
+    pub(super) fn bytes_of(&self, artifact: &ArtifactId) -> Option<&[u8]> {
+        self.known.get(artifact).map(Vec::as_slice)
+    }
+
+    /// The cache of a machine.
+    pub(super) fn cache(&self, machine: &str) -> leasehold_core::Result<Cache> {
+        Cache::open(self.root.path().join(machine), None)
+    }
+
+    /// Writes what a run gives.
+    pub(super) fn write_result(&self, run: &str, bytes: &[u8]) -> io::Result<PathBuf> {
+        let path = self.root.path().join("results").join(run);
+        fs::write(&path, bytes)?;
+        Ok(path)
+    }
+
+    /// A machine gets a new disk.
+    pub(super) fn lose(&self, machine: &str) {
+        // There may be none yet.
+        drop(fs::remove_dir_all(self.root.path().join(machine)));
+    }
+
+    /// A power cut: of every file in the making, the piece that was noted last has not reached the disk.
+    pub(super) fn tear(&self, machine: &str) -> io::Result<u64> {
+        let Ok(entries) = fs::read_dir(self.root.path().join(machine)) else { return Ok(0) };
+        let mut torn = 0;
+        for entry in entries {
+            torn += u64::from(tear(&entry?.path())?);
+        }
+        Ok(torn)
+    }
+}
+
+fn tear(directory: &Path) -> io::Result<bool> {
+    let Ok(journal) = fs::read(directory.join("journal")) else { return Ok(false) };
+    let number = |bytes: &[u8]| u64::from(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+    let Some(last) = journal.get(HEAD_BYTES..).and_then(|notes| notes.chunks_exact(NOTE_BYTES).last()) else {
+        return Ok(false);
+    };
+    let piece_bytes = number(&journal[16..20]);
+    let part = File::options().write(true).open(directory.join("part"))?;
+    let (begin, size) = (number(last) * piece_bytes, part.metadata()?.len());
+    let lost = piece_bytes.min(size.saturating_sub(begin));
+    part.write_all_at(&vec![0; usize::try_from(lost).unwrap_or(0)], begin)?;
+    Ok(true)
+}
+
+fn input_in(root: &Path, number: usize) -> PathBuf {
+    root.join(format!("input-{number}"))
+}
+
+/// What a handler makes of a file.
+pub(super) fn derive(bytes: &[u8]) -> Vec<u8> {
+    bytes.iter().rev().copied().collect()
+}
+
+/// The name of bytes, found apart from whoever publishes them.
+pub(super) fn name_of(bytes: &[u8]) -> io::Result<ArtifactId> {
+    Algorithm::Blake3.hash(bytes).to_string().parse().map_err(io::Error::other)
+}

@@ -1,0 +1,39 @@
+use crate::faults::Faults;
+use crate::scenario::{Options, Report, Scenario};
+
+fn play(seed: u64, options: &Options) -> Report {
+    Scenario::Artifacts.play(seed, options).unwrap_or_else(|failed| panic!("{failed}"))
+}
+
+#[test]
+fn one_seed_gives_one_trace() {
+    let options = Options { full: true, ..Options::of(Scenario::Artifacts) };
+    for seed in 0..4 {
+        let (first, second) = (play(seed, &options), play(seed, &options));
+        assert!(first.trace == second.trace, "seed {seed} gave two traces");
+        assert_eq!(first, second);
+    }
+}
+
+#[test]
+fn files_keep_their_promises_whatever_goes_wrong() {
+    for seed in 0..40 {
+        play(seed, &Options::of(Scenario::Artifacts));
+    }
+}
+
+#[test]
+fn files_keep_their_promises_on_bad_and_on_good_days() {
+    for seed in 0..10 {
+        play(seed, &Options { faults: Faults::mild(), ..Options::default() });
+        play(seed, &Options { faults: Faults::none(), ..Options::default() });
+    }
+}
+
+/// When the time of the store jumps, nobody can say what is over; but all of it ends, and no handler sees wrong bytes.
+#[test]
+fn everything_ends_when_the_time_of_the_store_jumps() {
+    for seed in 0..10 {
+        play(seed, &Options::default());
+    }
+}

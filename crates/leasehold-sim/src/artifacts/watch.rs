@@ -1,0 +1,219 @@
+//! Looks at the raw objects of files, and knows what was promised of them.
+//!
+//! * A manifest that says *kept* or *leaving* has its data, whole.
+//! * Data goes only while the manifest says *closing*, and so does the manifest.
+//! * A task is completed only when its results are there, and these and whatever a producer was told of stay: for half of
+//!   what was asked (a manifest that is younger is not written again), and the day that everything has to leave.
+
+use leasehold_core::{ArtifactId, Artifacts, StoreTime, keys};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::disk::Disk;
+use crate::bucket::{Change, Objects, SimBucket};
+use crate::queue::raw::{Raw, task_id};
+use crate::world::World;
+
+/// A day in which everything can still be read after its retention.
+const LEAVING: Duration = Duration::from_hours(24);
+
+/// Between the publication of a result and the completion of its task may lie a few renewals.
+const SLACK: Duration = Duration::from_mins(30);
+
+/// What a task is told of a file that cannot be had.
+const MISSING: [&str; 2] = ["there is no artifact", "data of the artifact is missing"];
+
+/// Knows what was promised. Clones are the same.
+#[derive(Clone)]
+pub(super) struct Watch {
+    bucket: Arc<SimBucket>,
+    disk: Disk,
+    seen: Arc<Mutex<Seen>>,
+}
+
+#[derive(Default)]
+struct Seen {
+    /// Until when files can be relied on, in the store's time.
+    promised: BTreeMap<ArtifactId, StoreTime>,
+    /// How long the results of tasks are kept.
+    keep: Duration,
+    completed: u64,
+    results: BTreeSet<ArtifactId>,
+    told: Told,
+}
+
+/// What has happened, to see that it does.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Told {
+    pub(super) leaving: u64,
+    pub(super) closing: u64,
+    pub(super) removed: u64,
+    /// Files that were on their way out, and were published again.
+    pub(super) back: u64,
+    pub(super) staged: u64,
+    pub(super) fetched: u64,
+    pub(super) torn: u64,
+}
+
+impl Watch {
+    pub(super) fn new(world: &World, disk: &Disk) -> Self {
+        Self { bucket: world.bucket_handle(), disk: disk.clone(), seen: Arc::default() }
+    }
+
+    /// So long the results of tasks are kept.
+    pub(super) fn keep_results(&self, keep: Duration) {
+        self.seen().keep = keep;
+    }
+
+    /// A publisher was told that a file is kept for so long.
+    pub(super) fn published(&self, artifact: &ArtifactId, keep: Duration) -> Result<(), String> {
+        self.promise(artifact, keep);
+        self.bucket.look(|objects| self.stands(artifact, objects))
+    }
+
+    fn promise(&self, artifact: &ArtifactId, keep: Duration) {
+        let until = self.now().plus(keep / 2 + LEAVING - SLACK);
+        let mut seen = self.seen();
+        let known = seen.promised.entry(artifact.clone()).or_insert(until);
+        *known = until.max(*known);
+    }
+
+    /// Whether a file can be relied on for a while.
+    pub(super) fn is_promised(&self, artifact: &ArtifactId) -> bool {
+        self.is_sure() && self.seen().promised.get(artifact).is_some_and(|until| self.now() < *until)
+    }
+
+    /// The results of all tasks that can be relied on.
+    pub(super) fn results(&self) -> Vec<ArtifactId> {
+        let results = self.seen().results.clone();
+        results.into_iter().filter(|artifact| self.is_promised(artifact)).collect()
+    }
+
+    pub(super) fn tell(&self, what: impl FnOnce(&mut Told)) {
+        what(&mut self.seen().told);
+    }
+
+    pub(super) fn sum_up(&self) -> String {
+        let seen = self.seen();
+        format!("{} completed with results, {:?}", seen.completed, seen.told)
+    }
+
+    /// Looks at a change of the bucket.
+    pub(super) fn changed(&self, change: &Change, objects: &Objects) -> Result<(), String> {
+        if task_id(&change.key).is_some() {
+            return self.task_changed(change, objects);
+        }
+        let manifest = keys::parse_manifest(&change.key);
+        let data = keys::parse_artifact_data(&change.key);
+        if let Some(artifact) = &manifest {
+            self.manifest_changed(artifact, change)?;
+        }
+        let Some(artifact) = manifest.or(data.clone()) else { return Ok(()) };
+        let before = state(&artifact, objects);
+        if data.is_some() && change.after.is_none() && before != "closing" && self.is_sure() {
+            return Err(format!("files: the data of {artifact} was deleted while it is {before}"));
+        }
+        self.stands(&artifact, objects)
+    }
+
+    fn manifest_changed(&self, artifact: &ArtifactId, change: &Change) -> Result<(), String> {
+        let read = |stored: &Option<_>| {
+            stored.as_ref().map(Raw::read).transpose().map(|raw| raw.map(|raw| raw.text("state").to_owned()))
+        };
+        let (before, after) = (read(&change.before)?, read(&change.after)?);
+        let (before, after) = (before.as_deref().unwrap_or("nothing"), after.as_deref().unwrap_or("nothing"));
+        let is_allowed = match (before, after) {
+            (_, "kept") => true,
+            ("kept", "leaving") | ("leaving" | "closing" | "nothing", "closing") => true,
+            (before, "nothing") => before == "closing",
+            _ => false,
+        };
+        if !is_allowed && self.is_sure() {
+            return Err(format!("files: the manifest of {artifact} went from {before} to {after}"));
+        }
+        self.tell(|told| {
+            told.leaving += u64::from(after == "leaving");
+            told.closing += u64::from(after == "closing");
+            told.removed += u64::from(after == "nothing");
+            told.back += u64::from(after == "kept" && matches!(before, "leaving" | "closing"));
+        });
+        Ok(())
+    }
+
+    /// What a manifest says must be so, and what was promised must be there.
+    fn stands(&self, artifact: &ArtifactId, objects: &Objects) -> Result<(), String> {
+        if !self.is_sure() {
+            return Ok(());
+        }
+        let state = state(artifact, objects);
+        let data = objects.get(&keys::artifact_data(artifact)).map(|stored| &stored.object.body);
+        let is_whole = data.is_some_and(|data| self.disk.bytes_of(artifact) == Some(data));
+        if data.is_some() && !is_whole {
+            return Err(format!("files: the data of {artifact} is not what its name says"));
+        }
+        let is_readable = matches!(state.as_str(), "kept" | "leaving");
+        if is_readable && !is_whole {
+            return Err(format!("files: {artifact} is {state}, and has no data"));
+        }
+        if !is_readable && self.is_promised(artifact) {
+            return Err(format!("files: {artifact} was promised, and is {state}"));
+        }
+        Ok(())
+    }
+
+    fn task_changed(&self, change: &Change, objects: &Objects) -> Result<(), String> {
+        let Some(after) = change.after.as_ref().map(Raw::read).transpose()? else { return Ok(()) };
+        self.error_is_fair(&after)?;
+        let before = change.before.as_ref().map(Raw::read).transpose()?;
+        if after.status() != "completed" || before.is_some_and(|before| before.status() == "completed") {
+            return Ok(());
+        }
+        let results: Artifacts =
+            serde_json::from_value(after.0.get("results").cloned().unwrap_or(Value::Null))
+                .map_err(|error| format!("files: {} has no results: {error}", after.text("id")))?;
+        let keep = {
+            let mut seen = self.seen();
+            seen.completed += 1;
+            seen.results.extend(results.values().cloned());
+            seen.keep
+        };
+        for artifact in results.values() {
+            self.promise(artifact, keep);
+            self.stands(artifact, objects)?;
+        }
+        Ok(())
+    }
+
+    /// Nothing that a task needs was ever missing or wrong: all of it was published before, and is kept.
+    fn error_is_fair(&self, task: &Raw) -> Result<(), String> {
+        let error = task.text("error");
+        if self.is_sure() && MISSING.iter().any(|missing| error.contains(missing)) {
+            return Err(format!("files: a task was told: {error}"));
+        }
+        if error.contains("the manifest is wrong") {
+            return Err(format!("files: good bytes were taken for wrong ones: {error}"));
+        }
+        Ok(())
+    }
+
+    /// After a jump of the store's time everyone may be mistaken about what is over.
+    fn is_sure(&self) -> bool {
+        self.bucket.jumped_at().is_none()
+    }
+
+    fn now(&self) -> StoreTime {
+        StoreTime::from_millis(self.bucket.time_ns().div_euclid(1_000_000))
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the manifest of a file says, by the raw object.
+fn state(artifact: &ArtifactId, objects: &Objects) -> String {
+    let manifest = objects.get(&keys::manifest(artifact)).and_then(|stored| Raw::read(stored).ok());
+    manifest.map_or_else(|| "gone".to_owned(), |manifest| manifest.text("state").to_owned())
+}
