@@ -6,6 +6,7 @@
 //! | [`raw`] | the command `raw`: every kind of request on every store, ours against plain calls |
 //! | [`queue`] | the command `queue`: tasks submitted and worked off, against the limit |
 //! | [`depth`] | the command `depth`: few and many waiting, and the worker's memory |
+//! | [`artifact`] | the command `artifact`: one fetched into a cache, against a plain download |
 //! | [`limit`] | what the raw request rate of a store allows |
 //! | [`ground`] | the folder or the bucket that is measured |
 //! | [`operation`] | the kinds of request, and the keys they are aimed at |
@@ -19,6 +20,7 @@
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 mod args;
+mod artifact;
 mod depth;
 mod ground;
 mod histogram;
@@ -42,5 +44,7 @@ fn main() -> anyhow::Result<()> {
         args::Command::Queue(queue) => queue::run(&queue),
         args::Command::Depth(depth) => depth::run(&depth),
         args::Command::Work(work) => depth::work(&work),
+        args::Command::Artifact(artifact) => artifact::run(&artifact),
+        args::Command::Carry(carry) => artifact::work(&carry),
     }
 }

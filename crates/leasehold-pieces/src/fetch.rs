@@ -405,7 +405,7 @@ impl<'a> Fetch<'a> {
         times.extend(self.peers_at.filter(|_| !self.is_listing).map(|at| at + PEERS_EVERY));
         // What is past already was looked at before we came here.
         let next = times.into_iter().filter(|at| *at > now).min();
-        next.map_or(PEERS_EVERY, |at| at - now).max(Duration::from_millis(1))
+        next.map_or(PEERS_EVERY, |at| at.saturating_sub(now)).max(Duration::from_millis(1))
     }
 
     fn happened(&mut self, event: Event) -> Result<()> {

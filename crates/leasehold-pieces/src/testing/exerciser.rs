@@ -95,7 +95,7 @@ async fn run(node: &Node, artifact: &ArtifactId) -> Result<()> {
             }
         };
         if node.words.contains_key("hold") {
-            input(usize::MAX).await;
+            input(u64::MAX).await;
         }
         drop(held);
     };
@@ -148,9 +148,10 @@ impl Shelf for Corrupt {
 }
 
 /// Waits for so many bytes of input, or its end.
-async fn input(most: usize) {
+async fn input(most: u64) {
     let read = move || {
-        std::io::stdin().bytes().take(most).take_while(io::Result::is_ok).for_each(drop);
+        // One that cannot be read has ended.
+        let _ = io::copy(&mut io::stdin().take(most), &mut io::sink());
         Ok(())
     };
     let _ = SystemHost.blocking(read).await;

@@ -22,13 +22,13 @@ fn small() -> PublishOptions {
 /// Artifacts of these sizes, published.
 async fn publish(ground: &Ground, sizes: &[u64]) -> Vec<(ArtifactId, Vec<u8>)> {
     let publisher = ground.node("publisher");
-    let mut published = Vec::new();
+    let mut all = Vec::new();
     for size in sizes {
         let (path, bytes) = ground.file(*size);
         let there = publisher.publish(&path, &small()).await.unwrap();
-        published.push((there.manifest.artifact, bytes));
+        all.push((there.manifest.artifact, bytes));
     }
-    published
+    all
 }
 
 fn limited(ground: &Ground, bytes_max: u64) -> Artifacts {
@@ -44,13 +44,13 @@ fn directory(node: &Artifacts, artifact: &ArtifactId) -> PathBuf {
 async fn tasks_that_want_the_same_artifact_share_one_download() {
     let ground = Ground::new();
     let (artifact, bytes) = publish(&ground, &[4_000_000]).await.remove(0);
-    let fetches = (0..6).map(|_| {
+    let tasks = (0..6).map(|_| {
         let (node, artifact) = (ground.node("shared"), artifact.clone());
         tokio::spawn(async move { node.fetch(&artifact, &|_| ()).await.unwrap() })
     });
     let mut downloaded = 0;
-    for fetch in fetches.collect::<Vec<_>>() {
-        let (cached, fetched) = fetch.await.unwrap();
+    for task in tasks.collect::<Vec<_>>() {
+        let (cached, fetched) = task.await.unwrap();
         assert!(contents(cached.path()) == bytes);
         downloaded += fetched.origin_bytes;
     }
@@ -69,9 +69,9 @@ async fn processes_that_want_the_same_artifact_share_one_download() {
     let mut both: Vec<_> = (0..2)
         .map(|_| Process::start(&store, &cache, artifact.as_str(), &["wait", "rate=8000000"]))
         .collect();
-    both.iter_mut().for_each(|process| {
+    for process in &mut both {
         process.line("ready");
-    });
+    }
     both.iter_mut().for_each(Process::release);
     let outcomes: Vec<String> = both.iter_mut().map(Process::outcome).collect();
     assert_eq!(

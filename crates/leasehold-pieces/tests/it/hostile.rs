@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use leasehold_core::piece::manager::{ManagerStats, PeerStats};
 use leasehold_core::{ArtifactId, Kind, Name, keys};
 use leasehold_pieces::{Announcement, Artifacts, FetchEvent, FetchOptions, Fetched, Peers, PublishOptions};
+use leasehold_store::seam::{Answer, Cause, Failure, Ranged};
 use leasehold_store::{Purpose, Store};
 
 use crate::support::{Ground, Serving, contents};
@@ -86,7 +87,7 @@ impl Scene {
 /// Nothing in a test takes as long as what ends by these clocks.
 fn unhurried() -> FetchOptions {
     let mut options = FetchOptions { patience: Duration::from_secs(30), ..FetchOptions::default() };
-    options.leases.lease_min = Duration::from_secs(60);
+    options.leases.lease_min = Duration::from_mins(1);
     options
 }
 
@@ -293,11 +294,10 @@ impl leasehold_store::Around for Failing {
         key: &'a str,
         range: std::ops::Range<u64>,
         unchanged: Option<&'a leasehold_store::Version>,
-    ) -> leasehold_store::seam::Answer<'a, leasehold_store::seam::Ranged> {
+    ) -> Answer<'a, Ranged> {
         if self.reads.fetch_add(1, SeqCst) < self.good {
             return self.inner.get_range(key, range, unchanged);
         }
-        use leasehold_store::seam::{Cause, Failure};
         Box::pin(async { Err(Failure::passing(Cause::Unreached, "the store is down")) })
     }
 }
