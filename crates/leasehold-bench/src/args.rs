@@ -24,6 +24,11 @@ pub(crate) enum Command {
     /// The worker of `depth`, in a process of its own.
     #[command(hide = true)]
     Work(Work),
+    /// One artifact fetched from a bucket into a cache, against a plain download of the same object.
+    Artifact(Artifact),
+    /// One fetch of `artifact`, in a process of its own.
+    #[command(hide = true)]
+    Carry(Carry),
 }
 
 /// Where to measure.
@@ -151,6 +156,64 @@ pub(crate) struct Work {
     /// How many tasks to run before it stops.
     #[arg(long)]
     pub(crate) tasks: u64,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Artifact {
+    /// Its size in MiB.
+    #[arg(long, default_value_t = 256, value_parser = at_least_one)]
+    pub(crate) mib: u64,
+
+    /// Rounds that count; one more goes before them.
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub(crate) rounds: u32,
+
+    #[command(flatten)]
+    pub(crate) site: Site,
+
+    /// Print JSON for machines.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Carry {
+    /// The store, in a bucket.
+    #[arg(long)]
+    pub(crate) address: String,
+
+    /// The server of the bucket.
+    #[arg(long)]
+    pub(crate) endpoint: String,
+
+    /// What to fetch.
+    #[arg(long)]
+    pub(crate) artifact: String,
+
+    /// The folder to fetch it into.
+    #[arg(long)]
+    pub(crate) to: PathBuf,
+
+    /// Who fetches.
+    #[arg(long, value_enum)]
+    pub(crate) side: CarrySide,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CarrySide {
+    /// The fetcher, from the store alone.
+    Ours,
+    /// Plain ranged reads.
+    Plain,
+}
+
+impl CarrySide {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            CarrySide::Ours => "ours",
+            CarrySide::Plain => "plain",
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

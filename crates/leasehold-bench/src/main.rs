@@ -7,6 +7,7 @@
 //! | [`queue`] | the command `queue`: tasks submitted and worked off, against the limit |
 //! | [`depth`] | the command `depth`: few and many waiting, and the worker's memory |
 //! | [`manager`] | the command `manager`: what it costs to decide who fetches which piece |
+//! | [`artifact`] | the command `artifact`: one fetched into a cache, against a plain download |
 //! | [`limit`] | what the raw request rate of a store allows |
 //! | [`ground`] | the folder or the bucket that is measured |
 //! | [`operation`] | the kinds of request, and the keys they are aimed at |
@@ -20,6 +21,7 @@
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 mod args;
+mod artifact;
 mod depth;
 mod ground;
 mod histogram;
@@ -45,5 +47,7 @@ fn main() -> anyhow::Result<()> {
         args::Command::Depth(depth) => depth::run(&depth),
         args::Command::Manager(manager) => manager::run(&manager),
         args::Command::Work(work) => depth::work(&work),
+        args::Command::Artifact(artifact) => artifact::run(&artifact),
+        args::Command::Carry(carry) => artifact::work(&carry),
     }
 }

@@ -1,6 +1,7 @@
 //! The baseline of buckets: the same requests as plain calls of `object_store`, with the same settings.
 
 use anyhow::{Context, ensure};
+use bytes::Bytes;
 use leasehold_core::limits::{ANSWER_WAIT, PAGE_KEYS_MAX};
 use object_store::aws::{AmazonS3, AmazonS3Builder};
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
@@ -9,6 +10,7 @@ use object_store::{
     ClientOptions, Error, GetOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
     RetryConfig, UpdateVersion,
 };
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::operation::{Operation, Spot, body};
@@ -37,6 +39,11 @@ impl PlainBucket {
             .with_disable_bulk_delete(true)
             .build()?;
         Ok(Self { s3, prefix })
+    }
+
+    /// The bytes in a range of an object.
+    pub(crate) async fn range(&self, key: &str, range: Range<u64>) -> anyhow::Result<Bytes> {
+        Ok(self.s3.get_range(&self.path(key)?, range).await?)
     }
 
     fn path(&self, key: &str) -> anyhow::Result<Path> {

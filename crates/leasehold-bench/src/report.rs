@@ -11,6 +11,7 @@ use crate::histogram::Histogram;
 use crate::measure::{Measured, median};
 use crate::operation::Operation;
 
+mod artifact;
 mod depth;
 mod manager;
 mod queue;

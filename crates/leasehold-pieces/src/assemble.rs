@@ -155,8 +155,13 @@ impl Assembly {
                 ),
             ));
         }
-        let named = self.write_protect().and_then(|()| self.file.sync_all());
-        let named = named.and_then(|()| fs::rename(&self.paths.part, to));
+        let named = (|| {
+            self.write_protect()?;
+            self.file.sync_all()?;
+            // Under its name it is in use until its maker lets it go: nobody shall remove it in the same moment.
+            flock(&self.file, FlockOperation::NonBlockingLockShared)?;
+            fs::rename(&self.paths.part, to)
+        })();
         named.map_err(|error| failed("finish", to, error))?;
         // Nobody else can have begun with it: it is locked, and its part is gone.
         let _ = fs::remove_file(&self.paths.journal);
@@ -192,8 +197,16 @@ impl Assembly {
                 self.follow(&mut progress, Some((piece, &buffer)))?;
             }
         }
-        // What did not hold is no longer claimed to be there, and a note that was cut off by a crash goes.
-        let rewritten = progress.journal.set_len(0).and_then(|()| (&progress.journal).write_all(&kept));
+        let journal = &progress.journal;
+        let rewritten = journal.metadata().and_then(|found| {
+            if found.len() == kept.len() as u64 {
+                // Every note holds. Not to touch them is safest: a crash right now loses nothing.
+                return Ok(());
+            }
+            // What did not hold is no longer claimed to be there, and a note that was cut off by a crash goes.
+            let mut journal = journal;
+            journal.set_len(0).and_then(|()| journal.write_all(&kept))
+        });
         rewritten.map_err(|error| failed("write", &self.paths.journal, error))
     }
 
@@ -294,6 +307,9 @@ pub(crate) fn failed(what: &str, path: &Path, error: io::Error) -> Error {
     match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
             Error::new(Kind::Unavailable, format!("the disk is full: cannot {what} {path}"))
+        }
+        ErrorKind::FileTooLarge => {
+            Error::invalid(format!("files of this size are not allowed here: cannot {what} {path}"))
         }
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
             Error::new(Kind::Denied, format!("cannot {what} {path}: {error}"))

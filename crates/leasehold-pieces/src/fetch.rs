@@ -16,7 +16,9 @@ use bytes::Bytes;
 use futures::future::{AbortHandle, BoxFuture, Either, abortable, select};
 use futures::stream::{FuturesUnordered, StreamExt};
 use leasehold_core::limits::RANGE_BYTES_MAX;
-use leasehold_core::piece::manager::{Cancelled, FailureKind, Outcome, PieceCompletion, PieceResult};
+use leasehold_core::piece::manager::{
+    CancelReason, Cancelled, FailureKind, Outcome, PieceCompletion, PieceResult,
+};
 use leasehold_core::piece::{
     LeaseRequest, PeerId, PeerKind, PieceLease, PieceLeaseId, PieceLeaseManager, PieceMap, PieceOrder,
 };
@@ -28,6 +30,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::assemble::{Assembly, Placed};
+use crate::peer::PeerClient;
 use crate::peers::{Peer, Peers};
 
 mod duty;
@@ -43,8 +46,16 @@ pub use told::{FetchEvent, FetchOptions, Fetched};
 /// The store under its name among the peers. No peer can be called so: names have no such sign.
 const ORIGIN: &str = "(origin)";
 
-/// So many failures of the origin in a row, with nothing got meanwhile, and the fetch has failed.
+/// So many failures of the origin in a row, with nothing got meanwhile, and it is not asked any more. Requests that fail
+/// together count as one.
 const ORIGIN_FAILURES_MAX: u32 = 3;
+
+/// Without the origin, a peer is not hoped for any more after so many failures in a row: some ten seconds with the pauses.
+const PEER_FAILURES_MAX: u32 = 8;
+
+/// How long a source that has failed is left alone; each failure doubles it.
+const FAILED_PAUSE_MIN: Duration = Duration::from_millis(100);
+const FAILED_PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// A peer that does not even say what it has is left out after so many tries.
 const SILENCE_MAX: u32 = 3;
@@ -59,7 +70,7 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 /// How often to look for peers that have come.
 const PEERS_EVERY: Duration = Duration::from_secs(10);
 
-/// With neither origin nor peers that have what is missing, a fetch waits so long for one to come.
+/// Without the origin, a fetch waits so long for the next byte from anyone.
 const NOBODY_WAIT: Duration = Duration::from_secs(30);
 
 /// Whom a fetch can ask.
@@ -80,6 +91,7 @@ pub(crate) async fn fetch(
     let mut fetch = Fetch::new(assembly, sources, options, tell)?;
     fetch.tell_progress();
     while !fetch.manager.is_done() {
+        fetch.check_for_hope()?;
         fetch.look_for_peers();
         fetch.ask_all();
         fetch.wait().await?;
@@ -101,7 +113,11 @@ enum Event {
 struct Flight {
     lease: PieceLease,
     bytes: u64,
+    /// Those of its pieces that are still wanted from it.
+    wanted: BTreeSet<u32>,
     so_far: Arc<AtomicU64>,
+    /// How much of that was known at the last look.
+    seen: u64,
     /// None once the bytes are here.
     transfer: Option<AbortHandle>,
 }
@@ -111,8 +127,33 @@ struct Known {
     source: Source,
     /// What it has; nothing if it neither has nor fetches this artifact.
     have: Option<PieceMap>,
+    /// Whether it has ever said what it has.
+    has_answered: bool,
     silences: u32,
     every: Duration,
+    rest: Rest,
+}
+
+/// How long a source is left alone after failures.
+#[derive(Debug, Clone, Copy, Default)]
+struct Rest {
+    until: Duration,
+    /// Failures in a row; those that come together are one.
+    failures: u32,
+}
+
+impl Rest {
+    fn is_over(self, now: Duration) -> bool {
+        now >= self.until
+    }
+
+    fn failed(&mut self, now: Duration) {
+        if self.is_over(now) {
+            let pause = FAILED_PAUSE_MIN.saturating_mul(1 << self.failures.min(16));
+            self.until = now + pause.min(FAILED_PAUSE_MAX);
+            self.failures += 1;
+        }
+    }
 }
 
 struct Fetch<'a> {
@@ -125,8 +166,8 @@ struct Fetch<'a> {
     duties: Duties,
     origin: Option<Arc<Origin>>,
     known: BTreeMap<PeerId, Known>,
-    /// Those that were left out: not to be tried again.
-    left_out: BTreeSet<PeerId>,
+    /// Those that were left out: not to be tried again, unless they announce themselves anew.
+    left_out: BTreeMap<PeerId, Arc<PeerClient>>,
     /// All that serve anything, as the store says.
     announced: BTreeSet<PeerId>,
     events: FuturesUnordered<BoxFuture<'a, Event>>,
@@ -134,11 +175,20 @@ struct Fetch<'a> {
     started: Instant,
     /// When something was last got.
     got_at: Duration,
+    /// When a byte of a piece was last heard of.
+    heard_at: Duration,
     peers_at: Option<Duration>,
+    is_listing: bool,
     is_told_of_peers: bool,
     /// When the next byte may be asked for.
     paced_until: Duration,
-    origin_failures: u32,
+    origin_rest: Rest,
+    /// The longest run to ask the origin for: shorter after one that did not come in time.
+    run_bytes_max: u64,
+    /// What the origin gave wrong once.
+    wrong_of_origin: PieceMap,
+    /// Why the origin is not asked any more.
+    origin_error: Option<Error>,
     result: Fetched,
 }
 
@@ -171,15 +221,20 @@ impl<'a> Fetch<'a> {
             duties: Duties::new(manifest.artifact.clone(), &cut),
             origin: sources.origin.map(Arc::new),
             known: BTreeMap::new(),
-            left_out: BTreeSet::new(),
+            left_out: BTreeMap::new(),
             announced: BTreeSet::new(),
             events: FuturesUnordered::new(),
             flights: HashMap::new(),
             got_at: Duration::ZERO,
+            heard_at: Duration::ZERO,
             peers_at: None,
+            is_listing: false,
             is_told_of_peers: false,
             paced_until: Duration::ZERO,
-            origin_failures: 0,
+            origin_rest: Rest::default(),
+            run_bytes_max: RANGE_BYTES_MAX,
+            wrong_of_origin: PieceMap::none(cut.pieces()),
+            origin_error: None,
             result: Fetched { resumed_bytes, ..Fetched::nothing() },
         })
     }
@@ -197,8 +252,9 @@ impl<'a> Fetch<'a> {
     fn look_for_peers(&mut self) {
         let Some(peers) = self.peers else { return };
         let now = self.now();
-        if self.peers_at.is_none_or(|at| now >= at + PEERS_EVERY) {
+        if !self.is_listing && self.peers_at.is_none_or(|at| now >= at + PEERS_EVERY) {
             self.peers_at = Some(now);
+            self.is_listing = true;
             self.events.push(Box::pin(async move { Event::Peers(peers.live().await) }));
         }
     }
@@ -206,24 +262,31 @@ impl<'a> Fetch<'a> {
     /// Asks every source for as much as it may give.
     fn ask_all(&mut self) {
         self.note_progress();
-        let peers: Vec<(PeerId, PieceMap)> =
-            self.known.iter().filter_map(|(id, known)| Some((id.clone(), known.have.clone()?))).collect();
-        for (peer, have) in peers {
-            self.ask(peer, have, 0);
+        let now = self.now();
+        // Also when nobody can be asked now: what is over must not be waited for.
+        let expired = self.manager.expire(now);
+        self.give_up(&expired);
+        let asked = |(id, known): (&PeerId, &Known)| {
+            let have = known.have.clone().filter(|_| known.rest.is_over(now))?;
+            Some((id.clone(), known.source.clone(), have))
+        };
+        for (peer, source, have) in self.known.iter().filter_map(asked).collect::<Vec<_>>() {
+            self.ask(peer, &source, have, 0);
         }
-        if self.origin.is_some() && self.may_ask_origin() {
-            let allowed = self.allowed_of_origin();
-            let run = if self.participants().is_empty() { self.run_bytes() } else { BLOCK_BYTES };
-            self.ask(ORIGIN.into(), allowed, run);
-        }
+        let Some(origin) = self.origin.clone().filter(|_| self.may_ask_origin()) else { return };
+        let allowed = self.allowed_of_origin();
+        let run = if self.participants().is_empty() { self.run_bytes() } else { BLOCK_BYTES };
+        self.ask(ORIGIN.into(), &Source::Origin(origin), allowed, run.min(self.run_bytes_max));
     }
 
     /// Before the first answer about peers nobody knows whose duty anything is.
     fn may_ask_origin(&self) -> bool {
-        self.peers.is_none() || self.is_told_of_peers || self.now() >= self.options.patience
+        let now = self.now();
+        let knows_peers = self.peers.is_none() || self.is_told_of_peers || now >= self.options.patience;
+        knows_peers && self.origin_rest.is_over(now)
     }
 
-    fn ask(&mut self, peer: PeerId, have: PieceMap, run_bytes_max: u64) {
+    fn ask(&mut self, peer: PeerId, source: &Source, have: PieceMap, run_bytes_max: u64) {
         let now = self.now();
         if have.count() == 0 || now < self.paced_until {
             return;
@@ -236,23 +299,20 @@ impl<'a> Fetch<'a> {
         if max_leases == 0 {
             return;
         }
-        let request = LeaseRequest { peer, have, max_leases, run_bytes_max, order: PieceOrder::Rarest };
+        // With nobody to share with, from the beginning: no holes are left between runs, and the hash of the whole follows
+        // without reading anything back.
+        let is_alone = self.known.is_empty() && self.announced.is_empty();
+        let order = if is_alone { PieceOrder::Sequential } else { PieceOrder::Rarest };
+        let request = LeaseRequest { peer, have, max_leases, run_bytes_max, order };
         let response = self.manager.request_lease(&request, now);
         self.give_up(&response.cancelled);
         for lease in response.granted {
-            self.start(lease);
+            self.start(lease, source);
         }
     }
 
-    fn start(&mut self, lease: PieceLease) {
+    fn start(&mut self, lease: PieceLease, source: &Source) {
         let manifest = self.assembly.manifest();
-        let source = match &self.origin {
-            Some(origin) if lease.peer.as_str() == ORIGIN => Source::Origin(origin.clone()),
-            _ => match self.known.get(&lease.peer) {
-                Some(known) => known.source.clone(),
-                None => return,
-            },
-        };
         let range = manifest.cut.bytes_of_run(&lease.pieces);
         let bytes = range.end - range.start;
         if let Some(rate) = self.options.bytes_per_sec {
@@ -266,7 +326,9 @@ impl<'a> Fetch<'a> {
         let read = source.read(&manifest.artifact, manifest.cut, &lease, so_far.clone());
         let (read, transfer) = abortable(read);
         let id = lease.id;
-        self.flights.insert(id, Flight { lease, bytes, so_far, transfer: Some(transfer) });
+        let wanted = lease.pieces.clone().collect();
+        let flight = Flight { lease, bytes, wanted, so_far, seen: 0, transfer: Some(transfer) };
+        self.flights.insert(id, flight);
         self.events.push(Box::pin(async move {
             read.await.map_or(Event::Nothing, |landed| Event::Landed(id, landed))
         }));
@@ -278,16 +340,12 @@ impl<'a> Fetch<'a> {
         let nodes = self.participants();
         let me = self.peers.and_then(Peers::me).cloned();
         let mut allowed = self.duties.allowed(me.as_ref(), nodes, idle, patience);
-        if self.known.is_empty() || idle >= patience {
-            return allowed;
+        if idle < patience {
+            // Those who are shut out give nothing, whatever they have.
+            for (_, known) in self.known.iter().filter(|(id, _)| !self.manager.is_quarantined(id)) {
+                known.have.iter().for_each(|have| allowed.remove_all(have));
+            }
         }
-        let left = self.manager.left_to_origin();
-        allowed.keep(&left);
-        // What every peer that has it has failed to give: nobody else's duty will bring it.
-        let mut failed = PieceMap::none(left.len());
-        self.known.values().filter_map(|known| known.have.as_ref()).for_each(|have| failed.insert_all(have));
-        failed.keep(&left);
-        allowed.insert_all(&failed);
         allowed
     }
 
@@ -295,7 +353,7 @@ impl<'a> Fetch<'a> {
     fn participants(&self) -> BTreeSet<PeerId> {
         let is_early = self.now() < self.options.patience;
         let fetches = |id: &PeerId| self.known.get(id).is_some_and(|known| known.have.is_some());
-        let is_trusted = |id: &PeerId| !self.left_out.contains(id) && !self.manager.is_quarantined(id);
+        let is_trusted = |id: &PeerId| !self.left_out.contains_key(id) && !self.manager.is_quarantined(id);
         self.announced.iter().filter(|id| is_trusted(id) && (is_early || fetches(id))).cloned().collect()
     }
 
@@ -320,39 +378,40 @@ impl<'a> Fetch<'a> {
                 Either::Right(_) => None,
             }
         };
-        if let Some(event) = event {
-            self.happened(event)?;
-        }
-        self.check_for_hope()
+        event.map_or(Ok(()), |event| self.happened(event))
     }
 
     /// How long nothing but an event can change anything.
     fn next_look(&self) -> Duration {
         let now = self.now();
         let patience = self.options.patience;
-        // The next rank of duties falls to us.
-        let idle = self.idle().as_millis() / patience.as_millis().max(1) + 1;
-        let mut next = self.got_at + patience * u32::try_from(idle).unwrap_or(u32::MAX);
-        if let Some(expiry) = self.manager.next_expiry() {
-            next = next.min(expiry);
-        }
-        if self.paced_until > now {
-            next = next.min(self.paced_until);
+        let rests = self.known.values().map(|known| known.rest.until);
+        let mut times: Vec<Duration> = rests.chain([self.paced_until, self.origin_rest.until]).collect();
+        // Whoever only serves counts for this long.
+        times.push(patience);
+        if !patience.is_zero() {
+            // The next rank of duties falls to us.
+            let ranks = self.idle().as_millis() / patience.as_millis().max(1) + 1;
+            times.push(self.got_at + patience * u32::try_from(ranks).unwrap_or(u32::MAX));
         }
         if !self.flights.is_empty() {
             // Bytes that have come postpone the expiry of their lease, but only before it.
-            next = next.min(now + PROGRESS_EVERY);
+            times.push(now + PROGRESS_EVERY);
         }
-        if let Some(at) = self.peers_at {
-            next = next.min(at + PEERS_EVERY);
+        if self.origin.is_none() {
+            times.push(self.heard_at + NOBODY_WAIT);
         }
-        next.saturating_sub(now).max(Duration::from_millis(1))
+        times.extend(self.manager.next_expiry());
+        times.extend(self.peers_at.filter(|_| !self.is_listing).map(|at| at + PEERS_EVERY));
+        // What is past already was looked at before we came here.
+        let next = times.into_iter().filter(|at| *at > now).min();
+        next.map_or(PEERS_EVERY, |at| at.saturating_sub(now)).max(Duration::from_millis(1))
     }
 
     fn happened(&mut self, event: Event) -> Result<()> {
         match event {
             Event::Landed(id, Ok(bytes)) => self.landed(id, bytes),
-            Event::Landed(id, Err(failed)) => return self.failed(id, failed),
+            Event::Landed(id, Err(failed)) => self.failed(id, failed),
             Event::Placed(lease, placed) => self.placed(&lease, placed?),
             Event::Have(peer, have) => self.told_have(&peer, have),
             Event::Peers(peers) => self.told_peers(peers),
@@ -384,18 +443,33 @@ impl<'a> Fetch<'a> {
                 Placed::Verified => PieceResult::Success,
                 Placed::Wrong => PieceResult::Failure(FailureKind::VerificationFailed),
             };
-            if placed == Placed::Wrong {
-                self.blame(&lease.peer, format!("piece {piece} is not what it should be"));
-            }
             self.complete(lease, piece, result);
+            if placed == Placed::Wrong {
+                self.came_wrong(lease, piece);
+            }
         }
         self.tell_progress();
+    }
+
+    /// A piece with another hash. The origin may get one wrong on the way, but not twice.
+    fn came_wrong(&mut self, lease: &PieceLease, piece: u32) {
+        let why = format!("piece {piece} is not what it should be");
+        self.blame(&lease.peer, why);
+        if lease.peer.as_str() == ORIGIN && !self.wrong_of_origin.insert(piece) {
+            let artifact = &self.assembly.manifest().artifact;
+            let message = format!("the data of artifact {artifact} in the store is corrupt: piece {piece}");
+            self.without_origin(Error::new(Kind::Corrupt, message));
+        }
     }
 
     fn got(&mut self, lease: &PieceLease, piece: u32, outcome: Outcome) {
         let bytes = u64::from(self.assembly.manifest().cut.len_of(piece));
         self.got_at = self.now();
-        self.origin_failures = 0;
+        self.heard_at = self.got_at;
+        self.origin_rest = Rest::default();
+        if let Some(known) = self.known.get_mut(&lease.peer) {
+            known.rest = Rest::default();
+        }
         let count = match outcome {
             Outcome::NotNeeded => &mut self.result.duplicate_bytes,
             Outcome::Accepted | Outcome::Late if lease.peer.as_str() == ORIGIN => {
@@ -406,37 +480,39 @@ impl<'a> Fetch<'a> {
         *count += bytes;
     }
 
-    fn failed(&mut self, id: PieceLeaseId, failed: Failed) -> Result<()> {
-        let Some(flight) = self.flights.remove(&id) else { return Ok(()) };
-        let lease = flight.lease;
+    fn failed(&mut self, id: PieceLeaseId, failed: Failed) {
+        let Some(flight) = self.flights.remove(&id) else { return };
+        let (lease, now) = (flight.lease, self.now());
         self.blame(&lease.peer, failed.error.to_string());
         for piece in lease.pieces.clone() {
             self.complete(&lease, piece, PieceResult::Failure(failed.kind));
         }
         if lease.peer.as_str() == ORIGIN {
-            self.origin_failures += 1;
-            let is_final = failed.error.kind() != Kind::Unavailable;
-            if is_final || self.origin_failures >= ORIGIN_FAILURES_MAX {
-                return self.without_origin(failed.error);
-            }
+            self.origin_failed(failed.error);
+        } else if let Some(known) = self.known.get_mut(&lease.peer) {
+            known.rest.failed(now);
         }
-        Ok(())
     }
 
-    /// Goes on with the peers if they have all that is missing, or fails.
-    fn without_origin(&mut self, error: Error) -> Result<()> {
-        let mut missing = PieceMap::all(self.assembly.manifest().cut.pieces());
-        missing.remove_all(self.manager.verified());
-        for known in self.known.values() {
-            known.have.iter().for_each(|have| missing.remove_all(have));
+    /// Asks the origin for less, later, or not any more.
+    fn origin_failed(&mut self, error: Error) {
+        let piece_bytes = u64::from(self.assembly.manifest().cut.piece_bytes());
+        self.run_bytes_max = (self.run_bytes_max / 2).max(piece_bytes);
+        self.origin_rest.failed(self.now());
+        let is_final = error.kind() != Kind::Unavailable;
+        if is_final || self.origin_rest.failures >= ORIGIN_FAILURES_MAX {
+            self.without_origin(error);
         }
-        if missing.count() > 0 {
-            return Err(error);
-        }
+    }
+
+    /// Goes on with the peers, if they can do it.
+    fn without_origin(&mut self, error: Error) {
         self.origin = None;
+        self.origin_error = Some(error);
+        // They have as long as if the fetch began now.
+        self.heard_at = self.now();
         let ended = self.manager.remove_peer(&ORIGIN.into(), self.now());
         self.give_up(&ended);
-        Ok(())
     }
 
     fn complete(&mut self, lease: &PieceLease, piece: u32, result: PieceResult) {
@@ -453,23 +529,32 @@ impl<'a> Fetch<'a> {
         }
     }
 
-    /// Ends transfers whose leases have ended. Bytes that are here already are verified all the same.
+    /// Ends transfers of which nothing is wanted any more. Bytes that are here already are verified all the same.
     fn give_up(&mut self, cancelled: &[Cancelled]) {
         for cancelled in cancelled {
-            if let Some(transfer) =
-                self.flights.get(&cancelled.lease).and_then(|flight| flight.transfer.clone())
-            {
+            let Some(flight) = self.flights.get_mut(&cancelled.lease) else { continue };
+            // Others of its pieces may go on: a run has one transfer.
+            flight.wanted.retain(|piece| !cancelled.pieces.contains(piece));
+            if let Some(transfer) = flight.transfer.clone().filter(|_| flight.wanted.is_empty()) {
                 transfer.abort();
                 self.flights.remove(&cancelled.lease);
+            }
+            if cancelled.why == CancelReason::Expired {
+                self.blame(&cancelled.peer, "it did not give what it was asked for in time".to_owned());
+                if cancelled.peer.as_str() == ORIGIN {
+                    self.origin_failed(Error::new(Kind::Unavailable, "the store does not answer in time"));
+                }
             }
         }
     }
 
     fn note_progress(&mut self) {
         let now = self.now();
-        for (id, flight) in &self.flights {
+        for (id, flight) in &mut self.flights {
             let so_far = flight.so_far.load(Relaxed);
-            if flight.transfer.is_some() && so_far > 0 {
+            if flight.transfer.is_some() && so_far > flight.seen {
+                flight.seen = so_far;
+                self.heard_at = now;
                 // One that has ended is given up with the next answer.
                 let _ = self.manager.progress(*id, so_far, now);
             }
@@ -480,18 +565,27 @@ impl<'a> Fetch<'a> {
 
     fn told_peers(&mut self, peers: Result<Vec<Peer>>) {
         self.is_told_of_peers = true;
+        self.is_listing = false;
         let peers = match peers {
             Ok(peers) => peers,
             Err(error) => return tracing::warn!("peers cannot be listed: {error}"),
         };
         self.announced = peers.iter().map(|peer| peer.id.clone()).collect();
         for peer in peers {
-            if self.known.contains_key(&peer.id) || self.left_out.contains(&peer.id) {
+            let is_same = |left: &Arc<PeerClient>| Arc::ptr_eq(left, &peer.client);
+            if self.known.contains_key(&peer.id) || self.left_out.get(&peer.id).is_some_and(is_same) {
                 continue;
             }
-            let source = Source::Peer(peer.client.clone());
-            self.known
-                .insert(peer.id.clone(), Known { source, have: None, silences: 0, every: HAVE_EVERY_MIN });
+            self.left_out.remove(&peer.id);
+            let known = Known {
+                source: Source::Peer(peer.client.clone()),
+                have: None,
+                has_answered: false,
+                silences: 0,
+                every: HAVE_EVERY_MIN,
+                rest: Rest::default(),
+            };
+            self.known.insert(peer.id.clone(), known);
             self.ask_what_it_has(peer.id, Duration::ZERO);
         }
     }
@@ -523,6 +617,9 @@ impl<'a> Fetch<'a> {
             }
         };
         known.silences = 0;
+        known.has_answered = true;
+        // One that has removed what it had has nothing of it now.
+        let have = have.or_else(|| known.have.as_ref().map(|before| PieceMap::none(before.len())));
         let is_new = have.is_some() && have != known.have;
         known.every = if is_new { HAVE_EVERY_MIN } else { (known.every * 2).min(HAVE_EVERY_MAX) };
         let every = known.every;
@@ -545,8 +642,9 @@ impl<'a> Fetch<'a> {
     }
 
     fn leave_out(&mut self, id: &PeerId) {
-        self.known.remove(id);
-        self.left_out.insert(id.clone());
+        if let Some(Known { source: Source::Peer(client), .. }) = self.known.remove(id) {
+            self.left_out.insert(id.clone(), client);
+        }
         let ended = self.manager.remove_peer(id, self.now());
         self.give_up(&ended);
     }
@@ -568,15 +666,26 @@ impl<'a> Fetch<'a> {
         });
     }
 
-    /// Fails when nobody has what is missing, and nobody has come for a while.
-    fn check_for_hope(&self) -> Result<()> {
-        let has_source = self.origin.is_some() || self.known.values().any(|known| known.have.is_some());
-        if has_source || self.idle() < NOBODY_WAIT {
+    /// Without the origin: fails when nobody has what is missing, or those who have it do not give it.
+    fn check_for_hope(&mut self) -> Result<()> {
+        if self.origin.is_some() {
+            return Ok(());
+        }
+        let is_asking = self.is_listing
+            || (self.peers.is_some() && !self.is_told_of_peers)
+            || self.known.values().any(|known| !known.has_answered);
+        let may_give = |(id, known): (&PeerId, &Known)| {
+            let is_bad = self.manager.is_quarantined(id) || known.rest.failures >= PEER_FAILURES_MAX;
+            known.have.is_some() && !is_bad
+        };
+        let may_come = is_asking || self.known.iter().any(may_give);
+        if may_come && self.now().saturating_sub(self.heard_at) < NOBODY_WAIT {
             return Ok(());
         }
         let artifact = &self.assembly.manifest().artifact;
-        let message = format!("nobody has the missing pieces of artifact {artifact}");
-        Err(Error::new(Kind::Unavailable, message).about(Matter::Missing))
+        let message = format!("nobody gives the missing pieces of artifact {artifact}");
+        let nobody = || Error::new(Kind::Unavailable, message).about(Matter::Missing);
+        Err(self.origin_error.take().unwrap_or_else(nobody))
     }
 
     fn fetched(mut self) -> Fetched {

@@ -49,7 +49,9 @@ impl Source {
                 Err(Failed { kind: FailureKind::InvalidData, error })
             }),
             Source::Peer(peer) => Box::pin(async move {
-                let note = |bytes| so_far.store(bytes, Relaxed);
+                let note = |bytes| {
+                    so_far.fetch_add(bytes, Relaxed);
+                };
                 peer.pieces(&artifact, &cut, pieces, &note).await.map_err(Failed::from)
             }),
         }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
 /// What never comes is a failure and not a test that hangs. Nothing that is right takes nearly as long.
 pub(crate) async fn soon<T>(work: impl Future<Output = T>) -> T {
@@ -26,6 +26,13 @@ pub(crate) struct Raw(pub(crate) TcpStream);
 impl Raw {
     pub(crate) async fn connect(addr: SocketAddr) -> Self {
         Self(TcpStream::connect(addr).await.unwrap())
+    }
+
+    /// A connection for which the kernel holds only a little that nobody has read.
+    pub(crate) async fn connect_narrow(addr: SocketAddr) -> Self {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(64 * 1_024).unwrap();
+        Self(socket.connect(addr).await.unwrap())
     }
 
     pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) {

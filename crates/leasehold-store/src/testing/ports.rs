@@ -1,4 +1,4 @@
-//! Ports for one instance of `weed mini`, which listens on ten of them.
+//! Ports for one instance of `weed mini`, which listens on eleven of them.
 //!
 //! Asking the kernel for free ports would give ports of the ephemeral range, and between the
 //! question and the start of the server (or between two starts of it) any outgoing connection may
@@ -55,8 +55,13 @@ impl Ports {
         self.base + 2
     }
 
+    /// Where it tells what it has counted.
+    pub(super) fn metrics(&self) -> u16 {
+        self.base + 11
+    }
+
     /// Every port with the flag that sets it.
-    pub(super) fn named(&self) -> [(&'static str, u16); 11] {
+    pub(super) fn named(&self) -> [(&'static str, u16); 12] {
         let admin = self.base + 9;
         [
             ("s3.port", self.s3()),
@@ -71,6 +76,7 @@ impl Ports {
             ("admin.port.grpc", admin + ADMIN_GRPC_OFFSET),
             // WebDAV is switched off; its port is set in case weed looks whether it is free.
             ("webdav.port", self.base + 10),
+            ("metricsPort", self.metrics()),
         ]
     }
 }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use tempfile::TempDir;
@@ -123,6 +123,30 @@ impl Weed {
         self.filer(Method::POST, &format!("/buckets/{name}/"), "").await?;
         self.filer(Method::PUT, &first, "first").await?;
         self.filer(Method::DELETE, &first, "").await
+    }
+
+    /// Bytes that weed says it has sent to clients of a bucket since it was started, bodies of answers alone.
+    pub async fn sent_bytes(&self, bucket: &str) -> io::Result<u64> {
+        let url = format!("http://127.0.0.1:{}/metrics", self.ports.metrics());
+        let (_, told) = exchange(Method::GET, url, "").await?;
+        let told = String::from_utf8_lossy(&told).into_owned();
+        let counter = format!("SeaweedFS_s3_bucket_traffic_sent_bytes_total{{bucket=\"{bucket}\"}} ");
+        let Some(count) = told.lines().find_map(|line| line.strip_prefix(&counter)) else {
+            let is_counting = told.contains("SeaweedFS_");
+            return if is_counting {
+                Ok(0)
+            } else {
+                Err(io::Error::other("weed tells nothing it has counted"))
+            };
+        };
+        // Prometheus writes large numbers like 2.68e+08.
+        let count: f64 = count.trim().parse().map_err(io::Error::other)?;
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a count, far below 2^52"
+        )]
+        Ok(count as u64)
     }
 
     /// Asks weed to end, and kills it if it does not within three seconds.
@@ -273,12 +297,19 @@ impl Drop for Weed {
 }
 
 async fn send(method: Method, url: String, body: &'static str) -> io::Result<StatusCode> {
+    exchange(method, url, body).await.map(|(status, _)| status)
+}
+
+async fn exchange(method: Method, url: String, body: &'static str) -> io::Result<(StatusCode, Bytes)> {
     let request = Request::builder()
         .method(method)
         .uri(url)
         .body(Full::new(Bytes::from_static(body.as_bytes())))
         .map_err(io::Error::other)?;
     let client = Client::builder(TokioExecutor::new()).build_http();
-    let answer = tokio::time::timeout(REQUEST_MAX, client.request(request)).await?;
-    Ok(answer.map_err(io::Error::other)?.status())
+    let answer =
+        tokio::time::timeout(REQUEST_MAX, client.request(request)).await?.map_err(io::Error::other)?;
+    let status = answer.status();
+    let read = tokio::time::timeout(REQUEST_MAX, answer.into_body().collect()).await?;
+    Ok((status, read.map_err(io::Error::other)?.to_bytes()))
 }

@@ -1,0 +1,51 @@
+//! What the command `artifact` prints.
+
+use serde_json::json;
+
+use super::{Report, megabytes, spread};
+use crate::artifact::{Carried, Pair};
+
+impl Report {
+    /// What the process of a fetch tells the one that has started it.
+    pub(crate) fn carried(carried: &Carried) -> anyhow::Result<()> {
+        println!("{}", serde_json::to_string(carried)?);
+        Ok(())
+    }
+
+    /// Ours against the plain download.
+    pub(crate) fn artifact(&mut self, pairs: &[Pair]) {
+        if self.json {
+            let rows: Vec<_> =
+                pairs.iter().map(|pair| json!({"ours": pair.ours, "plain": pair.plain})).collect();
+            self.stores.push(json!({"store": "s3", "artifact": rows}));
+            return;
+        }
+        println!(
+            "{:<6} {:>6} {:>9} {:>8} {:>14} {:>8} {:>9} {:>6} {:>14}",
+            "side", "MB", "requests", "MB/s", "range", "cpu s", "memory MB", "ratio", "range"
+        );
+        for name in ["ours", "plain"] {
+            let side = move |pair: &Pair| if name == "ours" { pair.ours.clone() } else { pair.plain.clone() };
+            let of = |what: fn(&Carried) -> f64| spread(pairs.iter().map(move |pair| what(&side(pair))));
+            let (rate_middle, rates) = of(rate);
+            let (ratio, ratios) = spread(pairs.iter().map(|pair| rate(&side(pair)) / rate(&pair.plain)));
+            println!(
+                "{name:<6} {:>6.0} {:>9.0} {rate_middle:>8.0} {rates:>14} {:>8.2} {:>9.0} {ratio:>6.2} {ratios:>14}",
+                of(|carried| megabytes(carried.bytes)).0,
+                of(requests).0,
+                of(|carried| carried.cpu_seconds).0,
+                of(|carried| megabytes(carried.memory_peak)).0,
+            );
+        }
+        println!();
+    }
+}
+
+fn rate(carried: &Carried) -> f64 {
+    megabytes(carried.bytes) / carried.seconds
+}
+
+#[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 requests")]
+fn requests(carried: &Carried) -> f64 {
+    carried.requests as f64
+}

@@ -1,0 +1,173 @@
+//! A process that fetches, and serves what it has, as tests tell it to: so that several can run at once and be killed.
+//!
+//! `piece-exerciser ADDRESS CACHE ARTIFACT [WORD | NAME=VALUE]...`
+//!
+//! | word | what it does |
+//! | --- | --- |
+//! | `endpoint=URL` | the server of the bucket, with the keys of tests |
+//! | `peers` | fetches from peers too |
+//! | `name=NODE` | serves its cache under this name, and fetches from peers |
+//! | `corrupt` | serves every piece with one bit wrong |
+//! | `rate=BYTES` | asks for no more bytes in a second |
+//! | `limit=BYTES` | the largest file it may write, once it has begun |
+//! | `cache=BYTES` | the limit of its cache |
+//! | `wait` | begins when its input says so |
+//! | `hold` | keeps what it has, and goes on serving, until its input ends |
+//!
+//! It prints `ready`, `progress BYTES`, `blamed WHO WHY`, and `fetched …` or `failed KIND WORDS`.
+#![expect(clippy::print_stdout, reason = "the test that started it reads what it prints")]
+
+use bytes::Bytes;
+use leasehold_core::piece::{Cut, PieceMap};
+use leasehold_core::{ArtifactId, Error, Name, Result};
+use leasehold_pieces::serve::Shelf;
+use leasehold_pieces::{
+    Announcement, Artifacts, Cache, FetchEvent, FetchOptions, Peers, PieceServer, ServeOptions,
+};
+use leasehold_store::{AccessKey, Client, Host, HostExt, OpenOptions, SystemHost, open};
+use leasehold_worker::Shutdown;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::ops::Range;
+use std::sync::Arc;
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let mut next = || arguments.next().ok_or_else(|| Error::invalid("ADDRESS CACHE ARTIFACT"));
+    let (address, cache, artifact) = (next()?, next()?, next()?);
+    let words: BTreeMap<String, String> = arguments
+        .map(|word| word.split_once('=').map_or((word.clone(), String::new()), |(a, b)| (a.into(), b.into())))
+        .collect();
+    let artifact: ArtifactId = artifact.parse().map_err(|_| Error::invalid("ARTIFACT is a hash"))?;
+    let host: Arc<dyn Host> = Arc::new(SystemHost);
+    let client = Client::new(open(&address, &options(&words), &host)?, host);
+    let cache = Cache::open(cache, number(&words, "cache")?)?;
+    run(&Node { client, cache, words }, &artifact).await
+}
+
+struct Node {
+    client: Client,
+    cache: Cache,
+    words: BTreeMap<String, String>,
+}
+
+async fn run(node: &Node, artifact: &ArtifactId) -> Result<()> {
+    let mut artifacts = Artifacts::new(node.client.clone(), node.cache.clone());
+    let name = node.words.get("name").map(|name| Name::checked("peer id", name)).transpose()?;
+    if name.is_some() || node.words.contains_key("peers") {
+        artifacts = artifacts.with_peers(Peers::new(node.client.clone(), None, name.as_ref()));
+    }
+    let bytes_per_sec = number(&node.words, "rate")?;
+    artifacts = artifacts.fetching(FetchOptions { bytes_per_sec, ..FetchOptions::default() });
+    let limit = number(&node.words, "limit")?;
+    let hear = move |event| match event {
+        FetchEvent::Progress { bytes, .. } => {
+            if let Some(limit) = limit {
+                let before = getrlimit(Resource::Fsize);
+                let _ = setrlimit(Resource::Fsize, Rlimit { current: Some(limit), ..before });
+            }
+            println!("progress {bytes}");
+        }
+        FetchEvent::Blamed { peer, why } => println!("blamed {peer} {why}"),
+    };
+    let fetching = async {
+        println!("ready");
+        if node.words.contains_key("wait") {
+            input(1).await;
+        }
+        let held = match artifacts.fetch(artifact, &hear).await {
+            Ok((cached, told)) => {
+                println!(
+                    "fetched origin={} peers={} twice={} resumed={} requests={}",
+                    told.origin_bytes,
+                    told.peer_bytes,
+                    told.duplicate_bytes,
+                    told.resumed_bytes,
+                    told.origin_requests
+                );
+                Some(cached)
+            }
+            Err(error) => {
+                println!("failed {:?} {error}", error.kind());
+                None
+            }
+        };
+        if node.words.contains_key("hold") {
+            input(u64::MAX).await;
+        }
+        drop(held);
+    };
+    let Some(name) = name else {
+        fetching.await;
+        return Ok(());
+    };
+    let (server, announcement) = serve(node, &name).await?;
+    let shutdown = Shutdown::default();
+    let serving =
+        async { tokio::try_join!(server.run(shutdown.clone()), announcement.run(shutdown.clone())) };
+    let ended = async {
+        fetching.await;
+        shutdown.drain();
+        Ok(())
+    };
+    tokio::try_join!(serving, ended).map(|_| ())
+}
+
+async fn serve(node: &Node, name: &Name) -> Result<(PieceServer, Announcement)> {
+    let is_corrupt = node.words.contains_key("corrupt");
+    let shelf: Arc<dyn Shelf> =
+        if is_corrupt { Arc::new(Corrupt(node.cache.clone())) } else { Arc::new(node.cache.clone()) };
+    let clock = node.client.clone();
+    let host: Arc<dyn Host> = Arc::new(SystemHost);
+    let server =
+        PieceServer::bind(shelf, ServeOptions::default(), host, Arc::new(move || clock.now())).await?;
+    let announcement = Announcement::make(&node.client, name, server.addr()).await?;
+    Ok((server, announcement))
+}
+
+/// Gives what a cache has, with one bit wrong.
+struct Corrupt(Cache);
+
+impl Shelf for Corrupt {
+    fn have(&self, artifact: &ArtifactId) -> Option<(Cut, PieceMap)> {
+        self.0.have(artifact)
+    }
+
+    fn read(&self, artifact: &ArtifactId, pieces: Range<u32>) -> Result<Option<Bytes>> {
+        let read = self.0.read(artifact, pieces)?;
+        Ok(read.map(|bytes| {
+            let mut bytes = bytes.to_vec();
+            if let Some(last) = bytes.last_mut() {
+                *last ^= 1;
+            }
+            bytes.into()
+        }))
+    }
+}
+
+/// Waits for so many bytes of input, or its end.
+async fn input(most: u64) {
+    let read = move || {
+        // One that cannot be read has ended.
+        let _ = io::copy(&mut io::stdin().take(most), &mut io::sink());
+        Ok(())
+    };
+    let _ = SystemHost.blocking(read).await;
+}
+
+fn number(words: &BTreeMap<String, String>, name: &str) -> Result<Option<u64>> {
+    let read = |text: &String| text.parse().map_err(|_| Error::invalid(format!("{name}=NUMBER")));
+    words.get(name).map(read).transpose()
+}
+
+fn options(words: &BTreeMap<String, String>) -> OpenOptions {
+    let Some(endpoint) = words.get("endpoint") else { return OpenOptions::default() };
+    OpenOptions {
+        endpoint: Some(endpoint.clone()),
+        region: Some("us-east-1".into()),
+        access_key: Some(AccessKey { id: "test".into(), secret: "testsecret".into() }),
+        ..OpenOptions::default()
+    }
+}

@@ -1,0 +1,259 @@
+//! One download for all who want it, room for what is new, and nothing half-made under its name.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use leasehold_core::{ArtifactId, HexName, Kind, keys};
+use leasehold_pieces::manifest::Record;
+use leasehold_pieces::{Artifacts, Cache, FetchEvent, Manifest, PublishOptions};
+use leasehold_store::{Client, OpenOptions, Purpose, Store, When};
+
+use crate::process::{Process, told};
+use crate::support::{Ground, contents};
+
+const PIECE_BYTES: u32 = 32_768;
+
+fn small() -> PublishOptions {
+    PublishOptions { piece_bytes: Some(PIECE_BYTES), ..PublishOptions::default() }
+}
+
+/// Artifacts of these sizes, published.
+async fn publish(ground: &Ground, sizes: &[u64]) -> Vec<(ArtifactId, Vec<u8>)> {
+    let publisher = ground.node("publisher");
+    let mut all = Vec::new();
+    for size in sizes {
+        let (path, bytes) = ground.file(*size);
+        let there = publisher.publish(&path, &small()).await.unwrap();
+        all.push((there.manifest.artifact, bytes));
+    }
+    all
+}
+
+fn limited(ground: &Ground, bytes_max: u64) -> Artifacts {
+    let cache = Cache::open(ground.directory.path().join("caches/limited"), Some(bytes_max)).unwrap();
+    Artifacts::new(ground.client(), cache)
+}
+
+fn directory(node: &Artifacts, artifact: &ArtifactId) -> PathBuf {
+    node.cache().root().join(artifact.as_str())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_that_want_the_same_artifact_share_one_download() {
+    let ground = Ground::new();
+    let (artifact, bytes) = publish(&ground, &[4_000_000]).await.remove(0);
+    let tasks = (0..6).map(|_| {
+        let (node, artifact) = (ground.node("shared"), artifact.clone());
+        tokio::spawn(async move { node.fetch(&artifact, &|_| ()).await.unwrap() })
+    });
+    let mut downloaded = 0;
+    for task in tasks.collect::<Vec<_>>() {
+        let (cached, fetched) = task.await.unwrap();
+        assert!(contents(cached.path()) == bytes);
+        downloaded += fetched.origin_bytes;
+    }
+    assert_eq!(downloaded, 4_000_000);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_that_want_the_same_artifact_share_one_download() {
+    let ground = Ground::new();
+    let store = ground.directory.path().join("store");
+    let client = Client::open(store.to_str().unwrap(), &OpenOptions::default()).unwrap();
+    let cache = ground.directory.path().join("caches/both");
+    let (path, bytes) = ground.file(4_000_000);
+    let node = Artifacts::new(client, Cache::open(&cache, None).unwrap());
+    let artifact = node.publish(&path, &small()).await.unwrap().manifest.artifact;
+    let mut both: Vec<_> = (0..2)
+        .map(|_| Process::start(&store, &cache, artifact.as_str(), &["wait", "rate=8000000"]))
+        .collect();
+    for process in &mut both {
+        process.line("ready");
+    }
+    both.iter_mut().for_each(Process::release);
+    let outcomes: Vec<String> = both.iter_mut().map(Process::outcome).collect();
+    assert_eq!(
+        outcomes.iter().map(|outcome| told(outcome, "origin")).sum::<u64>(),
+        4_000_000,
+        "{outcomes:?}"
+    );
+    assert!(contents(&cache.join(artifact.as_str()).join("data")) == bytes);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_used_longest_ago_makes_room() {
+    let ground = Ground::new();
+    let artifacts = publish(&ground, &[100_001, 100_002, 100_003, 100_004, 100_005]).await;
+    let node = limited(&ground, 310_000);
+    let is_here = |at: usize| directory(&node, &artifacts[at].0).join("data").exists();
+    for (artifact, _) in &artifacts[..3] {
+        node.fetch(artifact, &|_| ()).await.unwrap();
+    }
+    // The first is used again, so the second has waited longest.
+    node.fetch(&artifacts[0].0, &|_| ()).await.unwrap();
+    node.fetch(&artifacts[3].0, &|_| ()).await.unwrap();
+    assert_eq!([0, 1, 2, 3].map(is_here), [true, false, true, true]);
+    node.fetch(&artifacts[4].0, &|_| ()).await.unwrap();
+    assert_eq!([0, 1, 2, 3, 4].map(is_here), [true, false, false, true, true]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_artifact_larger_than_the_cache_and_a_cache_in_use_are_told_apart() {
+    let ground = Ground::new();
+    let artifacts = publish(&ground, &[100_001, 100_002, 200_000]).await;
+    let node = limited(&ground, 150_000);
+    let error = node.fetch(&artifacts[2].0, &|_| ()).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Invalid);
+    assert!(error.to_string().contains("raise its limit"), "{error}");
+    assert!(!directory(&node, &artifacts[2].0).exists());
+
+    let (held, _) = node.fetch(&artifacts[0].0, &|_| ()).await.unwrap();
+    let error = node.fetch(&artifacts[1].0, &|_| ()).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable);
+    assert!(error.to_string().contains("in use"), "{error}");
+    assert!(contents(held.path()) == artifacts[0].1);
+    drop(held);
+    node.fetch(&artifacts[1].0, &|_| ()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_fetched_or_held_is_never_evicted_however_many_want_room() {
+    let ground = Ground::new();
+    let sizes: Vec<u64> = (0..12).map(|at| 90_000 + at).collect();
+    let artifacts = Arc::new(publish(&ground, &sizes).await);
+    let mut tasks = Vec::new();
+    for task in 0..4_usize {
+        let (node, artifacts) = (limited(&ground, 500_000), artifacts.clone());
+        tasks.push(tokio::spawn(async move {
+            let mut fetched = 0;
+            for round in 0..60_usize {
+                let (artifact, bytes) = &artifacts[(round * (task + 3) + task) % 12];
+                match node.fetch(artifact, &|_| ()).await {
+                    Ok((cached, _)) => {
+                        tokio::task::yield_now().await;
+                        assert!(contents(cached.path()) == *bytes, "it was evicted while it was held");
+                        fetched += 1;
+                    }
+                    // All that is there may be in use at this moment, and nothing else may go wrong.
+                    Err(error) => assert!(error.to_string().contains("in use"), "{error}"),
+                }
+            }
+            fetched
+        }));
+    }
+    for task in tasks {
+        assert!(task.await.unwrap() > 30);
+    }
+    let node = limited(&ground, 500_000);
+    let held: u64 = artifacts
+        .iter()
+        .filter_map(|(artifact, _)| fs::metadata(directory(&node, artifact).join("data")).ok())
+        .map(|found| found.len())
+        .sum();
+    assert!(held <= 500_000, "{held}");
+}
+
+/// A file in the cache is not read again before it is given to a handler: it was verified when it got its name, and
+/// whoever can change it can also change what the handler does. Peers that get it from us verify what they get.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_someone_changed_on_the_disk_is_given_as_it_is_and_refused_by_peers() {
+    let ground = Ground::new();
+    let (artifact, bytes) = publish(&ground, &[1_000_000]).await.remove(0);
+    let node = ground.node("a");
+    let path = node.fetch(&artifact, &|_| ()).await.unwrap().0.path().to_owned();
+    let mut changed = bytes.clone();
+    changed[500_000] ^= 1;
+    fs::write(&path, &changed).unwrap();
+    let (cached, _) = node.fetch(&artifact, &|_| ()).await.unwrap();
+    assert!(contents(cached.path()) == changed);
+
+    let serving = ground.serve("a").await;
+    let (cached, fetched) = ground.node_with_peers("b").fetch(&artifact, &|_| ()).await.unwrap();
+    assert!(contents(cached.path()) == bytes);
+    assert!(fetched.origin_bytes >= u64::from(PIECE_BYTES), "{fetched:?}");
+    serving.stop().await;
+}
+
+/// Replaces the manifest of an artifact.
+async fn forge(ground: &Ground, artifact: &ArtifactId, change: impl FnOnce(&mut Manifest)) {
+    let mut manifest = ground.node("publisher").manifest(artifact).await.unwrap();
+    change(&mut manifest);
+    let body = Record::Kept(manifest).write(artifact, HexName::from_random(1));
+    ground.store.put(&keys::manifest(artifact), body, &When::Always).await.unwrap();
+}
+
+async fn replace_data(ground: &Ground, artifact: &ArtifactId, bytes: Vec<u8>) {
+    let key = keys::artifact_data(artifact);
+    ground.store.put(&key, Bytes::from(bytes), &When::Always).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_manifest_whose_whole_is_another_is_corrupt_and_leaves_nothing() {
+    let ground = Ground::new();
+    let both = publish(&ground, &[300_000, 300_000 - 1]).await;
+    let (artifact, mut bytes) = (both[0].0.clone(), both[0].1.clone());
+    // Other data, and the hashes of its pieces: each piece is as the manifest says.
+    bytes[0] ^= 1;
+    let other = ground.directory.path().join("other");
+    fs::write(&other, &bytes).unwrap();
+    let pieces = ground.node("publisher").publish(&other, &small()).await.unwrap().manifest.pieces;
+    forge(&ground, &artifact, |manifest| manifest.pieces = pieces).await;
+    replace_data(&ground, &artifact, bytes).await;
+    let node = ground.node("reader");
+    let error = node.fetch(&artifact, &|_| ()).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Corrupt);
+    assert!(error.to_string().contains("the manifest is wrong"), "{error}");
+    assert!(!directory(&node, &artifact).exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn data_that_is_not_what_the_manifest_says_ends_the_fetch() {
+    let ground = Ground::new();
+    let (artifact, mut bytes) = publish(&ground, &[300_000]).await.remove(0);
+    bytes[200_000] ^= 1;
+    replace_data(&ground, &artifact, bytes).await;
+    let blamed = std::sync::Mutex::new(Vec::new());
+    let hear = |event| {
+        if let FetchEvent::Blamed { peer, .. } = event {
+            blamed.lock().unwrap().push(peer);
+        }
+    };
+    let node = ground.node("reader");
+    let error = node.fetch(&artifact, &hear).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Corrupt);
+    assert!(error.to_string().contains("in the store is corrupt: piece 6"), "{error}");
+    assert_eq!(*blamed.lock().unwrap(), ["(origin)", "(origin)"]);
+    assert!(!directory(&node, &artifact).join("data").exists());
+    // With a ledger of its own: one manifest, the run, and the wrong piece once more.
+    let client = ground.client();
+    let node = Artifacts::new(client.clone(), ground.cache("counted"));
+    node.fetch(&artifact, &|_| ()).await.unwrap_err();
+    let requests: u64 = client
+        .ledger()
+        .snapshot()
+        .lines()
+        .filter(|(line, _)| line.purpose == Purpose::Fetch)
+        .map(|(_, count)| count.requests)
+        .sum();
+    assert_eq!(requests, 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_may_not_grow_is_a_clear_error_and_gets_no_name() {
+    let ground = Ground::new();
+    let store = ground.directory.path().join("store");
+    let client = Client::open(store.to_str().unwrap(), &OpenOptions::default()).unwrap();
+    let cache = ground.directory.path().join("caches/small");
+    let (path, bytes) = ground.file(4_000_000);
+    let node = Artifacts::new(client, Cache::open(&cache, None).unwrap());
+    let artifact = node.publish(&path, &small()).await.unwrap().manifest.artifact;
+    let mut process = Process::start(&store, &cache, artifact.as_str(), &["limit=1000000"]);
+    let outcome = process.outcome();
+    assert!(outcome.starts_with("failed Invalid files of this size are not allowed here"), "{outcome}");
+    assert!(!cache.join(artifact.as_str()).join("data").exists());
+    // What was written before is of use.
+    let (cached, _) = node.fetch(&artifact, &|_| ()).await.unwrap();
+    assert!(contents(cached.path()) == bytes);
+}

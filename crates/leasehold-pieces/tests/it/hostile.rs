@@ -1,0 +1,342 @@
+//! Peers that do wrong, each beside four that do not: the file is right, the guilty one is named, and it holds nobody up.
+//!
+//! That it holds nobody up is shown by counts, not by clocks: leases last a minute here, and no lease runs out; the origin
+//! is asked only after half a minute, and gives nothing.
+
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use leasehold_core::piece::manager::{ManagerStats, PeerStats};
+use leasehold_core::{ArtifactId, Kind, Name, keys};
+use leasehold_pieces::{Announcement, Artifacts, FetchEvent, FetchOptions, Fetched, Peers, PublishOptions};
+use leasehold_store::seam::{Answer, Cause, Failure, Ranged};
+use leasehold_store::{Purpose, Store};
+
+use crate::support::{Ground, Serving, contents};
+use crate::villain::{Gate, Gated, Vice, Villain};
+
+const SIZE: u64 = 16 * 1_024 * 1_024 + 77;
+const PIECE_BYTES: u32 = 256 * 1_024;
+const GOOD: [&str; 4] = ["good-1", "good-2", "good-3", "good-4"];
+const BAD: &str = "bad";
+
+/// An artifact, and four good peers that have it and wait for the gate.
+pub(crate) struct Scene {
+    pub(crate) ground: Ground,
+    pub(crate) artifact: ArtifactId,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) gate: Arc<Gate>,
+    good: Vec<Serving>,
+}
+
+impl Scene {
+    pub(crate) async fn new(good: &[&str]) -> Self {
+        let ground = Ground::new();
+        let (path, bytes) = ground.file(SIZE);
+        let options = PublishOptions { piece_bytes: Some(PIECE_BYTES), ..PublishOptions::default() };
+        let published = ground.node("publisher").publish(&path, &options).await.unwrap();
+        let artifact = published.manifest.artifact;
+        let mut scene = Self { ground, artifact, bytes, gate: Arc::new(Gate::default()), good: Vec::new() };
+        for name in good {
+            let node = scene.ground.node(name);
+            node.fetch(&scene.artifact, &|_| ()).await.unwrap();
+            let shelf =
+                Gated { shelf: scene.ground.cache(name), gate: scene.gate.clone(), given: AtomicU64::new(0) };
+            scene.good.push(scene.ground.serve_shelf(name, Arc::new(shelf)).await);
+        }
+        scene
+    }
+
+    /// One that misbehaves, under this name.
+    pub(crate) async fn villain(&self, name: &str, vice: Vice) -> Villain {
+        let manifest = self.ground.node("publisher").manifest(&self.artifact).await.unwrap();
+        let villain = Villain::start(vice, manifest.cut, self.bytes.clone(), self.gate.clone()).await;
+        let name = Name::checked("peer id", name).unwrap();
+        Announcement::make(&self.ground.client(), &name, villain.addr).await.unwrap();
+        villain
+    }
+
+    /// Fetches with the options of these tests, and says who was blamed.
+    pub(crate) async fn fetch(&self, reader: &str) -> (leasehold_core::Result<Fetched>, Vec<String>) {
+        self.fetch_with(self.ground.node_with_peers(reader).fetching(unhurried())).await
+    }
+
+    pub(crate) async fn fetch_with(&self, node: Artifacts) -> (leasehold_core::Result<Fetched>, Vec<String>) {
+        let blamed = Mutex::new(Vec::new());
+        let hear = |event| match event {
+            FetchEvent::Blamed { peer, why } => blamed.lock().unwrap().push(format!("{peer}: {why}")),
+            FetchEvent::Progress { pieces, pieces_total, bytes, bytes_total } => {
+                assert!(pieces <= pieces_total && bytes <= bytes_total);
+            }
+        };
+        let fetched = node.fetch(&self.artifact, &hear).await.map(|(cached, fetched)| {
+            assert!(contents(cached.path()) == self.bytes, "the file is wrong");
+            fetched
+        });
+        (fetched, blamed.into_inner().unwrap())
+    }
+
+    async fn stop(self) {
+        for good in self.good {
+            good.stop().await;
+        }
+    }
+}
+
+/// Nothing in a test takes as long as what ends by these clocks.
+fn unhurried() -> FetchOptions {
+    let mut options = FetchOptions { patience: Duration::from_secs(30), ..FetchOptions::default() };
+    options.leases.lease_min = Duration::from_mins(1);
+    options
+}
+
+fn of<'a>(stats: &'a ManagerStats, name: &str) -> Option<&'a PeerStats> {
+    stats.peers.iter().find(|peer| peer.peer.as_str() == name)
+}
+
+/// Fetches beside one that misbehaves, and checks what holds for all.
+async fn beside(vice: Vice) -> (Fetched, Vec<String>) {
+    let scene = Scene::new(&GOOD).await;
+    scene.gate.open();
+    let begun = Instant::now();
+    let (alone, blamed) = scene.fetch("reader-alone").await;
+    let alone_took = begun.elapsed();
+    assert_eq!((alone.unwrap().peer_bytes, blamed), (SIZE, Vec::<String>::new()));
+    scene.stop().await;
+
+    let scene = Scene::new(&GOOD).await;
+    let villain = scene.villain(BAD, vice).await;
+    let begun = Instant::now();
+    let (fetched, blamed) = scene.fetch("reader").await;
+    tell(&format!("{vice:?}: {:?} with four good ones alone, {:?} beside it", alone_took, begun.elapsed()));
+    let fetched = fetched.unwrap();
+    assert_eq!((fetched.origin_bytes, fetched.peer_bytes), (0, SIZE));
+    assert!(blamed.iter().all(|who| who.starts_with("bad: ")), "{blamed:?}");
+    let stats = fetched.leases.as_ref().unwrap();
+    for name in GOOD {
+        let good = of(stats, name).unwrap();
+        assert_eq!(good.tally.corrupt + good.tally.network_errors + good.tally.timeouts, 0, "{good:?}");
+        assert_eq!(good.tally.invalid_data + good.tally.expiries, 0, "{good:?}");
+    }
+    assert_eq!(stats.peers.iter().map(|peer| peer.tally.expiries).sum::<u32>(), 0, "{stats:?}");
+    drop(villain);
+    scene.stop().await;
+    (fetched, blamed)
+}
+
+/// For whoever runs the tests with `--nocapture`.
+#[expect(clippy::print_stderr, reason = "figures for information, beside what is asserted")]
+fn tell(words: &str) {
+    eprintln!("{words}");
+}
+
+fn bad(fetched: &Fetched) -> &PeerStats {
+    of(fetched.leases.as_ref().unwrap(), BAD).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_flips_a_bit_in_every_piece_is_shut_out_for_corrupt_data() {
+    let (fetched, blamed) = beside(Vice::FlipsABit).await;
+    let bad = bad(&fetched);
+    assert!((1..=4).contains(&bad.tally.corrupt), "{bad:?}");
+    assert!(bad.tally.pieces == 0 && bad.is_on_parole);
+    assert!(blamed.iter().all(|why| why.ends_with("is not what it should be")), "{blamed:?}");
+    // What came after it was shut out counts no more.
+    assert!((bad.tally.corrupt as usize..=4).contains(&blamed.len()), "{blamed:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_stalls_loses_its_pieces_to_the_others_at_the_end() {
+    let (fetched, _) = beside(Vice::Stalls).await;
+    assert_eq!(bad(&fetched).tally.pieces, 0);
+    let stats = fetched.leases.as_ref().unwrap();
+    assert!(stats.duplicates + stats.overtaken >= 1, "{stats:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_sends_too_few_bytes_is_blamed_and_not_asked_again() {
+    let (fetched, blamed) = beside(Vice::SendsTooFew).await;
+    assert!((1..=4).contains(&bad(&fetched).tally.invalid_data), "{fetched:?}");
+    assert!(blamed.iter().all(|why| why.contains("bytes instead of")), "{blamed:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_sends_too_many_bytes_is_blamed_and_not_asked_again() {
+    let (fetched, blamed) = beside(Vice::SendsTooMany).await;
+    assert!((1..=4).contains(&bad(&fetched).tally.invalid_data), "{fetched:?}");
+    assert!(blamed.iter().all(|why| why.contains("bytes instead of")), "{blamed:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_says_it_has_what_it_has_not_is_blamed_and_not_asked_again() {
+    let (fetched, blamed) = beside(Vice::SaysItHasAndHasNot).await;
+    assert!((1..=4).contains(&bad(&fetched).tally.invalid_data), "{fetched:?}");
+    assert!(blamed.iter().all(|why| why.contains("does not have that")), "{blamed:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_whose_map_has_the_wrong_length_is_left_out() {
+    let (fetched, blamed) = beside(Vice::SendsAMapOfWrongLength).await;
+    assert!(
+        blamed.len() >= 2 && blamed.iter().all(|why| why.contains("lies about what it has")),
+        "{blamed:?}"
+    );
+    assert!(of(fetched.leases.as_ref().unwrap(), BAD).is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_disconnects_in_the_middle_is_blamed_and_not_asked_again() {
+    let (fetched, blamed) = beside(Vice::Disconnects).await;
+    let tally = bad(&fetched).tally;
+    assert!((1..=4).contains(&tally.network_errors) && tally.pieces == 0, "{tally:?}");
+    assert!(!blamed.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_is_much_slower_loses_its_pieces_and_is_not_blamed() {
+    let (fetched, blamed) = beside(Vice::IsSlow(Duration::from_millis(200))).await;
+    assert_eq!(blamed, Vec::<String>::new());
+    let stats = fetched.leases.as_ref().unwrap();
+    assert!(bad(&fetched).tally.pieces <= 4, "{stats:?}");
+    assert!(stats.duplicates + stats.overtaken >= 1, "{stats:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_all_peers_are_bad_the_store_gives_everything() {
+    let scene = Scene::new(&[]).await;
+    let mut villains = Vec::new();
+    for (name, vice) in [
+        ("a", Vice::FlipsABit),
+        ("b", Vice::SaysItHasAndHasNot),
+        ("c", Vice::Disconnects),
+        ("d", Vice::SendsTooFew),
+    ] {
+        villains.push(scene.villain(name, vice).await);
+    }
+    let options = FetchOptions { patience: Duration::from_millis(200), ..FetchOptions::default() };
+    let (fetched, blamed) = scene.fetch_with(scene.ground.node_with_peers("reader").fetching(options)).await;
+    let fetched = fetched.unwrap();
+    assert_eq!((fetched.origin_bytes, fetched.peer_bytes), (SIZE, 0));
+    assert!(blamed.iter().all(|who| !who.starts_with("(origin)")), "{blamed:?}");
+}
+
+async fn remove_data(scene: &Scene) {
+    scene.ground.client().delete(Purpose::Fetch, &keys::artifact_data(&scene.artifact)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_store_has_lost_still_comes_from_peers() {
+    let scene = Scene::new(&["good-1"]).await;
+    scene.gate.open();
+    remove_data(&scene).await;
+    // Also for a node with duties of its own, which asks the store before it knows what peers have.
+    let client = scene.ground.client();
+    let me = Name::checked("peer id", "me").unwrap();
+    let peers = Peers::new(client.clone(), None, Some(&me));
+    let node = Artifacts::new(client, scene.ground.cache("reader")).with_peers(peers);
+    let (fetched, _) = scene.fetch_with(node).await;
+    assert_eq!(fetched.unwrap().peer_bytes, SIZE);
+    scene.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_nobody_has_is_said_to_be_missing_at_once() {
+    let scene = Scene::new(&[]).await;
+    remove_data(&scene).await;
+    let alone = scene.fetch_with(scene.ground.node("alone")).await.0.unwrap_err();
+    assert!(alone.kind() == Kind::Corrupt && alone.to_string().contains("is missing"), "{alone}");
+    // A peer is there, but has nothing of it.
+    let other = scene.ground.serve("other").await;
+    let options = FetchOptions { patience: Duration::from_millis(200), ..FetchOptions::default() };
+    let reader = scene.ground.node_with_peers("reader").fetching(options);
+    let error = scene.fetch_with(reader).await.0.unwrap_err();
+    assert!(error.kind() == Kind::Corrupt && error.to_string().contains("is missing"), "{error}");
+    other.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn peers_that_never_give_what_only_they_have_are_not_asked_for_ever() {
+    let refused = |vice| async move {
+        let scene = Scene::new(&[]).await;
+        remove_data(&scene).await;
+        let _villain = scene.villain(BAD, vice).await;
+        let options = FetchOptions { patience: Duration::from_millis(200), ..FetchOptions::default() };
+        let reader = scene.ground.node_with_peers("reader").fetching(options);
+        let (fetched, blamed) = scene.fetch_with(reader).await;
+        assert!(fetched.unwrap_err().to_string().contains("is missing"));
+        // Eight rounds of four leases at most, and the store.
+        assert!(blamed.len() <= 33, "{}", blamed.len());
+    };
+    tokio::join!(
+        refused(Vice::SaysItHasAndHasNot),
+        refused(Vice::Disconnects),
+        refused(Vice::SendsTooFew),
+        refused(Vice::FlipsABit),
+    );
+}
+
+/// A store whose ranged reads fail from some moment on.
+#[derive(Debug)]
+pub(crate) struct Failing {
+    inner: Arc<dyn Store>,
+    reads: AtomicU64,
+    good: u64,
+}
+
+impl leasehold_store::Around for Failing {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
+    fn get_range<'a>(
+        &'a self,
+        key: &'a str,
+        range: std::ops::Range<u64>,
+        unchanged: Option<&'a leasehold_store::Version>,
+    ) -> Answer<'a, Ranged> {
+        if self.reads.fetch_add(1, SeqCst) < self.good {
+            return self.inner.get_range(key, range, unchanged);
+        }
+        Box::pin(async { Err(Failure::passing(Cause::Unreached, "the store is down")) })
+    }
+}
+
+impl Scene {
+    fn failing_node(&self, name: &str, good: u64) -> Artifacts {
+        let store = Arc::new(Failing { inner: self.ground.store.clone(), reads: AtomicU64::new(0), good });
+        let client = leasehold_store::Client::new(store, Arc::new(leasehold_store::SystemHost))
+            .with_patience(Duration::from_millis(100));
+        let peers = Peers::new(client.clone(), None, None);
+        let options = FetchOptions { patience: Duration::from_millis(200), ..FetchOptions::default() };
+        Artifacts::new(client, self.ground.cache(name)).with_peers(peers).fetching(options)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_goes_down_in_the_middle_is_an_error_that_says_so() {
+    let scene = Scene::new(&[]).await;
+    let (fetched, blamed) = scene.fetch_with(scene.failing_node("reader", 2)).await;
+    assert_eq!(fetched.unwrap_err().kind(), Kind::Unavailable);
+    assert!(blamed.iter().all(|who| who.starts_with("(origin)")), "{blamed:?}");
+    // What it gave before is kept.
+    let (fetched, _) = scene.fetch("reader").await;
+    assert!(fetched.unwrap().resumed_bytes >= 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn peers_go_on_when_the_store_goes_down_in_the_middle() {
+    let scene = Scene::new(&["good-1"]).await;
+    // The peer gives nothing at first, so the store is asked, which gives a little and fails.
+    let gate = scene.gate.clone();
+    let opener = tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        gate.open();
+    });
+    let (fetched, _) = scene.fetch_with(scene.failing_node("reader", 1)).await;
+    let fetched = fetched.unwrap();
+    assert_eq!(fetched.origin_bytes + fetched.peer_bytes, SIZE);
+    assert!(fetched.peer_bytes > 0);
+    opener.await.unwrap();
+    scene.stop().await;
+}

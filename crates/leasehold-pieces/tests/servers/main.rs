@@ -1,0 +1,217 @@
+//! Eight nodes fetch one artifact from a real S3 server at once; one of them is killed, one gives corrupt data. `./test`
+//! installs what this needs.
+//!
+//! What counts is how much the server had to give, by its own count.
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the report, in its helpers too")]
+#![expect(clippy::disallowed_methods, reason = "tests own what they start")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use leasehold_core::ArtifactId;
+use leasehold_pieces::{Artifacts, Cache, PublishOptions};
+use leasehold_store::Client;
+use leasehold_store::testing::Weed;
+use tempfile::TempDir;
+
+const SIZE: u64 = 256 * 1_024 * 1_024;
+const NODES: usize = 8;
+/// Killed in the middle.
+const KILLED: usize = 2;
+/// Gives corrupt data.
+const CORRUPT: usize = 5;
+/// Long enough for a machine that is busy with other things; nothing is asserted about time.
+const WAIT_MAX: Duration = Duration::from_secs(170);
+
+/// A node in a process of its own, killed when dropped.
+struct Node {
+    child: Child,
+    input: Option<ChildStdin>,
+    lines: Receiver<String>,
+    cache: PathBuf,
+}
+
+impl Node {
+    fn start(weed: &Weed, cache: PathBuf, artifact: &ArtifactId, words: &[String]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_piece-exerciser"))
+            .arg("s3://artifacts/pieces")
+            .arg(&cache)
+            .arg(artifact.as_str())
+            .arg(format!("endpoint={}", weed.endpoint()))
+            .args(["wait", "hold"])
+            .args(words)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        let (tell, lines) = channel();
+        std::thread::spawn(move || out.lines().map_while(Result::ok).try_for_each(|line| tell.send(line)));
+        let mut node = Self { input: child.stdin.take(), child, lines, cache };
+        node.line("ready");
+        node
+    }
+
+    fn begin(&mut self) {
+        self.input.as_mut().unwrap().write_all(b"\n").unwrap();
+    }
+
+    /// The next line that begins so.
+    fn line(&mut self, beginning: &str) -> String {
+        let begun = Instant::now();
+        loop {
+            let left = WAIT_MAX.saturating_sub(begun.elapsed());
+            let line = self.lines.recv_timeout(left).unwrap_or_else(|_| panic!("no `{beginning}`"));
+            assert!(!line.starts_with("failed"), "{line}");
+            if line.starts_with(beginning) {
+                return line;
+            }
+        }
+    }
+
+    fn reaches(&mut self, bytes: u64) {
+        while self.line("progress ")["progress ".len()..].parse::<u64>().unwrap() < bytes {}
+    }
+
+    fn is_right(&self, artifact: &ArtifactId) -> bool {
+        let mut hasher = blake3::Hasher::new();
+        let mut file = std::fs::File::open(self.cache.join(artifact.as_str()).join("data")).unwrap();
+        std::io::copy(&mut file, &mut hasher).unwrap();
+        hasher.finalize().to_hex().as_str() == artifact.as_str()
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A number that an outcome tells.
+fn told(outcome: &str, name: &str) -> u64 {
+    let word = outcome.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+    word.unwrap().parse().unwrap()
+}
+
+struct Scene {
+    weed: Weed,
+    directory: TempDir,
+    artifact: ArtifactId,
+}
+
+/// What a round came to.
+#[derive(Default)]
+struct Round {
+    sent: u64,
+    origin: u64,
+    peers: u64,
+    twice: u64,
+    requests: u64,
+    took: Duration,
+}
+
+impl Scene {
+    async fn new() -> Self {
+        let weed = std::env::var_os("LEASEHOLD_WEED").expect("LEASEHOLD_WEED is not set: run ./test");
+        let weed = Weed::start(weed.as_ref()).await.unwrap();
+        weed.create_bucket("artifacts").await.unwrap();
+        let directory = TempDir::new().unwrap();
+        let file = directory.path().join("file");
+        write_file(&file);
+        let client = Client::open("s3://artifacts/pieces", &weed.options()).unwrap();
+        let node = Artifacts::new(client, Cache::open(directory.path().join("publisher"), None).unwrap());
+        let published = node.publish(&file, &PublishOptions::default()).await.unwrap();
+        std::fs::remove_file(file).unwrap();
+        Self { weed, directory, artifact: published.manifest.artifact }
+    }
+
+    async fn round(&self, name: &str, words: impl Fn(usize) -> Vec<String>, killed: Option<usize>) -> Round {
+        let start = |at| {
+            let cache = self.directory.path().join(format!("{name}-{at}"));
+            Node::start(&self.weed, cache, &self.artifact, &words(at))
+        };
+        let mut nodes: Vec<Node> = (0..NODES).map(start).collect();
+        let before = self.weed.sent_bytes("artifacts").await.unwrap();
+        let begun = Instant::now();
+        nodes.iter_mut().for_each(Node::begin);
+        if let Some(killed) = killed {
+            nodes[killed].reaches(SIZE / 5);
+            nodes[killed].kill();
+        }
+        let mut round = Round::default();
+        for (at, node) in nodes.iter_mut().enumerate().filter(|(at, _)| Some(*at) != killed) {
+            let outcome = node.line("fetched ");
+            say(&format!("  node {at}: {outcome}"));
+            round.origin += told(&outcome, "origin");
+            round.peers += told(&outcome, "peers");
+            round.twice += told(&outcome, "twice");
+            round.requests += told(&outcome, "requests");
+        }
+        round.took = begun.elapsed();
+        round.sent = self.weed.sent_bytes("artifacts").await.unwrap() - before;
+        for (at, node) in nodes.iter().enumerate().filter(|(at, _)| Some(*at) != killed) {
+            assert!(node.is_right(&self.artifact), "the file of node {at} is wrong");
+            std::fs::remove_dir_all(&node.cache).unwrap();
+        }
+        round
+    }
+}
+
+/// Bytes that repeat nowhere.
+fn write_file(path: &Path) {
+    let mut file = std::io::BufWriter::new(std::fs::File::create(path).unwrap());
+    for block in 0..SIZE / 8 {
+        file.write_all(&block.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()).unwrap();
+    }
+    file.flush().unwrap();
+}
+
+/// For whoever runs the tests with `--nocapture`.
+#[expect(clippy::print_stderr, reason = "figures for information, beside what is asserted")]
+fn say(words: &str) {
+    eprintln!("{words}");
+}
+
+#[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+fn table(name: &str, round: &Round) -> String {
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    format!(
+        "{name:<14} {:>16.1} {:>11.2} {:>17.1} {:>10.1} {:>9.1} {:>9} {:>8.1}",
+        mib(round.sent),
+        round.sent as f64 / SIZE as f64,
+        mib(round.origin),
+        mib(round.peers),
+        mib(round.twice),
+        round.requests,
+        round.took.as_secs_f64()
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn eight_nodes_take_little_more_than_one_copy_from_the_store_though_one_dies_and_one_lies() {
+    let scene = Scene::new().await;
+    let with_peers = |at: usize| {
+        let mut words = vec![format!("name=node-{at}")];
+        words.extend((at == CORRUPT).then(|| "corrupt".to_owned()));
+        words
+    };
+    let together = scene.round("together", with_peers, Some(KILLED)).await;
+    let apart = scene.round("apart", |_| Vec::new(), None).await;
+    say(
+        "               server sent MiB  × the size  nodes count, MiB  peers MiB twice MiB  requests  seconds",
+    );
+    say(&table("with peers", &together));
+    say(&table("without peers", &apart));
+    assert!(apart.sent >= NODES as u64 * SIZE, "the server counts too little: {}", apart.sent);
+    assert!(together.sent >= SIZE);
+    assert!(together.sent * 5 <= SIZE * 6, "{} bytes for an artifact of {SIZE}", together.sent);
+}
