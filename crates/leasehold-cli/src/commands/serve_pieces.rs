@@ -72,7 +72,7 @@ pub(super) struct Serving {
 }
 
 impl Serving {
-    /// Listens, marks the cache as served, and announces it.
+    /// Marks the cache as served, listens, and announces it.
     pub(super) async fn start(client: &Client, id: &str, settings: &Pieces) -> Result<Self> {
         let name = Name::checked("peer id", id)?;
         let cache = pieces::cache(settings)?;
@@ -83,11 +83,12 @@ impl Serving {
             ..ServeOptions::default()
         };
         let (clock, host) = (client.clone(), client.host().clone());
+        // First of all: of several that begin together, the others are to know whom they have lost to.
+        let (marked, me) = (cache.clone(), name.clone());
+        let mark = host.blocking(move || marked.serve_as(&me)).await?;
         let present = Arc::new(move || clock.now());
         let server = PieceServer::bind(Arc::new(cache.clone()), options, host.clone(), present).await?;
         let address = told(server.addr(), settings.advertise)?;
-        let (marked, me) = (cache.clone(), name.clone());
-        let mark = host.blocking(move || marked.serve_as(&me)).await?;
         let announcement = Announcement::make(client, &name, address).await?;
         Ok(Self { server, announcement, cache, address, _mark: mark })
     }

@@ -22,7 +22,8 @@ pub(crate) struct Work {
     #[arg(long, value_name = "NAME")]
     pub(crate) id: Option<String>,
     /// Run tasks of a type with a program: input JSON on its standard input, output JSON from its standard output, exit
-    /// code 0 = done, 75 = retry later, other = failed. Can be given several times; `*` stands for every other type
+    /// code 0 = done, 75 = retry later, other = failed. Its files are in `LEASEHOLD_ARTIFACTS`, and what it puts into
+    /// `LEASEHOLD_RESULTS` is published. Can be given several times; `*` stands for every other type
     #[arg(long, value_name = "TYPE=PROGRAM ARGS", required = true)]
     pub(crate) exec: Vec<String>,
     /// How many tasks run at once
@@ -73,7 +74,7 @@ pub(crate) async fn work(
 }
 
 /// The piece server of a worker that is to have one. Its name is not the worker's own, which a worker that was restarted
-/// could not have again before the lease of its predecessor has run out.
+/// could not have again before the lease of its predecessor has run out. Of several workers with one cache, one serves it.
 pub(super) async fn serving(
     queue: &Queue,
     name: &str,
@@ -83,9 +84,19 @@ pub(super) async fn serving(
     if !settings.serve {
         return Ok(None);
     }
-    let serving = Serving::start(queue.client(), &by_chance(queue.client(), name), settings).await?;
-    printer.note(&format!("pieces are served at {}", serving.address));
-    Ok(Some(serving))
+    match Serving::start(queue.client(), &by_chance(queue.client(), name), settings).await {
+        Ok(serving) => {
+            printer.note(&format!("pieces are served at {}", serving.address));
+            Ok(Some(serving))
+        }
+        Err(error) => {
+            let cache = pieces::cache(settings)?;
+            let other = queue.client().host().blocking(move || Ok(cache.served_as())).await?;
+            let other = other.ok_or(error)?;
+            printer.note(&format!("pieces of this cache are served by {other}"));
+            Ok(None)
+        }
+    }
 }
 
 /// A worker whose name is in use leases nothing, and would seem to have nothing to do.

@@ -97,6 +97,9 @@ fn a_file_is_put_listed_and_got_again() {
     fs::remove_file(&out).unwrap();
     depot.seen("artifact_get_cached", &["artifact", "get", &hash, "-o", &out, "-v"]);
     assert_eq!(fs::read(&out).unwrap(), contents(3_000_000));
+    let elsewhere = ["--cache", &depot.text("other"), "-v"];
+    let get = ["artifact", "get", &hash, "-o", &out];
+    depot.seen("artifact_get_verbose", &[&get[..], &elsewhere].concat());
     let printed = depot.command(&["artifact", "get", &hash, "-o", "-"]).output().unwrap();
     assert_eq!(printed.stdout, contents(3_000_000));
     let sha = ["artifact", "put", &depot.file("small", 5), "--hash", "sha256", "--media-type", "text/csv"];
@@ -323,6 +326,7 @@ fn pieces_come_from_a_peer_that_serves_them() {
     assert_eq!((&peer["pieces"], &peer["failures"]["corrupt"]), (&3.into(), &0.into()));
     let mut second = depot.command(&["serve-pieces", "--id", "second"]);
     depot.shelf.compare("serve_pieces_twice", &said(&mut second));
+    // Whoever does not know the secret gets nothing from it, and everything from the store.
     let mut stranger = depot.command(&[
         "artifact",
         "get",
@@ -333,12 +337,28 @@ fn pieces_come_from_a_peer_that_serves_them() {
         &depot.text("stranger"),
         "--json",
     ]);
+    stranger.env("LEASEHOLD_PIECES_DOWNLOAD_BYTES_PER_SEC", "2000000");
     let told: Value = serde_json::from_slice(&stranger.output().unwrap().stdout).unwrap();
+    assert_eq!(told["fetched"]["blamed"][0]["peer"], "shelf", "{told}");
     assert_eq!(told["fetched"]["origin_bytes"], 3_000_000, "{told}");
     let said = serve.interrupt();
     assert!(said.contains(" requests were answered, with 3") && said.ends_with("exit code 0"), "{said}");
     assert!(!depot.cache().join("serving").exists());
     assert!(!said.contains(SECRET));
+}
+
+#[test]
+fn a_fetch_does_not_ask_the_server_of_its_own_cache() {
+    let depot = Depot::new();
+    let hash = depot.put("photo.raw", 6_000_000);
+    let mut serve = UnderWay::start(depot.command(&["serve-pieces", "--id", "self"]));
+    serve.until("self serves ");
+    let mut get = depot.command(&["artifact", "get", &hash, "-o", &depot.text("out"), "--json"]);
+    get.env("LEASEHOLD_PIECES_DOWNLOAD_BYTES_PER_SEC", "2000000");
+    let told: Value = serde_json::from_slice(&get.output().unwrap().stdout).unwrap();
+    assert_eq!(told["fetched"]["peers"].as_array().unwrap().len(), 1, "{told}");
+    let said = serve.interrupt();
+    assert!(said.contains("0 of 0 requests were answered"), "{said}");
 }
 
 #[test]
@@ -352,6 +372,9 @@ fn a_worker_can_serve_pieces() {
     worker.until("pieces are served at 127.0.0.1:");
     let got = got_elsewhere(&depot, &hash, "other");
     assert_eq!(got["fetched"]["peer_bytes"], 3_000_000, "{got}");
+    let mut second = depot.command(&["worker", "--exec", "a=true", "--serve-pieces", "--drain"]);
+    let second = said(second.env("LEASEHOLD_PIECES_SECRET", SECRET));
+    assert!(second.contains("pieces of this cache are served by w1-"), "{second}");
     assert!(worker.interrupt().ends_with("exit code 0"));
     assert!(!depot.cache().join("serving").exists());
 }
@@ -372,7 +395,7 @@ fn pieces_are_not_served_to_the_world_without_a_secret() {
     );
     let shown = said(depot.command(&["config", "show"]).env("LEASEHOLD_PIECES_SECRET", SECRET));
     assert!(shown.contains("pieces.secret") && !shown.contains(SECRET), "{shown}");
-    assert!(!depot.cache().exists(), "a server that was refused has made a cache");
+    assert!(!depot.cache().join("serving").exists());
 }
 
 #[test]
