@@ -341,8 +341,8 @@ impl<'a> Fetch<'a> {
         let me = self.peers.and_then(Peers::me).cloned();
         let mut allowed = self.duties.allowed(me.as_ref(), nodes, idle, patience);
         if idle < patience {
-            // Those who are shut out give nothing, whatever they have.
-            for (_, known) in self.known.iter().filter(|(id, _)| !self.manager.is_quarantined(id)) {
+            // From those who fail nothing is to be hoped for, whatever they have.
+            for (_, known) in self.known.iter().filter(|(id, _)| self.is_trusted(id)) {
                 known.have.iter().for_each(|have| allowed.remove_all(have));
             }
         }
@@ -353,8 +353,13 @@ impl<'a> Fetch<'a> {
     fn participants(&self) -> BTreeSet<PeerId> {
         let is_early = self.now() < self.options.patience;
         let fetches = |id: &PeerId| self.known.get(id).is_some_and(|known| known.have.is_some());
-        let is_trusted = |id: &PeerId| !self.left_out.contains_key(id) && !self.manager.is_quarantined(id);
-        self.announced.iter().filter(|id| is_trusted(id) && (is_early || fetches(id))).cloned().collect()
+        self.announced.iter().filter(|id| self.is_trusted(id) && (is_early || fetches(id))).cloned().collect()
+    }
+
+    /// Whether it has neither lied nor failed when it was last asked.
+    fn is_trusted(&self, id: &PeerId) -> bool {
+        let has_failed = self.known.get(id).is_some_and(|known| known.rest.failures > 0);
+        !has_failed && !self.left_out.contains_key(id) && !self.manager.is_quarantined(id)
     }
 
     /// Alone, runs are as long as they may be, but every lease of the origin has one from the beginning.
@@ -455,6 +460,10 @@ impl<'a> Fetch<'a> {
     fn came_wrong(&mut self, lease: &PieceLease, piece: u32) {
         let why = format!("piece {piece} is not what it should be");
         self.blame(&lease.peer, why);
+        let now = self.now();
+        if let Some(known) = self.known.get_mut(&lease.peer) {
+            known.rest.failed(now);
+        }
         if lease.peer.as_str() == ORIGIN && !self.wrong_of_origin.insert(piece) {
             let artifact = &self.assembly.manifest().artifact;
             let message = format!("the data of artifact {artifact} in the store is corrupt: piece {piece}");

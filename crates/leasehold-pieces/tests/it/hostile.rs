@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use leasehold_core::piece::manager::{ManagerStats, PeerStats};
+use leasehold_core::piece::{Cut, PieceMap};
 use leasehold_core::{ArtifactId, Kind, Name, keys};
+use leasehold_pieces::serve::Shelf;
 use leasehold_pieces::{Announcement, Artifacts, FetchEvent, FetchOptions, Fetched, Peers, PublishOptions};
 use leasehold_store::seam::{Answer, Cause, Failure, Ranged};
 use leasehold_store::{Purpose, Store};
@@ -32,8 +34,12 @@ pub(crate) struct Scene {
 
 impl Scene {
     pub(crate) async fn new(good: &[&str]) -> Self {
+        Self::of_size(SIZE, good).await
+    }
+
+    pub(crate) async fn of_size(size: u64, good: &[&str]) -> Self {
         let ground = Ground::new();
-        let (path, bytes) = ground.file(SIZE);
+        let (path, bytes) = ground.file(size);
         let options = PublishOptions { piece_bytes: Some(PIECE_BYTES), ..PublishOptions::default() };
         let published = ground.node("publisher").publish(&path, &options).await.unwrap();
         let artifact = published.manifest.artifact;
@@ -214,7 +220,8 @@ async fn when_all_peers_are_bad_the_store_gives_everything() {
     ] {
         villains.push(scene.villain(name, vice).await);
     }
-    let options = FetchOptions { patience: Duration::from_millis(200), ..FetchOptions::default() };
+    // Not because of patience: who fails is not waited for, and not once for every few runs.
+    let options = FetchOptions { patience: Duration::from_hours(1), ..FetchOptions::default() };
     let (fetched, blamed) = scene.fetch_with(scene.ground.node_with_peers("reader").fetching(options)).await;
     let fetched = fetched.unwrap();
     assert_eq!((fetched.origin_bytes, fetched.peer_bytes), (SIZE, 0));
@@ -339,4 +346,98 @@ async fn peers_go_on_when_the_store_goes_down_in_the_middle() {
     assert!(fetched.peer_bytes > 0);
     opener.await.unwrap();
     scene.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_is_slow_but_goes_on_keeps_its_lease() {
+    let scene = Scene::of_size(200_000, &[]).await;
+    remove_data(&scene).await;
+    // Four seconds for one piece, in twenty parts, under a lease of two and a half.
+    let _villain = scene.villain("slow", Vice::IsSlow(Duration::from_millis(200))).await;
+    let mut options = FetchOptions { patience: Duration::from_millis(200), ..FetchOptions::default() };
+    options.leases.lease_min = Duration::from_millis(2_500);
+    options.leases.lease_first = Duration::ZERO;
+    options.leases.lease_per_mib = Duration::ZERO;
+    let (fetched, blamed) = scene.fetch_with(scene.ground.node_with_peers("reader").fetching(options)).await;
+    assert_eq!(fetched.unwrap().peer_bytes, 200_000, "{blamed:?}");
+    assert!(blamed.iter().all(|who| who.starts_with("(origin)")), "{blamed:?}");
+}
+
+/// A store that holds back what is read of artifacts.
+#[derive(Debug)]
+struct Held {
+    inner: Arc<dyn Store>,
+    asked: Arc<tokio::sync::watch::Sender<bool>>,
+    opened: Arc<tokio::sync::watch::Sender<bool>>,
+}
+
+impl leasehold_store::Around for Held {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
+    fn get_range<'a>(
+        &'a self,
+        key: &'a str,
+        range: std::ops::Range<u64>,
+        unchanged: Option<&'a leasehold_store::Version>,
+    ) -> Answer<'a, Ranged> {
+        self.asked.send_replace(true);
+        let mut opened = self.opened.subscribe();
+        Box::pin(async move {
+            opened.wait_for(|is_open| *is_open).await.unwrap();
+            self.inner.get_range(key, range, unchanged).await
+        })
+    }
+}
+
+/// Has the first piece, and the second once the store was asked.
+struct Growing {
+    cache: leasehold_pieces::Cache,
+    asked: Arc<tokio::sync::watch::Sender<bool>>,
+}
+
+impl Shelf for Growing {
+    fn have(&self, artifact: &ArtifactId) -> Option<(Cut, PieceMap)> {
+        let (cut, _) = self.cache.have(artifact)?;
+        let mut map = PieceMap::none(cut.pieces());
+        map.insert(0);
+        if *self.asked.borrow() {
+            map.insert(1);
+        }
+        Some((cut, map))
+    }
+
+    fn read(
+        &self,
+        artifact: &ArtifactId,
+        pieces: std::ops::Range<u32>,
+    ) -> leasehold_core::Result<Option<bytes::Bytes>> {
+        self.cache.read(artifact, pieces)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_goes_on_when_a_peer_gives_one_piece_of_it() {
+    let scene = Scene::of_size(4 * u64::from(PIECE_BYTES), &[]).await;
+    scene.ground.node("peer").fetch(&scene.artifact, &|_| ()).await.unwrap();
+    let (asked, opened) =
+        (Arc::new(tokio::sync::watch::Sender::new(false)), Arc::new(tokio::sync::watch::Sender::new(false)));
+    let shelf = Growing { cache: scene.ground.cache("peer"), asked: asked.clone() };
+    let serving = scene.ground.serve_shelf("peer", Arc::new(shelf)).await;
+    let store = Arc::new(Held { inner: scene.ground.store.clone(), asked, opened: opened.clone() });
+    let client = leasehold_store::Client::new(store, Arc::new(leasehold_store::SystemHost));
+    let options = FetchOptions { patience: Duration::from_millis(200), ..unhurried() };
+    let node = Artifacts::new(client.clone(), scene.ground.cache("reader"))
+        .with_peers(Peers::new(client, None, None))
+        .fetching(options);
+    let hear = |event| {
+        if matches!(event, FetchEvent::Progress { pieces: 2, .. }) {
+            opened.send_replace(true);
+        }
+    };
+    let (cached, fetched) = node.fetch(&scene.artifact, &hear).await.unwrap();
+    assert!(contents(cached.path()) == scene.bytes);
+    assert_eq!(fetched.origin_requests, 1, "{fetched:?}");
+    serving.stop().await;
 }
