@@ -141,7 +141,10 @@ fn what_cannot_be_got_is_explained_and_leaves_nothing() {
     let mut homeless = depot.shelf.command(&["artifact", "get", &hash, "-o", &out]);
     depot.shelf.compare("artifact_no_cache", &said(&mut homeless));
     assert!(depot.has_nothing_in("here"));
-    let manifest = depot.shelf.objects().into_iter().find(|path| path.ends_with("manifest.json")).unwrap();
+    let object = |name| depot.shelf.objects().into_iter().find(|path| path.ends_with(name)).unwrap();
+    fs::write(object("/data"), vec![0; 100_000]).unwrap();
+    get("artifact_corrupt_data", &hash, &out);
+    let manifest = object("/manifest.json");
     fs::write(manifest, "{").unwrap();
     get("artifact_corrupt", &hash, &out);
     depot.seen("artifact_ls_corrupt", &["artifact", "ls", "--long"]);
