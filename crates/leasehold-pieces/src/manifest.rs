@@ -12,6 +12,10 @@
 //! Every arrow is a put on condition, but for the deletes at the end. Data is deleted only while the manifest says
 //! *closing*, and nobody publishes again before such a delete has surely landed: so whoever has found, written or renewed
 //! a manifest that says *kept* knows that the data stays for its retention.
+//!
+//! Data that a publisher has sent counts only while the manifest is as it was before (or there is still none, within a day):
+//! else the data may have gone with what was there meanwhile. So that *none* does not come back sooner, data that nobody has
+//! published gets a manifest that says *closing*, too, and that one stays for a day.
 
 use bytes::Bytes;
 use leasehold_core::piece::Cut;

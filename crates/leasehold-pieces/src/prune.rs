@@ -1,7 +1,8 @@
 //! Removing artifacts whose retention is over. What may be removed when is told in [`crate::manifest`].
 //!
 //! Requests: 1 list for every thousand objects; 1 get for each manifest whose stamp is not of today, and 1 put when it is
-//! over; a day later 1 get, 1 put and 2 deletes.
+//! over; a day later 1 get, 1 put and 2 deletes. Data without a manifest goes in two prunes: 1 get, 1 put and 1 delete, and a
+//! day later 1 get, 1 put and 2 deletes.
 
 use leasehold_core::{ArtifactId, Kind, Result, StoreTime, keys};
 use leasehold_store::mutant::{Rule, breaks};

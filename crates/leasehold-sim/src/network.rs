@@ -121,6 +121,14 @@ impl Network {
         self.state().sent.get(process).copied().unwrap_or_default()
     }
 
+    /// Kills a process after this step, if anyone is to be killed at all.
+    pub(crate) fn doom(&self, process: ProcessId) {
+        let mut state = self.state();
+        if state.faults.crash_at_write > 0 && state.events.next_happens() {
+            state.doomed.push(process);
+        }
+    }
+
     pub(crate) fn take_doomed(&self) -> Vec<ProcessId> {
         std::mem::take(&mut self.state().doomed)
     }

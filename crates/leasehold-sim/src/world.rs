@@ -231,6 +231,12 @@ impl World {
         Ok(())
     }
 
+    /// Kills whoever is named to it after the step, as long as anyone is to be killed.
+    pub(crate) fn reaper(&self) -> Arc<dyn Fn(ProcessId) + Send + Sync> {
+        let network = self.inner.network.clone();
+        Arc::new(move |process| network.doom(process))
+    }
+
     /// What goes wrong from now on.
     pub(crate) fn set_faults(&self, faults: Faults) -> Faults {
         let before = self.inner.network.faults();

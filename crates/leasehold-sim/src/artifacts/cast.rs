@@ -4,18 +4,18 @@ use leasehold_core::{ArtifactId, Matter, Name, NewTask, TaskId};
 use leasehold_pieces::{Artifacts, PublishOptions, prune};
 use leasehold_queue::{Queue, QueueConfig};
 use leasehold_store::{Client, Host, HostExt};
-use leasehold_worker::{Context, Polling, Shutdown, TaskError, Worker, WorkerOptions};
+use leasehold_worker::{Carrier, Context, Polling, Shutdown, TaskError, Worker, WorkerOptions};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::disk::{Disk, derive};
+use super::disk::{Disk, Frail, derive};
 use super::watch::Watch;
 use crate::alarm::Alarm;
 use crate::chance::Chance;
-use crate::executor::Executor;
+use crate::executor::{Executor, ProcessId};
 use crate::host::SimHost;
 use crate::queue::judge::Judge;
 use crate::trace::Trace;
@@ -52,6 +52,7 @@ pub(super) struct Cast {
     lease: Duration,
     keep: Duration,
     tasks_max: Option<u64>,
+    kill: Arc<dyn Fn(ProcessId) + Send + Sync>,
     /// So many submits were begun.
     submits: Arc<Mutex<u64>>,
     /// Machines on which someone has worked before.
@@ -151,6 +152,7 @@ impl Cast {
             lease: chance.between(Duration::from_secs(10), Duration::from_secs(20)),
             keep,
             tasks_max: world.what_is_cut().tasks,
+            kill: world.reaper(),
             submits: Arc::default(),
             used: Arc::default(),
         }
@@ -314,7 +316,7 @@ impl Cast {
                     if aborts { stop.abort() } else { stop.drain() }
                 }))
             });
-            let ran = self.run_worker(&round, &queue, &artifacts, name, &host, shutdown).await;
+            let ran = self.run_worker(&round, &queue, &artifacts, (name, machine), &host, shutdown).await;
             drop(stopping);
             if let Err(error) = ran {
                 self.alarm.raise(format!("{name} ended: {error}"));
@@ -342,7 +344,7 @@ impl Cast {
         round: &Round,
         queue: &Queue,
         artifacts: &Artifacts,
-        name: &str,
+        (name, machine): (&str, &str),
         host: &Arc<SimHost>,
         shutdown: Shutdown,
     ) -> leasehold_core::Result<()> {
@@ -356,7 +358,13 @@ impl Cast {
             ..WorkerOptions::default()
         };
         let worker = Worker::new(queue.clone(), name, None)?.options(options);
-        let worker = worker.carrier(Arc::new(artifacts.clone()));
+        let carrier: Arc<dyn Carrier> = if machine == FRAIL {
+            let (artifacts, host, kill) = (artifacts.clone(), host.clone(), self.kill.clone());
+            Arc::new(Frail { artifacts, host, kill })
+        } else {
+            Arc::new(artifacts.clone())
+        };
+        let worker = worker.carrier(carrier);
         let run = |cast: &Self, host: &Arc<SimHost>| {
             let (cast, host) = (cast.clone(), host.clone());
             move |context: Context, _: Value| cast.clone().handle(host.clone(), context)

@@ -1,8 +1,12 @@
 //! The disks of the machines: a real directory, and what is lost of it when a machine loses its power.
 
-use leasehold_core::ArtifactId;
-use leasehold_pieces::{Algorithm, Cache};
+use futures::future::BoxFuture;
+use leasehold_core::{ArtifactId, Name, Result};
+use leasehold_pieces::{Algorithm, Artifacts, Cache};
+use leasehold_store::Host;
+use leasehold_worker::{Brought, Carrier, Tell};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -11,12 +15,17 @@ use std::sync::Arc;
 use tempfile::TempDir;
 
 use crate::chance::Chance;
+use crate::executor::ProcessId;
+use crate::host::SimHost;
 
 /// Sizes of the files that are published: nothing, less than a piece, a piece, several, and not quite.
 const SIZES: [u64; 8] = [0, 1, 700, 1_024, 1_025, 3_000, 4_096, 9_999];
 
 /// Files in memory need not wait for a disk.
 const MEMORY: &str = "/dev/shm";
+
+/// One file in so many.
+const POWER_CUT_ONE_IN: u64 = 6;
 
 /// How a journal begins, and how long a note in it is: see `leasehold-pieces`, `assemble.rs`.
 const HEAD_BYTES: usize = 24;
@@ -60,7 +69,7 @@ impl Disk {
     }
 
     /// The cache of a machine.
-    pub(super) fn cache(&self, machine: &str) -> leasehold_core::Result<Cache> {
+    pub(super) fn cache(&self, machine: &str) -> Result<Cache> {
         Cache::open(self.root.path().join(machine), None)
     }
 
@@ -85,6 +94,37 @@ impl Disk {
             torn += u64::from(tear(&entry?.path())?);
         }
         Ok(torn)
+    }
+}
+
+/// What brings files to a machine that loses its power just when all of a file is there, but has not its name yet.
+pub(super) struct Frail {
+    pub(super) artifacts: Artifacts,
+    pub(super) host: Arc<SimHost>,
+    pub(super) kill: Arc<dyn Fn(ProcessId) + Send + Sync>,
+}
+
+impl fmt::Debug for Frail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.artifacts.fmt(f)
+    }
+}
+
+impl Carrier for Frail {
+    fn fetch<'a>(&'a self, artifact: &'a ArtifactId, tell: Tell<'a>) -> BoxFuture<'a, Result<Brought>> {
+        Box::pin(async move {
+            let hear = |bytes, of| {
+                tell(bytes, of);
+                if bytes == of && self.host.random().is_multiple_of(POWER_CUT_ONE_IN) {
+                    (self.kill)(self.host.process());
+                }
+            };
+            Carrier::fetch(&self.artifacts, artifact, &hear).await
+        })
+    }
+
+    fn publish<'a>(&'a self, name: &'a Name, path: &'a Path) -> BoxFuture<'a, Result<ArtifactId>> {
+        Carrier::publish(&self.artifacts, name, path)
     }
 }
 
