@@ -223,7 +223,7 @@ impl Cast {
             };
             let mut task = NewTask::new(order.kind, json!({ "submit": number })).expect("a good name");
             task.timeout_secs = order.timeout_secs;
-            task.artifacts = published.into_iter().map(|(name, artifact)| (name, artifact)).collect();
+            task.artifacts = published.into_iter().collect();
             self.judge.again();
             lock(orders).is_open = true;
             let told = queue.submit_task(task).await;
