@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use leasehold_core::limits::UPLOAD_PART_BYTES;
 use leasehold_core::piece::Cut;
-use leasehold_core::{ArtifactId, Error, Kind, Now, Result, StoreTime, keys};
+use leasehold_core::{ArtifactId, Error, Kind, Matter, Now, Result, StoreTime, keys};
 use leasehold_store::mutant::{Rule, breaks};
 use leasehold_store::{Client, Decision, HostExt, Object, Purpose, Standing, Version, update_from};
 use leasehold_worker::Tell;
@@ -199,7 +199,8 @@ fn stands(record: Record, now: Now, keep: Duration, artifact: &ArtifactId) -> Re
             return Err(Error::new(
                 Kind::Unavailable,
                 format!("artifact {artifact} is being removed; publish it again after {until}"),
-            ));
+            )
+            .about(Matter::NotYet));
         }
     })
 }

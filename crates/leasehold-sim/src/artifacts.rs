@@ -72,7 +72,7 @@ pub(crate) fn play(world: &mut World) -> Result<String, Failed> {
 /// Mostly just over a day, so that what has begun one round ago is over in this one.
 fn a_day_or_more(chance: &mut crate::chance::Chance) -> Duration {
     let most = if chance.happens(2_000) { DAY * 9 } else { DAY + Duration::from_mins(20) };
-    chance.between(DAY - Duration::from_mins(5), most)
+    chance.between(DAY.saturating_sub(Duration::from_mins(5)), most)
 }
 
 /// When nothing goes wrong, whatever was promised can be had.

@@ -24,6 +24,9 @@ use tokio::sync::watch;
 use crate::handler::{Context, Run, TaskError};
 use crate::renew::Held;
 
+/// So long after one that has to wait, the next attempt follows.
+const NOT_YET_PAUSE: Duration = Duration::from_mins(61);
+
 /// Brings artifacts to this machine, and files into the store.
 pub trait Carrier: fmt::Debug + Send + Sync + 'static {
     /// Brings an artifact here. It tells how many bytes are here, and of how many.
@@ -183,8 +186,7 @@ impl Whole {
         for (name, path) in results {
             let carrier = files.carrier().map_err(|error| TaskError::Retry(error.to_string()))?;
             let artifact = carrier.publish(&name, &path).await;
-            let artifact = artifact
-                .map_err(|error| TaskError::Retry(format!("result `{name}` was not published: {error}")))?;
+            let artifact = artifact.map_err(|error| not_published(&name, &error))?;
             published.insert(name, artifact);
         }
         Ok(published)
@@ -195,6 +197,15 @@ impl Whole {
 fn not_staged(name: &Name, error: &Error) -> TaskError {
     let why = format!("artifact `{name}` was not fetched: {error}");
     if error.matter() == Some(Matter::Missing) { TaskError::Permanent(why) } else { TaskError::Retry(why) }
+}
+
+/// What is being removed cannot be published for a while that is longer than most retries take.
+fn not_published(name: &Name, error: &Error) -> TaskError {
+    let why = format!("result `{name}` was not published: {error}");
+    match error.matter() {
+        Some(Matter::NotYet) => TaskError::RetryAfter(why, NOT_YET_PAUSE),
+        _ => TaskError::Retry(why),
+    }
 }
 
 fn no_carrier() -> Error {

@@ -137,8 +137,8 @@ fn tear(directory: &Path) -> io::Result<bool> {
     let piece_bytes = number(&journal[16..20]);
     let part = File::options().write(true).open(directory.join("part"))?;
     let (begin, size) = (number(last) * piece_bytes, part.metadata()?.len());
-    let lost = piece_bytes.min(size.saturating_sub(begin));
-    part.write_all_at(&vec![0; usize::try_from(lost).unwrap_or(0)], begin)?;
+    let zeros = piece_bytes.min(size.saturating_sub(begin));
+    part.write_all_at(&vec![0; usize::try_from(zeros).unwrap_or(0)], begin)?;
     Ok(true)
 }
 

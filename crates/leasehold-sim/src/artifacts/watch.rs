@@ -74,7 +74,7 @@ impl Watch {
     }
 
     fn promise(&self, artifact: &ArtifactId, keep: Duration) {
-        let until = self.now().plus(keep / 2 + LEAVING - SLACK);
+        let until = self.now().plus((keep / 2 + LEAVING).saturating_sub(SLACK));
         let mut seen = self.seen();
         let known = seen.promised.entry(artifact.clone()).or_insert(until);
         *known = until.max(*known);
@@ -125,8 +125,7 @@ impl Watch {
         let (before, after) = (read(&change.before)?, read(&change.after)?);
         let (before, after) = (before.as_deref().unwrap_or("nothing"), after.as_deref().unwrap_or("nothing"));
         let is_allowed = match (before, after) {
-            (_, "kept") => true,
-            ("kept", "leaving") | ("leaving" | "closing" | "nothing", "closing") => true,
+            (_, "kept") | ("kept", "leaving") | ("leaving" | "closing" | "nothing", "closing") => true,
             (before, "nothing") => before == "closing",
             _ => false,
         };
