@@ -4,7 +4,7 @@
 use leasehold::{Artifacts, Cache, Context, PublishOptions, Queue, TaskError, Worker};
 use std::sync::Arc;
 
-async fn count_lines(context: Context, _: ()) -> Result<usize, TaskError> {
+async fn count_lines(context: Context, (): ()) -> Result<usize, TaskError> {
     // It was brought to this machine before the handler began.
     let text = std::fs::read_to_string(context.artifact("book.txt").ok_or(missing())?)?;
     let shouted = std::env::temp_dir().join(format!("shouted-{}.txt", context.task().id));
