@@ -5,6 +5,7 @@
 mod fetching;
 mod hand_host;
 mod peer_client;
+mod peers;
 mod raw;
 mod serving;
 mod serving_limits;
