@@ -23,9 +23,13 @@ use leasehold_store::{Host, SystemHost};
 use leasehold_worker::Shutdown;
 use leasehold_worker::shutdown::Stage;
 use std::ffi::OsString;
+use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
 use printer::Printer;
+
+/// So long threads may go on with what they are at when all else is done.
+const THREADS_WAIT: Duration = Duration::from_secs(1);
 
 /// Does what the arguments ask for, the first of which is the program's name, and gives its exit code. `program` is how
 /// this command line is started: the tour starts workers of its own.
@@ -45,7 +49,7 @@ fn run(program: &[OsString], args: args::Args, printer: &Printer) -> anyhow::Res
     log();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let shutdown = Shutdown::default();
-    runtime.block_on(async {
+    let result = runtime.block_on(async {
         // What runs until it is told to stop: Ctrl-C drains; twice, it aborts. Anything else ends at once, as programs
         // do; the queue is made for being left at any instant.
         let signals = args
@@ -55,7 +59,10 @@ fn run(program: &[OsString], args: args::Args, printer: &Printer) -> anyhow::Res
         let result = commands::run(program, args, printer, shutdown).await;
         drop(signals);
         result
-    })
+    });
+    // A thread may still be reading a large file for a run that was given up: nobody waits for that.
+    runtime.shutdown_timeout(THREADS_WAIT);
+    result
 }
 
 /// Prints what happens, as far as `LEASEHOLD_LOG` asks for it.

@@ -287,8 +287,9 @@ impl Next {
         // Never shorter than what was confirmed before.
         let expires_at = claim.expires_at.max(now.plus(lease.min(PLAN_AHEAD_MAX)));
         self.task.state = State::Running(Claim { expires_at, renewed_at: Some(now), ..claim.clone() });
-        if progress.is_some() {
-            self.task.progress = progress.cloned();
+        if let Some(progress) = progress {
+            // Null is how a handler takes back what it said.
+            self.task.progress = Some(progress.clone()).filter(|progress| !progress.is_null());
         }
         Course::Quiet
     }

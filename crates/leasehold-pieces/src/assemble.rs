@@ -156,13 +156,16 @@ impl Assembly {
             ));
         }
         let named = (|| {
-            self.write_protect()?;
             self.file.sync_all()?;
             // Under its name it is in use until its maker lets it go: nobody shall remove it in the same moment.
             flock(&self.file, FlockOperation::NonBlockingLockShared)?;
             fs::rename(&self.paths.part, to)
         })();
         named.map_err(|error| failed("finish", to, error))?;
+        // Not before: were this the last thing that we do, nobody could go on with the part.
+        if let Err(error) = self.write_protect() {
+            tracing::debug!("{} stays as it is: {error}", to.display());
+        }
         // Nobody else can have begun with it: it is locked, and its part is gone.
         let _ = fs::remove_file(&self.paths.journal);
         Ok(())
@@ -317,4 +320,59 @@ pub(crate) fn failed(what: &str, path: &Path, error: io::Error) -> Error {
         _ => Error::new(Kind::Unavailable, format!("cannot {what} {path}: {error}")),
     }
     .because(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold_core::StoreTime;
+    use leasehold_core::piece::Cut;
+
+    const BYTES: &[u8] = b"what is in the file";
+
+    fn begun(directory: &Path) -> Box<Assembly> {
+        let manifest = Manifest {
+            artifact: Algorithm::Blake3.name(Algorithm::Blake3.hash(BYTES)),
+            cut: Cut::usual(BYTES.len() as u64).unwrap(),
+            pieces: vec![Algorithm::Blake3.hash(BYTES)],
+            name: None,
+            media_type: None,
+            published_at: StoreTime::from_millis(0),
+            keep_secs: 60,
+        };
+        let paths = Paths { part: directory.join("part"), journal: directory.join("journal") };
+        match Assembly::open(paths, manifest).unwrap() {
+            Opened::Ours(assembly) => assembly,
+            Opened::Others => panic!("it is ours"),
+        }
+    }
+
+    #[test]
+    fn a_file_that_did_not_get_its_name_can_be_gone_on_with() {
+        let directory = tempfile::tempdir().unwrap();
+        let assembly = begun(directory.path());
+        assembly.place(0, BYTES).unwrap();
+        assembly.finish(&directory.path().join("not/there")).unwrap_err();
+        let left = fs::metadata(directory.path().join("part")).unwrap();
+        assert!(!left.permissions().readonly());
+        drop(assembly);
+        let assembly = begun(directory.path());
+        assembly.resume().unwrap();
+        let named = directory.path().join("data");
+        assembly.finish(&named).unwrap();
+        assert!(fs::metadata(&named).unwrap().permissions().readonly());
+        assert_eq!(fs::read(&named).unwrap(), BYTES);
+    }
+
+    #[test]
+    fn a_file_that_just_got_its_name_is_in_use() {
+        let directory = tempfile::tempdir().unwrap();
+        let (assembly, named) = (begun(directory.path()), directory.path().join("data"));
+        assembly.place(0, BYTES).unwrap();
+        assembly.finish(&named).unwrap();
+        let lock = || flock(File::open(&named).unwrap(), FlockOperation::NonBlockingLockExclusive);
+        assert_eq!(lock().unwrap_err(), rustix::io::Errno::WOULDBLOCK);
+        drop(assembly);
+        lock().unwrap();
+    }
 }

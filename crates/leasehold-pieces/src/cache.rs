@@ -1,7 +1,7 @@
 //! The artifacts of this machine: a directory with a bound, shared by all processes that are told of it.
 //!
 //! ```text
-//!   <cache>/lock                   held while room is made
+//!   <cache>/lock                   held while room is made; says how many bytes there are at most
 //!   <cache>/serving                under which name the cache is served (see `serving`)
 //!   <cache>/<hash>/manifest.json   as it was in the store; its stamp is when the artifact was last used
 //!   <cache>/<hash>/data            the whole, verified
@@ -34,6 +34,12 @@ pub use serving::ServingMark;
 
 /// How often to look whether another process has come to the end of what we want too.
 const OTHERS_PAUSE: Duration = Duration::from_millis(200);
+
+/// With more artifacts than this, a tenth of the cache is cleared at a time: all of them are looked at for it.
+const MANY: usize = 1_000;
+
+/// How a number of bytes is noted in the lock: always as long, so that one write replaces it.
+const NOTE_BYTES: usize = 21;
 
 /// The artifacts of this machine. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -176,8 +182,8 @@ impl Cache {
     /// Makes room for an artifact, and takes it: the file in the making has its full length from the beginning.
     fn reserve(&self, manifest: &Manifest) -> Result<Opened> {
         let directory = self.directory(&manifest.artifact);
-        let _lock = self.lock()?;
-        self.make_room(manifest)?;
+        let lock = self.lock()?;
+        self.make_room(manifest, &lock)?;
         fs::create_dir_all(&directory).map_err(|error| failed("make", &directory, error))?;
         Assembly::open(Paths::in_directory(&directory), manifest.clone())
     }
@@ -236,18 +242,12 @@ impl Cache {
             .and_then(|file| file.set_times(FileTimes::new().set_modified(now)));
     }
 
-    /// Removes what was used longest ago until there is room for an artifact.
-    fn make_room(&self, manifest: &Manifest) -> Result<()> {
+    /// Removes what was used longest ago until there is room for an artifact. What is here is counted only when it may be
+    /// too much: the lock says how much it was, and what came since. It may say too much, and then it is counted; it never
+    /// says too little.
+    fn make_room(&self, manifest: &Manifest, lock: &File) -> Result<()> {
         let (artifact, size) = (&manifest.artifact, manifest.cut.size());
         let ours = self.directory(artifact);
-        let mut others: Vec<Stock> = self.stock()?;
-        let already = others
-            .iter()
-            .find(|stock| stock.directory == ours)
-            .map_or(0, |stock| allocated(&stock.directory.join("part")));
-        others.retain(|stock| stock.directory != ours);
-        others.sort_by_key(|stock| stock.used);
-        let mut held: u64 = others.iter().map(|stock| stock.bytes).sum();
         let limit = self.bytes_max.unwrap_or(u64::MAX);
         if size > limit {
             return Err(Error::invalid(format!(
@@ -255,10 +255,23 @@ impl Cache {
                 self.root.display()
             )));
         }
-        let needed = size.saturating_sub(already);
+        let part = ours.join("part");
+        let needed = size.saturating_sub(allocated(&part));
+        if let Some(noted) = read_total(lock) {
+            // What was begun was counted then.
+            let total = if part.exists() { noted } else { noted.saturating_add(size) };
+            if total <= limit && self.free()? >= needed {
+                return self.note_total(lock, total);
+            }
+        }
+        let mut others: Vec<Stock> = self.stock()?;
+        others.retain(|stock| stock.directory != ours);
+        others.sort_by_key(|stock| stock.used);
+        let mut held: u64 = others.iter().map(|stock| stock.bytes).sum();
+        let spare = if others.len() > MANY { limit / 10 } else { 0 };
         for stock in others {
-            if held.saturating_add(size) <= limit && self.free()? >= needed {
-                return Ok(());
+            if held.saturating_add(size).saturating_add(spare) <= limit && self.free()? >= needed {
+                break;
             }
             if evict(&stock.directory) {
                 tracing::debug!("{} was removed from the cache", stock.directory.display());
@@ -269,7 +282,8 @@ impl Cache {
             return Err(Error::new(
                 Kind::Unavailable,
                 format!(
-                    "the cache {} is full of artifacts in use: {held} of {limit} bytes, and {size} are needed",
+                    "the cache {} is full of artifacts in use: {held} of {limit} bytes, and {size} are needed; \
+                     raise its limit, or run less at once",
                     self.root.display()
                 ),
             ));
@@ -281,7 +295,12 @@ impl Cache {
                 format!("the disk is full: {needed} bytes are needed in {place}, and {free} are free");
             return Err(Error::new(Kind::Unavailable, message));
         }
-        Ok(())
+        self.note_total(lock, held.saturating_add(size))
+    }
+
+    fn note_total(&self, lock: &File, bytes: u64) -> Result<()> {
+        let noted = lock.write_all_at(format!("{bytes:020}\n").as_bytes(), 0);
+        noted.map_err(|error| failed("write", &self.root.join("lock"), error))
     }
 
     /// Bytes that this disk has left.
@@ -312,7 +331,7 @@ impl Cache {
         self.make()?;
         let path = self.root.join("lock");
         let lock = || -> io::Result<File> {
-            let file = File::options().write(true).create(true).truncate(false).open(&path)?;
+            let file = File::options().read(true).write(true).create(true).truncate(false).open(&path)?;
             flock(&file, FlockOperation::LockExclusive)?;
             Ok(file)
         };
@@ -356,22 +375,27 @@ impl Shelf for Cache {
             }
             _ => None,
         };
-        let (file, _cached) = match part {
-            Some(file) => (file, None),
-            None => match self.find(artifact)? {
-                Some(cached) => (
-                    cached.file.try_clone().map_err(|error| failed("read", &cached.path, error))?,
-                    Some(cached),
-                ),
-                None => return Ok(None),
-            },
+        let cached = if part.is_none() { self.find(artifact)? } else { None };
+        let Some(file) = part.as_ref().or(cached.as_ref().map(|cached| &cached.file)) else {
+            return Ok(None);
         };
         let range = manifest.cut.bytes_of_run(&pieces);
         let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap_or(usize::MAX)];
         let path = self.directory(artifact);
         file.read_exact_at(&mut bytes, range.start).map_err(|error| failed("read", &path, error))?;
+        // A note may have survived what its piece has not, until its maker goes on: we would be blamed for it.
+        if part.is_some() && !manifest.holds(pieces, &bytes) {
+            return Ok(None);
+        }
         Ok(Some(bytes.into()))
     }
+}
+
+/// How many bytes there are at most, as the lock says; nothing if it says nothing.
+fn read_total(lock: &File) -> Option<u64> {
+    let mut noted = [0; NOTE_BYTES];
+    lock.read_exact_at(&mut noted, 0).ok()?;
+    std::str::from_utf8(&noted).ok()?.strip_suffix('\n')?.parse().ok()
 }
 
 /// What lies in the directory of one artifact.

@@ -21,6 +21,7 @@ use bytes::Bytes;
 use leasehold_core::piece::Cut;
 use leasehold_core::{ArtifactId, Error, Kind, Result, StoreTime, WriteId};
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 use crate::hash::{Algorithm, Hash};
 
@@ -41,6 +42,17 @@ pub struct Manifest {
     pub published_at: StoreTime,
     /// It is kept for so long after that.
     pub keep_secs: u64,
+}
+
+impl Manifest {
+    /// Whether these bytes are neighbouring pieces of the artifact.
+    pub(crate) fn holds(&self, mut pieces: Range<u32>, bytes: &[u8]) -> bool {
+        let algorithm = Algorithm::of(&self.artifact);
+        let mut chunks = bytes.chunks(self.cut.piece_bytes() as usize);
+        pieces.all(|piece| {
+            chunks.next().map(|bytes| algorithm.hash(bytes)) == Some(self.pieces[piece as usize])
+        })
+    }
 }
 
 /// What lies at the key of a manifest.

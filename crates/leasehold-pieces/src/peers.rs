@@ -1,11 +1,14 @@
 //! Who serves pieces: each such node holds a lease on its name, with its address in it.
 //!
 //! Requests: a node that serves takes its lease (1 put) and renews it every [`RENEW_EVERY`] (1 put). A node that fetches asks
-//! with 1 list, and 1 get for each peer whose lease it has not read since it was last written.
+//! with 1 list for every thousand names of the last week, and 1 get for each peer whose lease it has not read since it was
+//! last written.
 
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use leasehold_core::piece::PeerId;
 use leasehold_core::{Error, HexName, Holder, Kind, Lease, Name, Result, StoreTime, keys};
 use leasehold_queue::lease::{HeldLease, Leases, Renewed, Taken};
+use leasehold_store::seam::Entry;
 use leasehold_store::{Client, HostExt, List, Purpose};
 use leasehold_worker::{Shutdown, Stage};
 use serde_json::{Map, Value};
@@ -29,6 +32,9 @@ const RETIRED_AFTER: Duration = Duration::from_hours(7 * 24);
 
 /// No more peers are asked than this; with more, any of them will do.
 const PEERS_MAX: usize = 200;
+
+/// So many leases are read at once: one after the other, those of many peers would take longer than a fetch.
+const READ_AT_ONCE: usize = 16;
 
 /// A node that serves pieces.
 #[derive(Debug, Clone)]
@@ -84,23 +90,25 @@ impl Peers {
 
     /// The others that serve at this moment.
     pub async fn live(&self) -> Result<Vec<Peer>> {
+        let listed = listed(&self.client, Purpose::Fetch).await?;
+        let now = self.client.now().ok_or_else(crate::publish::no_time)?;
+        // A lease that nobody has renewed for so long need not be read, nor remembered.
+        let recent: BTreeMap<String, StoreTime> = listed
+            .into_iter()
+            .filter(|entry| !now.is_past(entry.modified.plus(TTL * 2)))
+            .map(|entry| (entry.key, entry.modified))
+            .collect();
+        self.known().retain(|key, _| recent.contains_key(key));
+        let others = recent.into_iter().filter_map(|(key, written_at)| {
+            let id = PeerId::from(keys::parse_peer(&key)?.as_str());
+            (Some(&id) != self.me.as_ref()).then(|| self.look_up(key, id, written_at).boxed())
+        });
+        let others: Vec<_> = others.collect();
+        let mut read = stream::iter(others).buffered(READ_AT_ONCE);
         let mut live = Vec::new();
-        let page = self.client.list(Purpose::Fetch, &List::all(keys::PEERS)).await?;
-        for entry in page.entries {
-            let Some(name) = keys::parse_peer(&entry.key) else { continue };
-            let id = PeerId::from(name.as_str());
-            if Some(&id) == self.me.as_ref() || live.len() >= PEERS_MAX {
-                continue;
-            }
-            // A lease that nobody has renewed for so long need not be read.
+        while live.len() < PEERS_MAX {
+            let Some(known) = read.try_next().await? else { break };
             let now = self.client.now().ok_or_else(crate::publish::no_time)?;
-            if now.is_past(entry.modified.plus(TTL * 2)) {
-                continue;
-            }
-            let known = match self.remembered(&entry.key, entry.modified) {
-                Some(known) => known,
-                None => self.read(&entry.key, id, entry.modified).await?,
-            };
             if known.lease.is_some_and(|lease| !lease.is_free(now)) {
                 live.extend(known.peer);
             }
@@ -110,6 +118,13 @@ impl Peers {
 
     fn remembered(&self, key: &str, written_at: StoreTime) -> Option<Known> {
         self.known().get(key).filter(|known| known.written_at == written_at).cloned()
+    }
+
+    async fn look_up(&self, key: String, id: PeerId, written_at: StoreTime) -> Result<Known> {
+        match self.remembered(&key, written_at) {
+            Some(known) => Ok(known),
+            None => self.read(&key, id, written_at).await,
+        }
     }
 
     /// Reads the lease of a peer. One that makes no sense is nobody's.
@@ -151,6 +166,18 @@ impl Peers {
     }
 }
 
+/// All leases on names of peers, also those that were given back. Requests: 1 list for every thousand.
+async fn listed(client: &Client, purpose: Purpose) -> Result<Vec<Entry>> {
+    let all = List::all(keys::PEERS);
+    let (mut entries, mut next) = (Vec::new(), Some(all.clone()));
+    while let Some(list) = next {
+        let page = client.list(purpose, &list).await?;
+        entries.extend(page.entries);
+        next = page.next.map(|cursor| all.clone().at(cursor));
+    }
+    Ok(entries)
+}
+
 /// The lease on a peer's name.
 #[derive(Debug)]
 pub struct Announcement {
@@ -164,9 +191,9 @@ impl Announcement {
     pub async fn make(client: &Client, name: &Name, address: SocketAddr) -> Result<Self> {
         let instance = HexName::from_random(client.host().random_bits());
         let leases = Leases::new(client.clone(), Holder { worker_id: name.clone(), instance, ttl: TTL })?;
-        let page = client.list(Purpose::Lease, &List::all(keys::PEERS)).await?;
+        let listed = listed(client, Purpose::Lease).await?;
         let key = keys::peer(name);
-        let seen = page.entries.iter().find(|entry| entry.key == key).map(|entry| entry.modified);
+        let seen = listed.iter().find(|entry| entry.key == key).map(|entry| entry.modified);
         let subject = Map::from_iter([
             ("peer".to_owned(), name.as_str().into()),
             ("address".to_owned(), address.to_string().into()),
@@ -180,7 +207,7 @@ impl Announcement {
             }
         };
         let now = client.now().ok_or_else(crate::publish::no_time)?;
-        for entry in page.entries.iter().filter(|entry| now.is_past(entry.modified.plus(RETIRED_AFTER))) {
+        for entry in listed.iter().filter(|entry| now.is_past(entry.modified.plus(RETIRED_AFTER))) {
             if let Err(error) = leases.retire(&entry.key, RETIRED_AFTER).await {
                 tracing::debug!("`{}` was left: {error}", entry.key);
             }

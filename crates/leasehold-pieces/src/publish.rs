@@ -15,7 +15,7 @@ use leasehold_worker::Tell;
 use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -37,6 +37,9 @@ pub const KEEP: Duration = Duration::from_hours(30 * 24);
 
 /// No store carries out a signed request so long after it was sent.
 pub(crate) const DELETE_LANDS_WITHIN: Duration = Duration::from_hours(1);
+
+/// Opens what never comes without waiting for it; files do not care.
+const NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
 
 /// So often others may change the manifest under our hands before we give up.
 const ROUNDS_MAX: u32 = 8;
@@ -221,7 +224,8 @@ impl Source {
 
     fn open_now(path: PathBuf, options: &PublishOptions) -> Result<Self> {
         let opened = || {
-            let file = File::open(&path)?;
+            // A pipe that nobody writes to would be waited for, for ever.
+            let file = File::options().read(true).custom_flags(NONBLOCK).open(&path)?;
             let found = file.metadata()?;
             Ok((file, found))
         };
@@ -290,17 +294,10 @@ impl Source {
         let pieces = cut.pieces_of(range);
         let whole = cut.bytes_of_run(&pieces);
         let mut bytes = vec![0; length(&whole)];
-        let changed =
-            || Error::invalid(format!("{} has changed while it was published", self.path.display()));
-        match self.file.read_exact_at(&mut bytes, whole.start) {
-            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Err(changed()),
-            read => read.map_err(|error| failed("read", &self.path, error))?,
-        }
-        let algorithm = Algorithm::of(&self.manifest.artifact);
-        for (piece, bytes) in pieces.zip(bytes.chunks(cut.piece_bytes() as usize)) {
-            if algorithm.hash(bytes) != self.manifest.pieces[piece as usize] {
-                return Err(changed());
-            }
+        let read = self.file.read_exact_at(&mut bytes, whole.start);
+        read.map_err(|error| cannot_read(&self.path, error))?;
+        if !self.manifest.holds(pieces, &bytes) {
+            return Err(changed(&self.path));
         }
         Ok(Bytes::from(bytes).slice(length(&(whole.start..range.start))..length(&(whole.start..range.end))))
     }
@@ -313,7 +310,7 @@ fn hash(file: &mut File, path: &Path, cut: Cut, algorithm: Algorithm) -> Result<
     let mut buffer = Vec::new();
     for piece in 0..cut.pieces() {
         buffer.resize(cut.len_of(piece) as usize, 0);
-        file.read_exact(&mut buffer).map_err(|error| failed("read", path, error))?;
+        file.read_exact(&mut buffer).map_err(|error| cannot_read(path, error))?;
         whole.update(&buffer);
         pieces.push(algorithm.hash(&buffer));
     }
@@ -329,8 +326,13 @@ fn cannot_read(path: &Path, error: std::io::Error) -> Error {
         std::io::ErrorKind::NotFound => {
             Error::invalid(format!("there is no file {}", path.display())).because(error)
         }
+        std::io::ErrorKind::UnexpectedEof => changed(path),
         _ => failed("read", path, error),
     }
+}
+
+fn changed(path: &Path) -> Error {
+    Error::invalid(format!("{} has changed while it was published", path.display()))
 }
 
 pub(crate) fn no_time() -> Error {

@@ -12,7 +12,7 @@ use leasehold_queue::{Claimed, Queue, Renewal};
 use leasehold_store::HostExt;
 use leasehold_store::mutant::{Rule, breaks};
 use serde_json::Value;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc, watch};
 
@@ -38,8 +38,17 @@ pub struct Held {
     pub id: TaskId,
     claimed: tokio::sync::Mutex<Claimed>,
     stop: watch::Sender<Option<Stop>>,
-    progress: Mutex<Option<Value>>,
+    progress: Mutex<Progress>,
     hurry: Notify,
+}
+
+/// How far a handler is.
+#[derive(Debug, Default)]
+struct Progress {
+    /// What the next renewal writes down.
+    next: Option<Value>,
+    /// Something was written down, or may have been.
+    is_written: bool,
 }
 
 impl Held {
@@ -90,7 +99,17 @@ impl Held {
     }
 
     pub(crate) fn set_progress(&self, progress: Value) {
-        *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = Some(progress);
+        self.progress().next = Some(progress);
+    }
+
+    /// What was said so far means nothing any more. If it was written down already, that is put right soon.
+    pub(crate) fn clear_progress(&self) {
+        let mut progress = self.progress();
+        progress.next = None;
+        if std::mem::take(&mut progress.is_written) {
+            progress.next = Some(Value::Null);
+            self.hurry();
+        }
     }
 
     pub(crate) fn hurry(&self) {
@@ -98,7 +117,14 @@ impl Held {
     }
 
     fn take_progress(&self) -> Option<Value> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner).take()
+        let mut progress = self.progress();
+        let next = progress.next.take();
+        progress.is_written |= next.is_some();
+        next
+    }
+
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -9,6 +9,7 @@
 //! How that is done is not known here: a worker is given a [`Carrier`].
 
 use futures::future::{BoxFuture, Either, select};
+use leasehold_core::limits::ARTIFACTS_MAX;
 use leasehold_core::{ArtifactId, Artifacts, Error, Matter, Name, Result, Task};
 use leasehold_store::Host;
 use leasehold_store::mutant::{Rule, breaks};
@@ -140,6 +141,7 @@ impl Whole {
     /// before anything is published: so both may simply stop when the claim does.
     pub(crate) async fn run(self) -> Outcome {
         let files = Arc::new(self.unless_stopped(self.stage()).await?);
+        self.held.clear_progress();
         self.phase.send_replace(Phase::Running);
         let context = Context::new(self.task.clone(), self.held.clone(), files.clone());
         let output = (self.run)(context, self.task.input.clone()).await?;
@@ -183,6 +185,13 @@ impl Whole {
     async fn publish(&self, files: &Files) -> Result<Artifacts, TaskError> {
         let results = std::mem::take(&mut *lock(&files.results));
         let mut published = Artifacts::new();
+        if results.len() > ARTIFACTS_MAX {
+            // Nothing is sent that could not be named in the task.
+            let many = results.len();
+            return Err(TaskError::Permanent(format!(
+                "{many} results; a task has at most {ARTIFACTS_MAX}: put them together"
+            )));
+        }
         for (name, path) in results {
             let carrier = files.carrier().map_err(|error| TaskError::Retry(error.to_string()))?;
             let artifact = carrier.publish(&name, &path).await;

@@ -1,19 +1,25 @@
 //! Programs as handlers: `--exec 'TYPE=program args'`.
 
+use futures::future::{pending, try_join3};
 use leasehold_core::{Error, Result};
 use leasehold_worker::{Context, TaskError};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
+use std::convert::Infallible;
 use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
-use std::process::Stdio;
-use tokio::io::AsyncWriteExt;
+use std::process::{ExitStatus, Stdio};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 
 /// Exit code of a program that could not do its work now (`EX_TEMPFAIL`).
 const RETRY_LATER: i32 = 75;
+
+/// So much of what a program says is kept. An output may be far larger in the way that it is printed than it is written
+/// down, but not without bounds.
+const SAID_BYTES_MAX: u64 = 4 * 1_024 * 1_024;
 
 /// A program and its arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,17 +62,16 @@ impl Program {
             .kill_on_drop(true);
         let mut child = command.spawn().map_err(|error| self.not_started(&error))?;
         let group = Group::of(&child);
-        if let Some(mut stdin) = child.stdin.take() {
-            // A program may end without reading its input; then the pipe breaks, and that is no failure.
-            let _ = stdin.write_all(input.to_string().as_bytes()).await;
-        }
-        let output = child.wait_with_output().await?;
+        let (status, stdout, stderr) = conversed(&mut child, &input.to_string()).await?;
         group.leave();
-        let complaint = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        match output.status.code() {
+        let complaint = String::from_utf8_lossy(&stderr.bytes).trim().to_owned();
+        match status.code() {
+            Some(0) if stdout.is_cut => Err(TaskError::Permanent(format!(
+                "it printed more than {SAID_BYTES_MAX} bytes; write what is large into a file in LEASEHOLD_RESULTS"
+            ))),
             Some(0) => {
                 desk.give(&context)?;
-                Ok(parsed(&output.stdout))
+                Ok(parsed(&stdout.bytes))
             }
             Some(RETRY_LATER) => Err(TaskError::Retry(complaint_or(complaint, "retry later (exit code 75)"))),
             Some(code) => Err(TaskError::Permanent(complaint_or(complaint, &format!("exit code {code}")))),
@@ -78,6 +83,38 @@ impl Program {
     fn not_started(&self, error: &std::io::Error) -> TaskError {
         TaskError::Retry(format!("`{}` cannot be started: {error}", self.words[0]))
     }
+}
+
+/// What a program has said, as far as it is kept.
+struct Said {
+    bytes: Vec<u8>,
+    is_cut: bool,
+}
+
+/// Tells a program its input and hears what it says, all at once: one that says much before it has read all of its input
+/// would wait for us otherwise, and we for it.
+async fn conversed(child: &mut Child, input: &str) -> io::Result<(ExitStatus, Said, Said)> {
+    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let tell = async {
+        if let Some(mut stdin) = stdin {
+            // A program may end without reading its input; then the pipe breaks, and that is no failure.
+            let _ = stdin.write_all(input.as_bytes()).await;
+        }
+        pending::<Infallible>().await
+    };
+    tokio::select! {
+        ended = try_join3(child.wait(), heard(stdout), heard(stderr)) => ended,
+        never = tell => match never {},
+    }
+}
+
+/// Hears all of it, and keeps what has room.
+async fn heard(pipe: Option<impl AsyncRead + Unpin>) -> io::Result<Said> {
+    let mut bytes = Vec::new();
+    let Some(mut pipe) = pipe else { return Ok(Said { bytes, is_cut: false }) };
+    (&mut pipe).take(SAID_BYTES_MAX).read_to_end(&mut bytes).await?;
+    let is_cut = tokio::io::copy(&mut pipe, &mut tokio::io::sink()).await? > 0;
+    Ok(Said { bytes, is_cut })
 }
 
 /// The files of one run: those that the task was given, as links by their names, and a place for those that the program

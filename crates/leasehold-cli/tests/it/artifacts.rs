@@ -265,6 +265,51 @@ fn a_result_that_cannot_be_called_so_fails_the_task() {
 }
 
 #[test]
+fn more_results_than_a_task_can_name_are_not_sent() {
+    let depot = Depot::new();
+    let id = depot.run(&["submit", "-t", "many"]);
+    let many = "many=sh -c 'for n in $(seq 101); do echo $n > \"$LEASEHOLD_RESULTS/$n\"; done'";
+    depot.run(&["worker", "--drain", "--exec", many]);
+    let task = depot.json(&["get", &id, "--json"]);
+    assert_eq!((&task["status"], &task["attempt"]), (&"failed".into(), &1.into()));
+    assert!(task["error"].as_str().unwrap().starts_with("101 results; a task has at most 100"), "{task}");
+    assert_eq!(depot.run(&["artifact", "ls", "--json"]), "");
+}
+
+#[test]
+fn a_pipe_is_no_file_and_is_not_waited_for() {
+    let depot = Depot::new();
+    let pipe = depot.text("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let output = depot.command(&["artifact", "put", &pipe]).output().unwrap();
+    assert_eq!(output.status.code(), Some(64));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("is not a file"), "{output:?}");
+}
+
+#[test]
+fn a_program_may_say_much_before_it_has_read_its_input() {
+    let depot = Depot::new();
+    fs::write(depot.path("input.json"), format!("\"{}\"", "x".repeat(200_000))).unwrap();
+    let input = format!("@{}", depot.text("input.json"));
+    let id = depot.run(&["submit", "-t", "talk", "-i", &input, "--timeout", "20", "--max-attempts", "1"]);
+    let talk = "talk=sh -c 'head -c 200000 /dev/zero | tr \"\\0\" a; cat > /dev/null'";
+    depot.run(&["worker", "--drain", "--exec", talk]);
+    let task = depot.json(&["get", &id, "--json"]);
+    assert_eq!(task["status"], "completed", "{}", task["error"]);
+    assert_eq!(task["output"].as_str().unwrap(), "a".repeat(200_000));
+}
+
+#[test]
+fn a_program_that_prints_without_end_fails_and_is_told_the_way_out() {
+    let depot = Depot::new();
+    let id = depot.run(&["submit", "-t", "talk"]);
+    depot.run(&["worker", "--drain", "--exec", "talk=head -c 5000000 /dev/zero"]);
+    let task = depot.json(&["get", &id, "--json"]);
+    assert_eq!((&task["status"], &task["attempt"]), (&"failed".into(), &1.into()));
+    assert!(task["error"].as_str().unwrap().ends_with("a file in LEASEHOLD_RESULTS"), "{task}");
+}
+
+#[test]
 fn programs_can_use_the_command_line_and_leave_nothing_behind() {
     let depot = Depot::new();
     let places = depot.path("places");

@@ -1,6 +1,8 @@
 //! Files published and fetched, from the store alone and with peers.
 
-use leasehold_pieces::PublishOptions;
+use leasehold_core::ArtifactId;
+use leasehold_pieces::{Artifacts, Cache, PublishOptions};
+use std::fs;
 
 use crate::support::{Ground, contents};
 
@@ -48,4 +50,53 @@ async fn files_of_every_odd_size_come_from_five_peers_without_the_store() {
     for server in serving {
         server.stop().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_used_longest_ago_makes_room_and_only_as_much_as_is_needed() {
+    let ground = Ground::new();
+    let cache = Cache::open(ground.directory.path().join("small"), Some(250_000)).unwrap();
+    let node = Artifacts::new(ground.client(), cache.clone());
+    let mut known = Vec::new();
+    for size in 100_000..100_005 {
+        let (path, _) = ground.file(size);
+        known.push(node.publish(&path, &PublishOptions::default()).await.unwrap().manifest.artifact);
+    }
+    let here = || known.iter().map(|known| cache.find(known).unwrap().is_some()).collect::<Vec<_>>();
+    for artifact in &known[..3] {
+        node.fetch(artifact, &|_| ()).await.unwrap();
+    }
+    assert_eq!(here(), [false, true, true, false, false]);
+    // What somebody has removed by hand is counted until all of it is counted again.
+    fs::remove_dir_all(cache.root().join(known[1].as_str())).unwrap();
+    node.fetch(&known[3], &|_| ()).await.unwrap();
+    assert_eq!(here(), [false, false, true, true, false]);
+    // A lock that says nothing is no hindrance.
+    fs::write(cache.root().join("lock"), "").unwrap();
+    node.fetch(&known[4], &|_| ()).await.unwrap();
+    assert_eq!(here(), [false, false, false, true, true]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cache_of_many_files_is_not_counted_for_each_of_them() {
+    let ground = Ground::new();
+    let root = ground.directory.path().join("many");
+    let cache = Cache::open(&root, Some(1_100_000)).unwrap();
+    for number in 0..1_100_u16 {
+        let mut hash = [0; 32];
+        hash[..2].copy_from_slice(&number.to_le_bytes());
+        let directory = root.join(ArtifactId::blake3(hash).as_str());
+        fs::create_dir(&directory).unwrap();
+        fs::write(directory.join("data"), [0; 1_000]).unwrap();
+    }
+    let node = Artifacts::new(ground.client(), cache);
+    for size in [500, 501] {
+        let (path, _) = ground.file(size);
+        let artifact = node.publish(&path, &PublishOptions::default()).await.unwrap().manifest.artifact;
+        node.fetch(&artifact, &|_| ()).await.unwrap();
+    }
+    let left = fs::read_dir(&root).unwrap().count();
+    assert!((985..=995).contains(&left), "{left}");
+    let noted = fs::read_to_string(root.join("lock")).unwrap();
+    assert_eq!(noted.trim().parse::<u64>().unwrap(), 989_000 + 1_001);
 }

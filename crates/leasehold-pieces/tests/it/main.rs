@@ -7,6 +7,7 @@ mod fetching;
 mod hand_host;
 mod hostile;
 mod peer_client;
+mod peers;
 mod process;
 mod raw;
 mod resuming;

@@ -87,7 +87,10 @@ class Context:
         return {name: pathlib.Path(path) for name, path in self._run.artifacts().items()}
 
     def publish(self, name: str, path: str | os.PathLike[str]) -> None:
-        """Gives a file as a result: it is published when the handler has ended well, before the task is completed."""
+        """Gives a file as a result: it is published when the handler has ended well, before the task is completed.
+
+        Until then it has to stay where it is: it must not lie in a directory that the handler removes at its end.
+        """
         checked(self._run.publish, name, os.fspath(path))
 
     def extend(self) -> None:

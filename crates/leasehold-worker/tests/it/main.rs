@@ -6,6 +6,7 @@ mod direct;
 mod handlers;
 mod looking;
 mod migrating;
+mod staging;
 mod stopping;
 
 use leasehold_core::{Status, TaskId};

@@ -1,0 +1,23 @@
+//! Who serves pieces, as the store tells.
+
+use leasehold_core::{Name, keys};
+use leasehold_pieces::Peers;
+use leasehold_store::Purpose;
+
+use crate::support::Ground;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_is_found_behind_a_thousand_names_that_others_have_left() {
+    let ground = Ground::new();
+    let client = ground.client();
+    for number in 0..1_000 {
+        let name = Name::checked("name", &format!("a{number:04}")).unwrap();
+        client.put_always(Purpose::Lease, &keys::peer(&name), "{}".into()).await.unwrap();
+    }
+    let serving = ground.serve("z").await;
+    let peers = Peers::new(client, None, None);
+    let live = peers.live().await.unwrap();
+    assert_eq!(live.iter().map(|peer| peer.id.to_string()).collect::<Vec<_>>(), ["z"]);
+    serving.stop().await;
+    assert!(peers.live().await.unwrap().is_empty());
+}

@@ -1,0 +1,60 @@
+//! Files of tasks: what is left behind of fetching them.
+
+use futures::future::BoxFuture;
+use leasehold_core::{ArtifactId, Name, NewTask, Result, Status};
+use leasehold_store::{Host, SystemHost};
+use leasehold_worker::{Brought, Carrier, Shutdown, TaskError, Tell, Worker, WorkerOptions};
+use serde_json::json;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::{options, queue};
+
+const LEASE: Duration = Duration::from_secs(6);
+
+/// Takes longer than a renewal comes, and tells how far it is.
+#[derive(Debug)]
+struct Slow;
+
+impl Carrier for Slow {
+    fn fetch<'a>(&'a self, _: &'a ArtifactId, tell: Tell<'a>) -> BoxFuture<'a, Result<Brought>> {
+        Box::pin(async move {
+            tell(1, 2);
+            SystemHost.sleep(LEASE / 2).await;
+            Ok(Brought { path: "/nowhere".into(), hold: Box::new(()) })
+        })
+    }
+
+    fn publish<'a>(&'a self, _: &'a Name, _: &'a Path) -> BoxFuture<'a, Result<ArtifactId>> {
+        Box::pin(async { Ok(ArtifactId::blake3([0; 32])) })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_runs_does_not_seem_to_be_staged() {
+    let queue = queue().await;
+    let mut order = NewTask::new("read", json!(null)).unwrap();
+    order.artifacts.insert(Name::checked("name", "text").unwrap(), ArtifactId::blake3([7; 32]));
+    let id = queue.submit_task(order).await.unwrap().id;
+    let (seen, asked) = (queue.clone(), id);
+    let worker = Worker::new(queue.clone(), "w1", None).unwrap().carrier(Arc::new(Slow));
+    let worker = worker.handle("read", move |_: leasehold_worker::Context, (): ()| {
+        let seen = seen.clone();
+        async move {
+            while seen.get(&asked).await?.progress.is_some() {
+                SystemHost.sleep(Duration::from_millis(20)).await;
+            }
+            Ok::<_, TaskError>(())
+        }
+    });
+    let options = WorkerOptions { lease: LEASE, ..options() };
+    let running = tokio::spawn(worker.unwrap().options(options).run(Shutdown::default()));
+    while queue.get(&id).await.unwrap().progress.is_none() {
+        SystemHost.sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(queue.get(&id).await.unwrap().progress.unwrap()["staging"]["bytes"], 1);
+    running.await.unwrap().unwrap();
+    let task = queue.get(&id).await.unwrap();
+    assert_eq!((task.status(), task.progress), (Status::Completed, None));
+}
