@@ -292,8 +292,8 @@ fn a_program_may_say_much_before_it_has_read_its_input() {
     fs::write(depot.path("input.json"), format!("\"{}\"", "x".repeat(200_000))).unwrap();
     let input = format!("@{}", depot.text("input.json"));
     let id = depot.run(&["submit", "-t", "talk", "-i", &input, "--timeout", "20", "--max-attempts", "1"]);
-    let talk = "talk=sh -c 'head -c 200000 /dev/zero | tr \"\\0\" a; cat > /dev/null'";
-    depot.run(&["worker", "--drain", "--exec", talk]);
+    let program = "talk=sh -c 'head -c 200000 /dev/zero | tr \"\\0\" a; cat > /dev/null'";
+    depot.run(&["worker", "--drain", "--exec", program]);
     let task = depot.json(&["get", &id, "--json"]);
     assert_eq!(task["status"], "completed", "{}", task["error"]);
     assert_eq!(task["output"].as_str().unwrap(), "a".repeat(200_000));
