@@ -189,7 +189,7 @@ async fn the_next_head_has_its_own_time_and_an_idle_connection_ends() {
 async fn an_answer_that_is_not_taken_yet_keeps_its_upload() {
     let host = HandHost::new();
     let options = ServeOptions { uploads_max: 1, ..ServeOptions::default() };
-    let stand = Stand::on(TestShelf::new(32 << 20, 32 << 20), options.clone(), Arc::new(host.clone())).await;
+    let stand = Stand::on(TestShelf::new(16 << 20, 16 << 20), options.clone(), Arc::new(host.clone())).await;
     let (mut lazy, mut next) = (Raw::connect(stand.addr).await, Raw::connect(stand.addr).await);
     lazy.send(request("pieces/0")).await;
     host.asleep(1, options.idle_wait).await;
@@ -206,13 +206,13 @@ async fn an_answer_that_is_not_taken_is_given_up_and_its_upload_is_free_again() 
     let host = HandHost::new();
     let options = ServeOptions { uploads_max: 1, ..ServeOptions::default() };
     // More than the kernel holds for a connection.
-    let shelf = TestShelf::new(32 << 20, 32 << 20);
+    let shelf = TestShelf::new(16 << 20, 16 << 20);
     let stand = Stand::on(shelf, options.clone(), Arc::new(host.clone())).await;
     let mut lazy = Raw::connect(stand.addr).await;
     lazy.send(request("pieces/0")).await;
     host.asleep(1, options.idle_wait).await;
     host.advance(options.idle_wait);
-    assert!(lazy.rest().await.len() < 32 << 20);
+    assert!(lazy.rest().await.len() < 16 << 20);
     assert_eq!(stand.tally.served().refused.slow, 1);
 
     let mut last = Raw::connect(stand.addr).await;
