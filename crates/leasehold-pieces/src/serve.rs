@@ -73,7 +73,7 @@ const TURNED_AWAY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\
 
 /// What a server can give: only verified pieces.
 pub trait Shelf: Send + Sync + 'static {
-    /// Which pieces of an artifact are here; nothing if none.
+    /// Which pieces of an artifact are here; nothing if none. Called on a thread that may block.
     fn have(&self, artifact: &ArtifactId) -> Option<(Cut, PieceMap)>;
 
     /// The bytes of neighbouring pieces that are here; nothing if one is not. Called on a thread that may block.

@@ -92,7 +92,10 @@ impl Answerer {
         }
         match route {
             Route::Health => Ok(Goods::new(Bytes::from_static(b"ok\n"), None)),
-            Route::Have(artifact) => self.have(&artifact),
+            Route::Have(artifact) => {
+                let (cut, map) = self.have(artifact).await?;
+                Ok(Goods::new(map.to_bytes().into(), Some(cut)))
+            }
             Route::Pieces(artifact, run) => self.pieces(artifact, run, request.method()).await,
         }
     }
@@ -104,13 +107,14 @@ impl Answerer {
         verified.map_err(Refusal::Unproven)
     }
 
-    fn have(&self, artifact: &ArtifactId) -> Result<Goods, Refusal> {
-        let (cut, map) = self.shelf.have(artifact).ok_or(Refusal::Missing)?;
-        Ok(Goods::new(map.to_bytes().into(), Some(cut)))
+    /// What is here. Manifests and journals of large artifacts are large themselves.
+    async fn have(&self, artifact: ArtifactId) -> Result<(Cut, PieceMap), Refusal> {
+        let source = self.shelf.clone();
+        blocking(move || source.have(&artifact)).await?.ok_or(Refusal::Missing)
     }
 
     async fn pieces(&self, artifact: ArtifactId, run: Range<u32>, method: &Method) -> Result<Goods, Refusal> {
-        let (cut, map) = self.shelf.have(&artifact).ok_or(Refusal::Missing)?;
+        let (cut, map) = self.have(artifact.clone()).await?;
         check_run(&run, &cut, &map)?;
         let span = cut.bytes_of_run(&run);
         let len = span.end - span.start;
@@ -147,10 +151,7 @@ impl Answerer {
     ) -> Result<Bytes, Refusal> {
         let source = self.shelf.clone();
         let work = move || source.read(&artifact, run).map(|bytes| bytes.map(|bytes| holding(bytes, slot)));
-        #[expect(clippy::disallowed_methods, reason = "file systems have no asynchronous calls")]
-        let read = tokio::task::spawn_blocking(work).await;
-        let read = read.map_err(|died| tracing::error!(%died, "the shelf's thread died"));
-        match read.map_err(|()| Refusal::Failed)? {
+        match blocking(work).await? {
             Ok(bytes) => bytes.ok_or(Refusal::Missing),
             Err(error) => {
                 tracing::warn!(%error, "pieces could not be read");
@@ -158,6 +159,16 @@ impl Answerer {
             }
         }
     }
+}
+
+/// Asks the shelf where it may block.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Refusal> {
+    #[expect(clippy::disallowed_methods, reason = "file systems have no asynchronous calls")]
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|died| {
+        tracing::error!(%died, "the shelf's thread died");
+        Refusal::Failed
+    })
 }
 
 impl Goods {
