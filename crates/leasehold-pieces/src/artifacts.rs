@@ -12,7 +12,7 @@ use crate::cache::{Begun, Cache, Cached};
 use crate::fetch::{FetchEvent, FetchOptions, Fetched, Origin, Sources, fetch};
 use crate::manifest::{Manifest, Record};
 use crate::peers::Peers;
-use crate::publish::{PublishOptions, Published, name_of, publish};
+use crate::publish::{PublishOptions, Published, name_of, publish, publish_telling};
 
 /// The artifacts of a store, on a machine with a cache. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -131,13 +131,18 @@ impl Carrier for Artifacts {
         })
     }
 
-    fn publish<'a>(&'a self, name: &'a Name, path: &'a Path) -> BoxFuture<'a, Result<ArtifactId>> {
+    fn publish<'a>(
+        &'a self,
+        name: &'a Name,
+        path: &'a Path,
+        stopped: BoxFuture<'a, ()>,
+    ) -> BoxFuture<'a, Result<ArtifactId>> {
         Box::pin(async move {
             let options = PublishOptions { name: Some(name.to_string()), ..self.publishing.clone() };
             if breaks(Rule::ResultNotPublished) {
                 return name_of(&self.client, path, &options).await;
             }
-            let published = self.publish(path, &options).await?;
+            let published = publish_telling(&self.client, path, &options, &|_, _| (), stopped).await?;
             Ok(published.manifest.artifact)
         })
     }

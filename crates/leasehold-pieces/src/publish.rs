@@ -5,6 +5,7 @@
 //! whoever sees a manifest finds the data.
 
 use bytes::Bytes;
+use futures::future::{BoxFuture, Either, pending, select};
 use futures::{StreamExt, TryStreamExt, stream};
 use leasehold_core::limits::UPLOAD_PART_BYTES;
 use leasehold_core::piece::Cut;
@@ -77,17 +78,22 @@ pub struct Published {
 /// Puts a file into the store, unless it is there. Its bytes can be relied on for half of `options.keep` and a day: a manifest
 /// that is younger than half of that is not written anew.
 pub async fn publish(client: &Client, path: &Path, options: &PublishOptions) -> Result<Published> {
-    publish_telling(client, path, options, &|_, _| ()).await
+    publish_telling(client, path, options, &|_, _| (), Box::pin(pending())).await
 }
 
-/// The same, and tells how many bytes were sent, and of how many: nothing if none have to be.
+/// The same, and tells how many bytes were sent, and of how many: nothing if none have to be. When `stopped` comes it gives up,
+/// and removes what was sent; whoever simply drops it leaves that to the store's rule for unfinished uploads.
 pub async fn publish_telling(
     client: &Client,
     path: &Path,
     options: &PublishOptions,
     tell: Tell<'_>,
+    mut stopped: BoxFuture<'_, ()>,
 ) -> Result<Published> {
-    let source = Arc::new(Source::open(client, path, options).await?);
+    let source = match select(Box::pin(Source::open(client, path, options)), &mut stopped).await {
+        Either::Left((source, _)) => Arc::new(source?),
+        Either::Right(_) => return Err(given_up(path)),
+    };
     let manifest = &source.manifest;
     let key = keys::manifest(&manifest.artifact);
     let mut found = client.get(Purpose::Fetch, &key).await?;
@@ -96,14 +102,14 @@ pub async fn publish_telling(
         match agree(client, manifest, options.keep, found, sent.as_ref()).await? {
             Agreed::Kept(manifest) => {
                 if breaks(Rule::ManifestBeforeData) {
-                    source.send(client, tell).await?;
+                    source.send(client, tell, &mut stopped).await?;
                 }
                 return Ok(Published { manifest, was_there: sent.is_none() });
             }
             Agreed::Again => found = client.get(Purpose::Fetch, &key).await?,
             Agreed::NeedsData(over, now) => {
                 sent = Some(Sent { over: over.as_ref().map(|object| object.version.clone()), began: now });
-                source.send(client, tell).await?;
+                source.send(client, tell, &mut stopped).await?;
                 found = over;
             }
         }
@@ -252,7 +258,12 @@ impl Source {
     }
 
     /// Puts the bytes into the store. The key is their hash, so whatever stands there may be replaced.
-    async fn send(self: &Arc<Self>, client: &Client, tell: Tell<'_>) -> Result<()> {
+    async fn send(
+        self: &Arc<Self>,
+        client: &Client,
+        tell: Tell<'_>,
+        stopped: &mut BoxFuture<'_, ()>,
+    ) -> Result<()> {
         let (key, size) = (keys::artifact_data(&self.manifest.artifact), self.manifest.cut.size());
         let sent = AtomicU64::new(0);
         tell(0, size);
@@ -272,7 +283,12 @@ impl Source {
                 Ok::<_, Error>(())
             }
         });
-        if let Err(error) = parts.buffer_unordered(PARTS_AT_ONCE).try_collect::<()>().await {
+        let all = parts.buffer_unordered(PARTS_AT_ONCE).try_collect::<()>();
+        let done = match select(Box::pin(all), stopped).await {
+            Either::Left((done, _)) => done,
+            Either::Right(_) => Err(given_up(&self.path)),
+        };
+        if let Err(error) = done {
             if let Err(left) = upload.abort().await {
                 tracing::warn!("parts of `{key}` are left in the store: {left}");
             }
@@ -315,6 +331,10 @@ fn hash(file: &mut File, path: &Path, cut: Cut, algorithm: Algorithm) -> Result<
         pieces.push(algorithm.hash(&buffer));
     }
     Ok((algorithm.name(whole.finish()), pieces))
+}
+
+fn given_up(path: &Path) -> Error {
+    Error::new(Kind::Unavailable, format!("publishing {} was given up", path.display()))
 }
 
 fn length(range: &Range<u64>) -> usize {

@@ -6,7 +6,7 @@
 //! leave, while others are published again at that very moment. Caches lie on a real disk and outlive their processes;
 //! what a machine wrote last may be lost with it.
 //!
-//! The tasks themselves are judged as in [`queue`](crate::queue); the [`watch`] looks at every change of a file's objects.
+//! The tasks themselves are judged as in [`queue`](crate::queue); the `watch` looks at every change of a file's objects.
 
 mod cast;
 mod disk;

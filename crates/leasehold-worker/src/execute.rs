@@ -73,7 +73,7 @@ impl Engine {
         let timeout = task.timeout_secs;
         let (tell, told) = oneshot::channel::<Outcome>();
         let whole = Whole::new(self.carrier.clone(), run, task, held.clone());
-        let limit = whole.too_long(self.host().clone());
+        let (limit, is_publishing) = (whole.too_long(self.host().clone()), whole.is_publishing());
         let mut running = self.host().spawn(Box::pin(async move {
             // Nobody listens any more if the run was given up.
             let _ = tell.send(whole.run().await);
@@ -90,7 +90,7 @@ impl Engine {
                     Either::Left((why, _)) => why,
                     Either::Right(_) => Stop::TimedOut,
                 };
-                if is_awaited {
+                if is_awaited || is_publishing() {
                     held.stop(why);
                     self.stopped_by_itself(&mut running, held).await?;
                     (why, told.await.ok())

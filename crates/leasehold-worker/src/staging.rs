@@ -33,8 +33,14 @@ pub trait Carrier: fmt::Debug + Send + Sync + 'static {
     /// Brings an artifact here. It tells how many bytes are here, and of how many.
     fn fetch<'a>(&'a self, artifact: &'a ArtifactId, tell: Tell<'a>) -> BoxFuture<'a, Result<Brought>>;
 
-    /// Puts a file into the store, where it can be relied on from then on.
-    fn publish<'a>(&'a self, name: &'a Name, path: &'a Path) -> BoxFuture<'a, Result<ArtifactId>>;
+    /// Puts a file into the store, where it can be relied on from then on. When `stopped` comes it gives up soon, and leaves
+    /// nothing behind that is half sent: that is why it is not simply dropped.
+    fn publish<'a>(
+        &'a self,
+        name: &'a Name,
+        path: &'a Path,
+        stopped: BoxFuture<'a, ()>,
+    ) -> BoxFuture<'a, Result<ArtifactId>>;
 }
 
 /// Hears how far something has come: so much, of so much.
@@ -137,8 +143,14 @@ impl Whole {
         })
     }
 
-    /// Stages, runs, publishes. Also a handler that cannot be dropped has not begun before all is here, and has ended
-    /// before anything is published: so both may simply stop when the claim does.
+    /// Whether results are being published, which has to end by itself.
+    pub(crate) fn is_publishing(&self) -> impl Fn() -> bool + use<> {
+        let phase = self.phase.subscribe();
+        move || *phase.borrow() == Phase::Publishing
+    }
+
+    /// Stages, runs, publishes. Also a handler that cannot be dropped has not begun before all is here, so staging may
+    /// simply stop when the claim does; publishing is told, because it has something to clear away.
     pub(crate) async fn run(self) -> Outcome {
         let files = Arc::new(self.unless_stopped(self.stage()).await?);
         self.held.clear_progress();
@@ -146,7 +158,7 @@ impl Whole {
         let context = Context::new(self.task.clone(), self.held.clone(), files.clone());
         let output = (self.run)(context, self.task.input.clone()).await?;
         self.phase.send_replace(Phase::Publishing);
-        let results = self.unless_stopped(self.publish(&files)).await?;
+        let results = self.publish(&files).await?;
         Ok((output, results))
     }
 
@@ -194,7 +206,10 @@ impl Whole {
         }
         for (name, path) in results {
             let carrier = files.carrier().map_err(|error| TaskError::Retry(error.to_string()))?;
-            let artifact = carrier.publish(&name, &path).await;
+            let stopped = Box::pin(async {
+                self.held.until_stopped().await;
+            });
+            let artifact = carrier.publish(&name, &path, stopped).await;
             let artifact = artifact.map_err(|error| not_published(&name, &error))?;
             published.insert(name, artifact);
         }

@@ -135,7 +135,7 @@ pub(super) async fn published(
         bar.set_length(total);
         bar.set_position(bytes);
     };
-    let published = publish_telling(client, file, options, &tell).await;
+    let published = publish_telling(client, file, options, &tell, Box::pin(futures::future::pending())).await;
     bar.finish_and_clear();
     published
 }

@@ -23,7 +23,16 @@ async fn files_of_every_odd_size_come_from_the_store() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn files_of_every_odd_size_come_from_one_peer_without_the_store() {
+    come_from(&["a"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn files_of_every_odd_size_come_from_five_peers_without_the_store() {
+    come_from(&["a", "b", "c", "d", "e"]).await;
+}
+
+async fn come_from(peers: &[&str]) {
     let ground = Ground::new();
     let mut artifacts = Vec::new();
     let publisher = ground.node("publisher");
@@ -34,7 +43,7 @@ async fn files_of_every_odd_size_come_from_five_peers_without_the_store() {
         artifacts.push((there.manifest.artifact, bytes));
     }
     let mut serving = Vec::new();
-    for name in ["a", "b", "c", "d", "e"] {
+    for name in peers {
         let node = ground.node(name);
         for (artifact, _) in &artifacts {
             node.fetch(artifact, &|_| ()).await.unwrap();

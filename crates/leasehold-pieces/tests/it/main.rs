@@ -9,6 +9,7 @@ mod hostile;
 mod peer_client;
 mod peers;
 mod process;
+mod publishing;
 mod raw;
 mod resuming;
 mod serving;

@@ -123,8 +123,13 @@ impl Carrier for Frail {
         })
     }
 
-    fn publish<'a>(&'a self, name: &'a Name, path: &'a Path) -> BoxFuture<'a, Result<ArtifactId>> {
-        Carrier::publish(&self.artifacts, name, path)
+    fn publish<'a>(
+        &'a self,
+        name: &'a Name,
+        path: &'a Path,
+        stopped: BoxFuture<'a, ()>,
+    ) -> BoxFuture<'a, Result<ArtifactId>> {
+        Carrier::publish(&self.artifacts, name, path, stopped)
     }
 }
 

@@ -26,7 +26,12 @@ impl Carrier for Slow {
         })
     }
 
-    fn publish<'a>(&'a self, _: &'a Name, _: &'a Path) -> BoxFuture<'a, Result<ArtifactId>> {
+    fn publish<'a>(
+        &'a self,
+        _: &'a Name,
+        _: &'a Path,
+        _: BoxFuture<'a, ()>,
+    ) -> BoxFuture<'a, Result<ArtifactId>> {
         Box::pin(async { Ok(ArtifactId::blake3([0; 32])) })
     }
 }
