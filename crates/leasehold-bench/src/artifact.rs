@@ -58,8 +58,15 @@ pub(crate) fn run(args: &args::Artifact) -> anyhow::Result<()> {
     let mut pairs = Vec::new();
     for round in 0..=args.rounds {
         Report::progress(Place::S3, &format!("round {round}"));
-        let ours = carry(CarrySide::Ours, &ground, &artifact, folder.path())?;
-        let plain = carry(CarrySide::Plain, &ground, &artifact, folder.path())?;
+        let carry = |side| carry(side, &ground, &artifact, folder.path());
+        // Whoever comes second finds a disk that is still busy with the first: they take turns.
+        let (ours, plain) = if round % 2 == 0 {
+            let ours = carry(CarrySide::Ours)?;
+            (ours, carry(CarrySide::Plain)?)
+        } else {
+            let plain = carry(CarrySide::Plain)?;
+            (carry(CarrySide::Ours)?, plain)
+        };
         // The first one warms up.
         if round > 0 {
             pairs.push(Pair { ours, plain });
@@ -110,10 +117,12 @@ pub(crate) fn work(args: &args::Carry) -> anyhow::Result<()> {
     let node = Artifacts::new(client.clone(), Cache::open(&args.to, None)?);
     // Both begin with the manifest: its request opens the first connection.
     let size = runtime.block_on(node.manifest(&artifact))?.cut.size();
+    let plain_side = Plain::open(args, &artifact)?;
+    runtime.block_on(plain_side.s3.range(&plain_side.key, 0..1))?;
     let (begun, cpu) = (Instant::now(), cpu_time());
     let requests = match args.side {
         CarrySide::Ours => runtime.block_on(node.fetch(&artifact, &|_| ()))?.1.origin_requests,
-        CarrySide::Plain => runtime.block_on(plain(args, &artifact, size))?,
+        CarrySide::Plain => runtime.block_on(plain_side.fetch(&args.to, size))?,
     };
     Report::carried(&Carried {
         bytes: size,
@@ -125,30 +134,40 @@ pub(crate) fn work(args: &args::Carry) -> anyhow::Result<()> {
 }
 
 /// A plain download in ranges.
-async fn plain(args: &args::Carry, artifact: &ArtifactId, size: u64) -> anyhow::Result<u64> {
-    let address = args.address.strip_prefix("s3://").context("no bucket")?;
-    let (bucket, prefix) = address.split_once('/').context("no prefix")?;
-    let key = format!("{prefix}/{}", keys::artifact_data(artifact));
-    let s3 = Arc::new(PlainBucket::open(&args.endpoint, bucket, "")?);
-    let file = Arc::new(File::create(args.to.join("plain"))?);
-    file.set_len(size)?;
-    let ranges = size.div_ceil(RANGE_BYTES);
-    let mut fetches = JoinSet::new();
-    for number in 0..ranges {
-        if number >= RANGES_AT_ONCE {
-            fetches.join_next().await.context("nothing under way")???;
+struct Plain {
+    s3: Arc<PlainBucket>,
+    key: String,
+}
+
+impl Plain {
+    fn open(args: &args::Carry, artifact: &ArtifactId) -> anyhow::Result<Self> {
+        let address = args.address.strip_prefix("s3://").context("no bucket")?;
+        let (bucket, prefix) = address.split_once('/').context("no prefix")?;
+        let key = format!("{prefix}/{}", keys::artifact_data(artifact));
+        Ok(Self { s3: Arc::new(PlainBucket::open(&args.endpoint, bucket, "")?), key })
+    }
+
+    async fn fetch(&self, to: &Path, size: u64) -> anyhow::Result<u64> {
+        let file = Arc::new(File::create(to.join("plain"))?);
+        file.set_len(size)?;
+        let ranges = size.div_ceil(RANGE_BYTES);
+        let mut fetches = JoinSet::new();
+        for number in 0..ranges {
+            if number >= RANGES_AT_ONCE {
+                fetches.join_next().await.context("nothing under way")???;
+            }
+            let (s3, file, key) = (self.s3.clone(), file.clone(), self.key.clone());
+            fetches.spawn(async move {
+                let start = number * RANGE_BYTES;
+                let bytes = s3.range(&key, start..size.min(start + RANGE_BYTES)).await?;
+                tokio::task::spawn_blocking(move || file.write_all_at(&bytes, start)).await??;
+                anyhow::Ok(())
+            });
         }
-        let (s3, file, key) = (s3.clone(), file.clone(), key.clone());
-        fetches.spawn(async move {
-            let start = number * RANGE_BYTES;
-            let bytes = s3.range(&key, start..size.min(start + RANGE_BYTES)).await?;
-            tokio::task::spawn_blocking(move || file.write_all_at(&bytes, start)).await??;
-            anyhow::Ok(())
-        });
+        while let Some(ended) = fetches.join_next().await {
+            ended??;
+        }
+        tokio::task::spawn_blocking(move || file.sync_all()).await??;
+        Ok(ranges)
     }
-    while let Some(ended) = fetches.join_next().await {
-        ended??;
-    }
-    tokio::task::spawn_blocking(move || file.sync_all()).await??;
-    Ok(ranges)
 }

@@ -268,6 +268,10 @@ impl Cache {
         others.retain(|stock| stock.directory != ours);
         others.sort_by_key(|stock| stock.used);
         let mut held: u64 = others.iter().map(|stock| stock.bytes).sum();
+        // What would not help is not removed.
+        if self.free()?.saturating_add(held) < needed {
+            return Err(self.disk_full(needed)?);
+        }
         let spare = if others.len() > MANY { limit / 10 } else { 0 };
         for stock in others {
             if held.saturating_add(size).saturating_add(spare) <= limit && self.free()? >= needed {
@@ -288,14 +292,16 @@ impl Cache {
                 ),
             ));
         }
-        let free = self.free()?;
-        if free < needed {
-            let place = self.root.display();
-            let message =
-                format!("the disk is full: {needed} bytes are needed in {place}, and {free} are free");
-            return Err(Error::new(Kind::Unavailable, message));
+        if self.free()? < needed {
+            return Err(self.disk_full(needed)?);
         }
         self.note_total(lock, held.saturating_add(size))
+    }
+
+    fn disk_full(&self, needed: u64) -> Result<Error> {
+        let (place, free) = (self.root.display(), self.free()?);
+        let message = format!("the disk is full: {needed} bytes are needed in {place}, and {free} are free");
+        Ok(Error::new(Kind::Unavailable, message))
     }
 
     fn note_total(&self, lock: &File, bytes: u64) -> Result<()> {

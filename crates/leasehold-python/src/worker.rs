@@ -5,7 +5,7 @@
 
 use futures::future::{Either, select};
 use leasehold_cli::front::Front;
-use leasehold_core::{Error, Result};
+use leasehold_core::{Error, Kind, Result};
 use leasehold_worker::{Context, Monitor, Shutdown, TaskError, WorkerOptions};
 use pyo3::prelude::*;
 use serde_json::Value;
@@ -198,6 +198,18 @@ impl Run {
     fn artifacts(&self) -> BTreeMap<String, PathBuf> {
         let named = |(name, path): (leasehold_core::Name, PathBuf)| (name.to_string(), path);
         self.context.artifacts().into_iter().map(named).collect()
+    }
+
+    /// A fresh directory, which is removed when the run has ended and its results are published.
+    fn directory(&self) -> PyResult<PathBuf> {
+        let made = tempfile::Builder::new().prefix("leasehold-").tempdir();
+        let failed = |error: std::io::Error| {
+            Error::new(Kind::Unavailable, format!("no directory for the run: {error}")).because(error)
+        };
+        let made = made.map_err(|error| raised(&failed(error)))?;
+        let path = made.path().to_owned();
+        self.context.keep(made);
+        Ok(path)
     }
 
     /// Gives a file as a result.

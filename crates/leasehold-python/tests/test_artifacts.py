@@ -23,18 +23,21 @@ async def test_a_task_is_given_a_file_and_gives_another(store: dict[str, Any], t
         assert (await queue.publish(tmp_path / "in.bin")).was_there
 
         worker = Worker(queue, "worker-1")
+        directories: list[Path] = []
 
         @worker.task("reverse")
         def reverse(ctx: Context, input: None) -> str:
             data = ctx.artifacts["data"].read_bytes()
-            result = tmp_path / f"out-{ctx.attempt}"
+            result = ctx.directory / "out"
             result.write_bytes(data[::-1])
+            directories.append(result.parent)
             ctx.publish("reversed", result)
             return hashlib.sha256(data).hexdigest()
 
         task = await queue.submit("reverse", artifacts={"data": given})
         assert (await worker.run(drain=True)).completed == 1
         done = await queue.get(task.id)
+        assert [directory.exists() for directory in directories] == [False]
         assert done.output == hashlib.sha256(BYTES).hexdigest()
         assert done.artifacts == {"data": given.id}
         await queue.fetch(done.results["reversed"], tmp_path / "back.bin")

@@ -37,10 +37,11 @@ R = TypeVar("R")
 class Context:
     """What a handler knows about the run it is in."""
 
-    __slots__ = ("_run",)
+    __slots__ = ("_directory", "_run")
 
     def __init__(self, run: _native.Run) -> None:
         self._run = run
+        self._directory: pathlib.Path | None = None
 
     def __repr__(self) -> str:
         return f"<leasehold.Context of task {self.task_id}, attempt {self.attempt}>"
@@ -86,10 +87,17 @@ class Context:
         """Where the files lie that the task was given, by name. They are only to be read."""
         return {name: pathlib.Path(path) for name, path in self._run.artifacts().items()}
 
+    @property
+    def directory(self) -> pathlib.Path:
+        """A directory of this run alone, for results. It is removed when these are published, or the run has failed."""
+        if self._directory is None:
+            self._directory = pathlib.Path(checked(self._run.directory))
+        return self._directory
+
     def publish(self, name: str, path: str | os.PathLike[str]) -> None:
         """Gives a file as a result: it is published when the handler has ended well, before the task is completed.
 
-        Until then it has to stay where it is: it must not lie in a directory that the handler removes at its end.
+        Until then it has to stay where it is: in `directory`, say, and not in one that the handler removes at its end.
         """
         checked(self._run.publish, name, os.fspath(path))
 
