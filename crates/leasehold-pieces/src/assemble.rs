@@ -11,11 +11,12 @@ use leasehold_core::piece::PieceMap;
 use leasehold_core::{Error, Kind, Result};
 use leasehold_store::mutant::{Rule, breaks};
 use rustix::fs::{FlockOperation, flock};
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use crate::hash::{Algorithm, Hasher};
 use crate::manifest::Manifest;
@@ -156,6 +157,7 @@ impl Assembly {
             ));
         }
         let named = (|| {
+            self.file.set_modified(sealed_at())?;
             self.file.sync_all()?;
             // Under its name it is in use until its maker lets it go: nobody shall remove it in the same moment.
             flock(&self.file, FlockOperation::NonBlockingLockShared)?;
@@ -240,6 +242,17 @@ impl Assembly {
     fn progress(&self) -> MutexGuard<'_, Progress> {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The stamp of every file that is whole: whoever writes to it later changes that. An even second, which all file systems
+/// can keep.
+fn sealed_at() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(946_684_800)
+}
+
+/// Whether nobody has written to a file since it was whole.
+pub(crate) fn is_sealed(found: &Metadata) -> bool {
+    found.modified().is_ok_and(|at| at == sealed_at())
 }
 
 /// The pieces that the journal of a file in the making says are verified; nothing if it speaks of another cut, or if

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
 
-use crate::assemble::{Assembly, Opened, Paths, failed, is_still_at, read_notes};
+use crate::assemble::{Assembly, Opened, Paths, failed, is_sealed, is_still_at, read_notes};
 use crate::manifest::{Manifest, Record};
 use crate::serve::Shelf;
 pub use serving::ServingMark;
@@ -142,9 +142,9 @@ impl Cache {
         };
         let Some(file) = found().map_err(|error| failed("read", &path, error))? else { return Ok(None) };
         let Some(manifest) = self.manifest(artifact)? else { return Ok(None) };
-        let size = file.metadata().map_err(|error| failed("read", &path, error))?.len();
-        if size != manifest.cut.size() {
-            tracing::warn!("{} has changed its size and is fetched again", path.display());
+        let found = file.metadata().map_err(|error| failed("read", &path, error))?;
+        if found.len() != manifest.cut.size() || !is_sealed(&found) {
+            tracing::warn!("{} was changed by someone and is fetched again", path.display());
             drop(file);
             evict(&self.directory(artifact));
             return Ok(None);

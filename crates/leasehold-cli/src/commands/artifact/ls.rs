@@ -1,0 +1,156 @@
+//! `leasehold artifact ls`: what is in the store.
+
+use clap::Args;
+use futures::{StreamExt, stream};
+use leasehold_core::{ArtifactId, Error, Result, StoreTime, keys};
+use leasehold_pieces::Manifest;
+use leasehold_pieces::manifest::Record;
+use leasehold_pieces::prune::{Listed, list};
+use leasehold_store::{Client, Purpose};
+use serde_json::{Map, Value, json};
+
+use super::{kept_until, told};
+use crate::printer::{Printer, line};
+use crate::settings::kind::plain;
+use crate::table::{self, Cell, MOMENT, Table};
+
+/// So many manifests are read at once.
+const AT_ONCE: usize = 32;
+
+#[derive(Debug, Args)]
+pub(crate) struct Ls {
+    /// Read the manifests, too: names, and how long they are kept
+    #[arg(long)]
+    long: bool,
+}
+
+/// What is known of an artifact.
+struct Row {
+    artifact: ArtifactId,
+    listed: Listed,
+    /// Nothing if it was not read.
+    read: Option<Read>,
+}
+
+/// What its manifest says.
+enum Read {
+    Kept(Manifest),
+    Leaving(Manifest),
+    Closing,
+    Corrupt(Error),
+}
+
+impl Row {
+    fn state(&self) -> &'static str {
+        match &self.read {
+            Some(Read::Kept(_)) => "kept",
+            Some(Read::Leaving(_)) => "leaving",
+            Some(Read::Closing) => "closing",
+            Some(Read::Corrupt(_)) => "corrupt",
+            None if self.listed.manifest.is_some() => "published",
+            // Someone is at it, or has died over it.
+            None => "unfinished",
+        }
+    }
+
+    fn manifest(&self) -> Option<&Manifest> {
+        match &self.read {
+            Some(Read::Kept(manifest) | Read::Leaving(manifest)) => Some(manifest),
+            _ => None,
+        }
+    }
+
+    fn size(&self) -> Option<u64> {
+        self.listed.data.map(|(_, size)| size)
+    }
+
+    fn json(&self) -> Value {
+        let mut told = match self.manifest() {
+            Some(manifest) => told(manifest),
+            None => Map::from_iter([
+                ("artifact".to_owned(), json!(self.artifact)),
+                ("size".to_owned(), json!(self.size())),
+                ("published_at".to_owned(), json!(self.listed.manifest)),
+            ]),
+        };
+        told.insert("state".to_owned(), self.state().into());
+        Value::Object(told)
+    }
+
+    fn cells(&self, now: StoreTime, long: bool) -> Vec<Cell> {
+        let moment = |at: Option<StoreTime>| at.map_or_else(String::new, |at| table::moment(at, now));
+        let size = self.size().map_or_else(String::new, |size| size.to_string());
+        let mut cells = vec![Cell::from(&self.artifact), size.into()];
+        let manifest = self.manifest();
+        cells.push(moment(manifest.map(|manifest| manifest.published_at).or(self.listed.manifest)).into());
+        if long {
+            cells.push(moment(manifest.map(kept_until)).into());
+        }
+        cells.push(self.state().into());
+        if long {
+            let name = manifest.and_then(|manifest| manifest.name.as_deref());
+            cells.push(plain(name.unwrap_or_default()).into());
+        }
+        cells
+    }
+}
+
+pub(super) async fn run(client: &Client, args: &Ls, printer: &Printer) -> anyhow::Result<()> {
+    let clock = printer.clock("listing");
+    let listed = list(client, Purpose::Admin).await?;
+    let rows = stream::iter(listed).map(async |(artifact, listed)| {
+        let read = match listed.manifest {
+            Some(_) if args.long => read(client, &artifact).await?,
+            _ => None,
+        };
+        Ok::<_, Error>(Row { artifact, listed, read })
+    });
+    let rows: Vec<Result<Row>> = rows.buffered(AT_ONCE).collect().await;
+    clock.finish_and_clear();
+    let rows = rows.into_iter().collect::<Result<Vec<_>>>()?;
+    if printer.is_json() {
+        for row in &rows {
+            line(row.json());
+        }
+    } else if rows.is_empty() {
+        printer.note("there are no artifacts");
+    } else {
+        show(client, &rows, args.long, printer);
+    }
+    let corrupt = rows.into_iter().filter_map(|row| match row.read {
+        Some(Read::Corrupt(error)) => Some(error),
+        _ => None,
+    });
+    // The first stands for all: what is wrong with it is what someone has to look at.
+    corrupt.take(1).try_for_each(|error| Err(error.into()))
+}
+
+fn show(client: &Client, rows: &[Row], long: bool, printer: &Printer) {
+    let now = client.now().map_or(StoreTime::NEVER, |now| now.earliest);
+    let mut table = Table::default().left("ARTIFACT", 0).right("BYTES", 0).left("PUBLISHED (UTC)", MOMENT);
+    if long {
+        table = table.left("KEPT UNTIL", MOMENT);
+    }
+    table = table.left("STATE", 0);
+    if long {
+        table = table.left("NAME", 0);
+    }
+    table.rows(&rows.iter().map(|row| row.cells(now, long)).collect::<Vec<_>>(), printer);
+}
+
+/// Reads a manifest. Requests: 1 get.
+async fn read(client: &Client, artifact: &ArtifactId) -> Result<Option<Read>> {
+    let key = keys::manifest(artifact);
+    let Some(object) = client.get(Purpose::Admin, &key).await? else { return Ok(None) };
+    Ok(Some(match Record::read(&key, artifact, &object.body) {
+        Ok(Record::Kept(manifest)) => Read::Kept(without_hashes(manifest)),
+        Ok(Record::Leaving(manifest, _)) => Read::Leaving(without_hashes(manifest)),
+        Ok(Record::Closing(_)) => Read::Closing,
+        Err(error) => Read::Corrupt(error),
+    }))
+}
+
+/// Hashes of pieces are not shown, and those of a hundred thousand artifacts need more memory than there is.
+fn without_hashes(manifest: Manifest) -> Manifest {
+    Manifest { pieces: Vec::new(), ..manifest }
+}
