@@ -11,35 +11,30 @@
 //! Whoever uses `data` holds a shared lock on it, whoever makes `part` an exclusive one on `journal`; what can be locked is
 //! in nobody's use. When room is needed, what was used longest ago goes first.
 
+mod room;
 mod serving;
+mod shelf;
 
-use bytes::Bytes;
-use leasehold_core::piece::{Cut, PieceMap};
 use leasehold_core::{ArtifactId, Error, HexName, Kind, Result};
 use leasehold_store::{Host, HostExt};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File, FileTimes};
 use std::io::{self, ErrorKind, Write};
-use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
 
-use crate::assemble::{Assembly, Opened, Paths, failed, is_sealed, is_still_at, read_notes};
+use crate::assemble::{Assembly, Opened, Paths, failed, is_sealed, is_still_at};
 use crate::manifest::{Manifest, Record};
-use crate::serve::Shelf;
+use room::evict;
 pub use serving::ServingMark;
+
+/// A process that gets no piece for so long is not waited for: longer than any lease on a piece.
+const OTHERS_WAIT: Duration = Duration::from_mins(6);
 
 /// How often to look whether another process has come to the end of what we want too.
 const OTHERS_PAUSE: Duration = Duration::from_millis(200);
-
-/// With more artifacts than this, a tenth of the cache is cleared at a time: all of them are looked at for it.
-const MANY: usize = 1_000;
-
-/// How a number of bytes is noted in the lock: always as long, so that one write replaces it.
-const NOTE_BYTES: usize = 21;
 
 /// The artifacts of this machine. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -95,14 +90,6 @@ pub(crate) enum Begun {
     Ours(Arc<Assembly>),
 }
 
-/// One artifact in the cache, as lists show it.
-#[derive(Debug, Clone)]
-struct Stock {
-    directory: PathBuf,
-    bytes: u64,
-    used: SystemTime,
-}
-
 impl Cache {
     /// The cache in this directory, which is made if need be. It holds at most so many bytes.
     pub fn open(root: impl Into<PathBuf>, bytes_max: Option<u64>) -> Result<Self> {
@@ -153,15 +140,40 @@ impl Cache {
         Ok(Some(Cached { manifest, path, file }))
     }
 
-    /// Waits until the artifact is here or ours to fetch.
+    /// Waits until the artifact is here or ours to fetch. Another that is at it is not waited for when it gets nothing: it may
+    /// stand still.
     pub(crate) async fn begin(&self, manifest: &Manifest, host: &Arc<dyn Host>) -> Result<Begun> {
+        let mut seen = (0, host.instant());
         loop {
-            let (cache, manifest) = (self.clone(), manifest.clone());
-            if let Some(begun) = host.blocking(move || cache.try_begin(&manifest)).await? {
+            let (cache, wanted) = (self.clone(), manifest.clone());
+            if let Some(begun) = host.blocking(move || cache.try_begin(&wanted)).await? {
                 return Ok(begun);
+            }
+            let (cache, artifact) = (self.clone(), manifest.artifact.clone());
+            let noted = host.blocking(move || Ok(cache.noted_bytes(&artifact))).await?;
+            let now = host.instant();
+            if noted != seen.0 {
+                seen = (noted, now);
+            }
+            if now.since(seen.1) > OTHERS_WAIT {
+                return Err(self.stands_still(&manifest.artifact));
             }
             host.sleep(OTHERS_PAUSE).await;
         }
+    }
+
+    /// How long the journal of a file in the making is: it grows with every piece.
+    fn noted_bytes(&self, artifact: &ArtifactId) -> u64 {
+        let journal = Paths::in_directory(&self.directory(artifact)).journal;
+        fs::metadata(journal).map_or(0, |found| found.len())
+    }
+
+    fn stands_still(&self, artifact: &ArtifactId) -> Error {
+        let (mins, cache) = (OTHERS_WAIT.as_secs() / 60, self.root.display());
+        let message = format!(
+            "another process fetches artifact {artifact} into {cache} and has got nothing for {mins} minutes; is it stopped?"
+        );
+        Error::new(Kind::Unavailable, message)
     }
 
     fn try_begin(&self, manifest: &Manifest) -> Result<Option<Begun>> {
@@ -242,97 +254,6 @@ impl Cache {
             .and_then(|file| file.set_times(FileTimes::new().set_modified(now)));
     }
 
-    /// Removes what was used longest ago until there is room for an artifact. What is here is counted only when it may be
-    /// too much: the lock says how much it was, and what came since. It may say too much, and then it is counted; it never
-    /// says too little.
-    fn make_room(&self, manifest: &Manifest, lock: &File) -> Result<()> {
-        let (artifact, size) = (&manifest.artifact, manifest.cut.size());
-        let ours = self.directory(artifact);
-        let limit = self.bytes_max.unwrap_or(u64::MAX);
-        if size > limit {
-            return Err(Error::invalid(format!(
-                "artifact {artifact} has {size} bytes, but the cache {} holds at most {limit}; raise its limit",
-                self.root.display()
-            )));
-        }
-        let part = ours.join("part");
-        let needed = size.saturating_sub(allocated(&part));
-        if let Some(noted) = read_total(lock) {
-            // What was begun was counted then.
-            let total = if part.exists() { noted } else { noted.saturating_add(size) };
-            if total <= limit && self.free()? >= needed {
-                return self.note_total(lock, total);
-            }
-        }
-        let mut others: Vec<Stock> = self.stock()?;
-        others.retain(|stock| stock.directory != ours);
-        others.sort_by_key(|stock| stock.used);
-        let mut held: u64 = others.iter().map(|stock| stock.bytes).sum();
-        // What would not help is not removed.
-        if self.free()?.saturating_add(held) < needed {
-            return Err(self.disk_full(needed)?);
-        }
-        let spare = if others.len() > MANY { limit / 10 } else { 0 };
-        for stock in others {
-            if held.saturating_add(size).saturating_add(spare) <= limit && self.free()? >= needed {
-                break;
-            }
-            if evict(&stock.directory) {
-                tracing::debug!("{} was removed from the cache", stock.directory.display());
-                held -= stock.bytes;
-            }
-        }
-        if held.saturating_add(size) > limit {
-            return Err(Error::new(
-                Kind::Unavailable,
-                format!(
-                    "the cache {} is full of artifacts in use: {held} of {limit} bytes, and {size} are needed; \
-                     raise its limit, or run less at once",
-                    self.root.display()
-                ),
-            ));
-        }
-        if self.free()? < needed {
-            return Err(self.disk_full(needed)?);
-        }
-        self.note_total(lock, held.saturating_add(size))
-    }
-
-    fn disk_full(&self, needed: u64) -> Result<Error> {
-        let (place, free) = (self.root.display(), self.free()?);
-        let message = format!("the disk is full: {needed} bytes are needed in {place}, and {free} are free");
-        Ok(Error::new(Kind::Unavailable, message))
-    }
-
-    fn note_total(&self, lock: &File, bytes: u64) -> Result<()> {
-        let noted = lock.write_all_at(format!("{bytes:020}\n").as_bytes(), 0);
-        noted.map_err(|error| failed("write", &self.root.join("lock"), error))
-    }
-
-    /// Bytes that this disk has left.
-    fn free(&self) -> Result<u64> {
-        let told =
-            rustix::fs::statvfs(&*self.root).map_err(|error| failed("look at", &self.root, error.into()))?;
-        Ok(told.f_bavail.saturating_mul(told.f_frsize))
-    }
-
-    /// All that is here.
-    fn stock(&self) -> Result<Vec<Stock>> {
-        let read = || -> io::Result<Vec<Stock>> {
-            let mut stock = Vec::new();
-            for entry in fs::read_dir(&self.root)? {
-                let entry = entry?;
-                let is_artifact =
-                    entry.file_name().to_str().is_some_and(|name| name.parse::<ArtifactId>().is_ok());
-                if is_artifact {
-                    stock.push(look(entry.path()));
-                }
-            }
-            Ok(stock)
-        };
-        read().map_err(|error| failed("read", &self.root, error))
-    }
-
     fn lock(&self) -> Result<File> {
         self.make()?;
         let path = self.root.join("lock");
@@ -347,95 +268,12 @@ impl Cache {
     fn directory(&self, artifact: &ArtifactId) -> PathBuf {
         self.root.join(artifact.as_str())
     }
-
-    fn part_notes(&self, artifact: &ArtifactId, manifest: &Manifest) -> Option<PieceMap> {
-        read_notes(&Paths::in_directory(&self.directory(artifact)).journal, manifest).ok().flatten()
-    }
 }
 
 impl Paths {
     fn in_directory(directory: &Path) -> Self {
         Self { part: directory.join("part"), journal: directory.join("journal") }
     }
-}
-
-impl Shelf for Cache {
-    fn have(&self, artifact: &ArtifactId) -> Option<(Cut, PieceMap)> {
-        let manifest = self.manifest(artifact).ok().flatten()?;
-        let pieces = manifest.cut.pieces();
-        // First the part: if it is renamed between the two looks, the second one finds it.
-        let noted = self.part_notes(artifact, &manifest);
-        let map =
-            if self.directory(artifact).join("data").exists() { Some(PieceMap::all(pieces)) } else { noted };
-        Some((manifest.cut, map?))
-    }
-
-    fn read(&self, artifact: &ArtifactId, pieces: Range<u32>) -> Result<Option<Bytes>> {
-        let Some(manifest) = self.manifest(artifact)? else { return Ok(None) };
-        if pieces.end > manifest.cut.pieces() || pieces.is_empty() {
-            return Ok(None);
-        }
-        let part = match self.part_notes(artifact, &manifest) {
-            Some(noted) if pieces.clone().all(|piece| noted.has(piece)) => {
-                File::open(Paths::in_directory(&self.directory(artifact)).part).ok()
-            }
-            _ => None,
-        };
-        let cached = if part.is_none() { self.find(artifact)? } else { None };
-        let Some(file) = part.as_ref().or(cached.as_ref().map(|cached| &cached.file)) else {
-            return Ok(None);
-        };
-        let range = manifest.cut.bytes_of_run(&pieces);
-        let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap_or(usize::MAX)];
-        let path = self.directory(artifact);
-        file.read_exact_at(&mut bytes, range.start).map_err(|error| failed("read", &path, error))?;
-        // A note may have survived what its piece has not, until its maker goes on: we would be blamed for it.
-        if part.is_some() && !manifest.holds(pieces, &bytes) {
-            return Ok(None);
-        }
-        Ok(Some(bytes.into()))
-    }
-}
-
-/// How many bytes there are at most, as the lock says; nothing if it says nothing.
-fn read_total(lock: &File) -> Option<u64> {
-    let mut noted = [0; NOTE_BYTES];
-    lock.read_exact_at(&mut noted, 0).ok()?;
-    std::str::from_utf8(&noted).ok()?.strip_suffix('\n')?.parse().ok()
-}
-
-/// What lies in the directory of one artifact.
-fn look(directory: PathBuf) -> Stock {
-    let size = |name: &str| fs::metadata(directory.join(name)).map_or(0, |found| found.len());
-    let used = fs::metadata(directory.join("manifest.json")).and_then(|found| found.modified());
-    Stock { bytes: size("data") + size("part"), used: used.unwrap_or(SystemTime::UNIX_EPOCH), directory }
-}
-
-/// Bytes that a sparse file takes up already.
-fn allocated(path: &Path) -> u64 {
-    use std::os::unix::fs::MetadataExt;
-    fs::metadata(path).map_or(0, |found| found.blocks() * 512)
-}
-
-/// Removes an artifact that nobody uses; false if somebody does.
-fn evict(directory: &Path) -> bool {
-    let locks = ["data", "journal"].map(|name| lock_unused(&directory.join(name)));
-    if locks.iter().any(Result::is_err) {
-        return false;
-    }
-    // What is opened from now on is found to be gone by whoever has locked it.
-    fs::remove_dir_all(directory).is_ok()
-}
-
-/// Locks a file that nobody uses; no file is nobody's.
-fn lock_unused(path: &Path) -> io::Result<Option<File>> {
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-    Ok(Some(file))
 }
 
 /// Where a copy is made before it gets its name: nobody else's, or one copy could be cut off by another.

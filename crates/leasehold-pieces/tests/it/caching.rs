@@ -8,6 +8,7 @@ use bytes::Bytes;
 use leasehold_core::{ArtifactId, HexName, Kind, keys};
 use leasehold_pieces::manifest::Record;
 use leasehold_pieces::{Artifacts, Cache, FetchEvent, Manifest, PublishOptions};
+use leasehold_store::testing::FakeHost;
 use leasehold_store::{Client, OpenOptions, Purpose, Store, When};
 
 use crate::process::{Process, told};
@@ -169,7 +170,10 @@ async fn a_file_that_someone_changed_on_the_disk_is_fetched_again() {
         changed[500_000] ^= 1;
         // As root, who is not kept from it.
         let mut permissions = fs::metadata(&path).unwrap().permissions();
-        #[expect(clippy::permissions_set_readonly_false, reason = "a file of this test, in its own directory")]
+        #[expect(
+            clippy::permissions_set_readonly_false,
+            reason = "a file of this test, in its own directory"
+        )]
         permissions.set_readonly(false);
         fs::set_permissions(&path, permissions).unwrap();
         fs::write(&path, &changed).unwrap();
@@ -260,4 +264,23 @@ async fn a_file_that_may_not_grow_is_a_clear_error_and_gets_no_name() {
     // What was written before is of use.
     let (cached, _) = node.fetch(&artifact, &|_| ()).await.unwrap();
     assert!(contents(cached.path()) == bytes);
+}
+
+/// In the time of a host that passes as soon as someone waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_stands_still_over_a_file_is_not_waited_for_for_ever() {
+    let ground = Ground::new();
+    let (artifact, _) = publish(&ground, &[1_000_000]).await.remove(0);
+    let cache = ground.cache("a");
+    let directory = cache.root().join(artifact.as_str());
+    fs::create_dir_all(&directory).unwrap();
+    let journal = fs::File::create(directory.join("journal")).unwrap();
+    rustix::fs::flock(&journal, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let client = Client::new(ground.store.clone(), Arc::new(FakeHost::new()));
+    let node = Artifacts::new(client, cache);
+    let error = node.fetch(&artifact, &|_| ()).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable);
+    assert!(error.to_string().ends_with("has got nothing for 6 minutes; is it stopped?"), "{error}");
+    drop(journal);
+    ground.node("a").fetch(&artifact, &|_| ()).await.unwrap();
 }
