@@ -150,7 +150,7 @@ fn rule_10_the_length_follows_the_measured_rate_within_its_bounds() {
 #[test]
 fn rule_10_without_a_measured_rate_it_is_four_seconds_and_four_per_mib_and_at_least_ten() {
     for (piece_bytes, expected) in
-        [(1 << 10, 10), (1 << 20, 10), (2 << 20, 12), (8 << 20, 36), (64 << 20, 260)]
+        [(1 << 10, 10), (1 << 20, 10), (2 << 20, 12), (8 << 20, 36), (16 << 20, 68)]
     {
         let cut = Cut::new(u64::from(piece_bytes), piece_bytes).unwrap();
         let manager = PieceLeaseManager::new(cut, ManagerConfig::default(), 1).unwrap();
