@@ -15,7 +15,7 @@ use std::fs::{self, File, Metadata};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
 use crate::hash::{Algorithm, Hasher};
@@ -34,6 +34,8 @@ pub(crate) struct Assembly {
     algorithm: Algorithm,
     paths: Paths,
     file: File,
+    /// It has its name, and is written to no more. Read by those who write.
+    is_closed: RwLock<bool>,
     progress: Mutex<Progress>,
 }
 
@@ -104,7 +106,14 @@ impl Assembly {
         let whole = Whole { hasher: algorithm.hasher(), next: 0 };
         let verified = PieceMap::none(noted.len());
         let progress = Mutex::new(Progress { journal, noted, verified, whole });
-        Ok(Opened::Ours(Box::new(Self { manifest, algorithm, paths, file, progress })))
+        Ok(Opened::Ours(Box::new(Self {
+            manifest,
+            algorithm,
+            paths,
+            file,
+            is_closed: RwLock::new(false),
+            progress,
+        })))
     }
 
     pub(crate) fn manifest(&self) -> &Manifest {
@@ -123,6 +132,11 @@ impl Assembly {
         if !is_whole || self.algorithm.hash(bytes) != *hash {
             return Ok(Placed::Wrong);
         }
+        // The second of two peers that were asked for it may come when all is done.
+        let is_closed = self.is_closed.read().unwrap_or_else(PoisonError::into_inner);
+        if *is_closed {
+            return Ok(Placed::Verified);
+        }
         let written = self.file.write_all_at(bytes, self.manifest.cut.bytes_of(piece).start);
         written.map_err(|error| failed("write", &self.paths.part, error))?;
         let mut progress = self.progress();
@@ -136,6 +150,7 @@ impl Assembly {
 
     /// Verifies the whole and gives the file its name. Blocks. A whole that is not what its name says is removed.
     pub(crate) fn finish(&self, to: &Path) -> Result<()> {
+        let mut is_closed = self.is_closed.write().unwrap_or_else(PoisonError::into_inner);
         let mut progress = self.progress();
         if !progress.verified.is_full() {
             return Err(Error::new(
@@ -164,6 +179,7 @@ impl Assembly {
             fs::rename(&self.paths.part, to)
         })();
         named.map_err(|error| failed("finish", to, error))?;
+        *is_closed = true;
         // Not before: were this the last thing that we do, nobody could go on with the part.
         if let Err(error) = self.write_protect() {
             tracing::debug!("{} stays as it is: {error}", to.display());
@@ -387,5 +403,15 @@ mod tests {
         assert_eq!(lock().unwrap_err(), rustix::io::Errno::WOULDBLOCK);
         drop(assembly);
         lock().unwrap();
+    }
+
+    #[test]
+    fn a_piece_that_comes_when_all_is_done_does_not_touch_the_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let (assembly, named) = (begun(directory.path()), directory.path().join("data"));
+        assembly.place(0, BYTES).unwrap();
+        assembly.finish(&named).unwrap();
+        assert_eq!(assembly.place(0, BYTES).unwrap(), Placed::Verified);
+        assert!(is_sealed(&fs::metadata(&named).unwrap()));
     }
 }
