@@ -9,6 +9,7 @@
 //!   over the nodes that fetch this artifact or have it; the others get it from that node. So a piece leaves the origin
 //!   about once. Who joins at the same moment must not be overlooked: for the first while every node that serves at all
 //!   counts.
+//! * What fits into one block is nobody's duty: everyone asks at once.
 //! * A fetch that has got nothing for a while (the *patience*) takes on the duties of others, one rank after the other, and
 //!   what peers have but do not give.
 //!
@@ -59,6 +60,9 @@ const PEER_FAILURES_MAX: u32 = 8;
 
 /// How often to look how far transfers have come.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+
+/// For so long every node that serves counts, whether it fetches this artifact or not: others may be about to begin, too.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// How often to look for peers that have come.
 const PEERS_EVERY: Duration = Duration::from_secs(10);
@@ -215,7 +219,7 @@ impl<'a> Fetch<'a> {
         let rests = self.known.values().map(|known| known.rest.until);
         let mut times: Vec<Duration> = rests.chain([self.paced_until, self.origin_rest.until]).collect();
         // Whoever only serves counts for this long.
-        times.push(patience);
+        times.push(GRACE);
         if !patience.is_zero() {
             // The next rank of duties falls to us.
             let ranks = self.idle().as_millis() / patience.as_millis().max(1) + 1;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::duty::BLOCK_BYTES;
 use super::know::Known;
 use super::source::Source;
-use super::{Event, Fetch, ORIGIN, PEERS_EVERY};
+use super::{Event, Fetch, GRACE, ORIGIN, PEERS_EVERY};
 use crate::peers::Peers;
 
 /// A transfer that is under way, or whose bytes are being verified.
@@ -61,7 +61,7 @@ impl Fetch<'_> {
     /// Before the first answer about peers nobody knows whose duty anything is.
     fn may_ask_origin(&self) -> bool {
         let now = self.now();
-        let knows_peers = self.peers.is_none() || self.is_told_of_peers || now >= self.options.patience;
+        let knows_peers = self.peers.is_none() || self.is_told_of_peers || now >= GRACE;
         knows_peers && self.origin_rest.is_over(now)
     }
 
@@ -116,6 +116,11 @@ impl Fetch<'_> {
     /// What the origin may be asked for at this moment.
     fn allowed_of_origin(&mut self) -> PieceMap {
         let (idle, patience) = (self.idle(), self.options.patience);
+        // First those who may have it say what they have.
+        let is_asking = self.known.values().any(|known| !known.has_answered);
+        if is_asking && self.now() < GRACE {
+            return PieceMap::none(self.assembly.manifest().cut.pieces());
+        }
         let nodes = self.participants();
         let me = self.peers.and_then(Peers::me).cloned();
         let mut allowed = self.duties.allowed(me.as_ref(), nodes, idle, patience);
@@ -130,7 +135,7 @@ impl Fetch<'_> {
 
     /// The others among whom duties are divided.
     pub(super) fn participants(&self) -> BTreeSet<PeerId> {
-        let is_early = self.now() < self.options.patience;
+        let is_early = self.now() < GRACE;
         let fetches = |id: &PeerId| self.known.get(id).is_some_and(|known| known.have.is_some());
         self.announced.iter().filter(|id| self.is_trusted(id) && (is_early || fetches(id))).cloned().collect()
     }

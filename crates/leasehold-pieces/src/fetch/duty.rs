@@ -37,7 +37,8 @@ impl Duties {
         idle: Duration,
         patience: Duration,
     ) -> PieceMap {
-        if others.is_empty() {
+        // One block is not worth waiting for anybody.
+        if others.is_empty() || self.pieces <= self.block_pieces {
             return PieceMap::all(self.pieces);
         }
         if self.ranks.is_empty() || self.nodes != others {
@@ -107,6 +108,12 @@ mod tests {
         assert!(duties().allowed(None, nodes(&[]), Duration::ZERO, PATIENCE).is_full());
         assert_eq!(duties().allowed(None, nodes(&["a"]), Duration::ZERO, PATIENCE).count(), 0);
         assert!(duties().allowed(None, nodes(&["a"]), PATIENCE, PATIENCE).is_full());
+    }
+
+    #[test]
+    fn what_is_small_is_everyones_duty() {
+        let mut small = Duties::new(ArtifactId::blake3([7; 32]), &Cut::usual(BLOCK_BYTES).unwrap());
+        assert!(small.allowed(None, nodes(&["a", "b"]), Duration::ZERO, PATIENCE).is_full());
     }
 
     #[test]

@@ -24,7 +24,7 @@ impl Default for FetchOptions {
             leases: ManagerConfig::default(),
             memory_bytes_max: 96 * 1_024 * 1_024,
             bytes_per_sec: None,
-            patience: Duration::from_secs(2),
+            patience: Duration::from_secs(5),
         }
     }
 }
