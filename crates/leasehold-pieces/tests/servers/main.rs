@@ -144,7 +144,7 @@ impl Scene {
         let begun = Instant::now();
         nodes.iter_mut().for_each(Node::begin);
         if let Some(killed) = killed {
-            nodes[killed].reaches(SIZE / 5);
+            nodes[killed].reaches(SIZE / 10);
             nodes[killed].kill();
         }
         let mut round = Round::default();
