@@ -290,7 +290,8 @@ async def test_a_thousand_submits_at_once_and_nothing_left_behind(folder: Path) 
     deadline = time.monotonic() + 20
     while thread_count() > threads and time.monotonic() < deadline:
         await asyncio.sleep(0.05)
-    assert thread_count() == threads
+    # Fewer, if one of an earlier test was still ending when this one began.
+    assert thread_count() <= threads
 
 
 def thread_count() -> int:
