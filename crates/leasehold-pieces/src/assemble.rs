@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
-use crate::hash::{Algorithm, Hasher};
+use crate::hash::{Algorithm, Whole};
 use crate::manifest::Manifest;
 
 /// What a journal begins with: its format and the size of the pieces it speaks of.
@@ -31,7 +31,6 @@ const NOTE_BYTES: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Assembly {
     manifest: Manifest,
-    algorithm: Algorithm,
     paths: Paths,
     file: File,
     /// It has its name, and is written to no more. Read by those who write.
@@ -52,12 +51,13 @@ struct Progress {
     /// What an earlier maker has noted, until it was looked at.
     noted: PieceMap,
     verified: PieceMap,
-    whole: Whole,
+    /// Nothing if the manifest has proved itself: then the whole is right when its pieces are.
+    whole: Option<Follower>,
 }
 
 /// The hash of the whole follows the pieces from the beginning, so that nothing is left to be read at the end.
-struct Whole {
-    hasher: Hasher,
+struct Follower {
+    whole: Whole,
     next: u32,
 }
 
@@ -103,17 +103,10 @@ impl Assembly {
         })();
         let (file, noted) = opened.map_err(|error| failed("open", &paths.part, error))?;
         let algorithm = Algorithm::of(&manifest.artifact);
-        let whole = Whole { hasher: algorithm.hasher(), next: 0 };
+        let whole = (algorithm == Algorithm::Sha256).then(|| Follower { whole: Whole::new(), next: 0 });
         let verified = PieceMap::none(noted.len());
         let progress = Mutex::new(Progress { journal, noted, verified, whole });
-        Ok(Opened::Ours(Box::new(Self {
-            manifest,
-            algorithm,
-            paths,
-            file,
-            is_closed: RwLock::new(false),
-            progress,
-        })))
+        Ok(Opened::Ours(Box::new(Self { manifest, paths, file, is_closed: RwLock::new(false), progress })))
     }
 
     pub(crate) fn manifest(&self) -> &Manifest {
@@ -127,9 +120,8 @@ impl Assembly {
 
     /// Takes in the bytes of a piece. Blocks.
     pub(crate) fn place(&self, piece: u32, bytes: &[u8]) -> Result<Placed> {
-        let hash = &self.manifest.pieces[piece as usize];
         let is_whole = bytes.len() == self.manifest.cut.len_of(piece) as usize;
-        if !is_whole || self.algorithm.hash(bytes) != *hash {
+        if !is_whole || !self.manifest.holds(piece..piece + 1, bytes) {
             return Ok(Placed::Wrong);
         }
         // The second of two peers that were asked for it may come when all is done.
@@ -159,9 +151,8 @@ impl Assembly {
             ));
         }
         self.follow(&mut progress, None)?;
-        let empty = self.algorithm.hasher();
-        let whole = std::mem::replace(&mut progress.whole.hasher, empty).finish();
-        if self.algorithm.name(whole) != self.manifest.artifact {
+        let whole = progress.whole.take().map(|follower| follower.whole.finish());
+        if whole.is_some_and(|whole| Algorithm::Sha256.name(whole) != self.manifest.artifact) {
             self.discard();
             return Err(Error::new(
                 Kind::Corrupt,
@@ -211,7 +202,7 @@ impl Assembly {
         let noted = std::mem::replace(&mut progress.noted, nothing);
         for piece in noted.iter() {
             self.read_into(&mut buffer, piece)?;
-            let is_right = self.algorithm.hash(&buffer) == self.manifest.pieces[piece as usize];
+            let is_right = self.manifest.holds(piece..piece + 1, &buffer);
             if is_right || breaks(Rule::JournalTrusted) {
                 progress.verified.insert(piece);
                 kept.extend(note(piece, &self.manifest));
@@ -233,17 +224,19 @@ impl Assembly {
 
     /// Hashes on from the beginning as far as the file is verified; `fresh` is a piece that is still in memory.
     fn follow(&self, progress: &mut Progress, fresh: Option<(u32, &[u8])>) -> Result<()> {
+        let Progress { verified, whole: Some(Follower { whole, next }), .. } = progress else {
+            return Ok(());
+        };
         let mut buffer = Vec::new();
-        let Progress { verified, whole, .. } = progress;
-        while verified.has(whole.next) {
+        while verified.has(*next) {
             match fresh {
-                Some((piece, bytes)) if piece == whole.next => whole.hasher.update(bytes),
+                Some((piece, bytes)) if piece == *next => whole.update(bytes),
                 _ => {
-                    self.read_into(&mut buffer, whole.next)?;
-                    whole.hasher.update(&buffer);
+                    self.read_into(&mut buffer, *next)?;
+                    whole.update(&buffer);
                 }
             }
-            whole.next += 1;
+            *next += 1;
         }
         Ok(())
     }

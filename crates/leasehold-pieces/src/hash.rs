@@ -1,6 +1,12 @@
 //! The two hashes by which artifacts and their pieces are known.
+//!
+//! BLAKE3 is a tree, and a piece is a node of it: the hash of a piece is what the tree has there, so that the hashes of all
+//! pieces make up that of the whole. A manifest proves itself, every byte is hashed once, and nothing is read at the end. With
+//! SHA-256 pieces are hashed for themselves, and the whole once more.
 
 use aws_lc_rs::digest;
+use blake3::hazmat::{ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
+use leasehold_core::piece::Cut;
 use leasehold_core::{ArtifactId, Error, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -24,19 +30,42 @@ impl Algorithm {
         if artifact.is_sha256() { Self::Sha256 } else { Self::Blake3 }
     }
 
-    /// The hash of a piece.
+    /// The hash of a whole.
     #[must_use]
     pub fn hash(self, bytes: &[u8]) -> Hash {
-        let mut hasher = self.hasher();
-        hasher.update(bytes);
-        hasher.finish()
+        match self {
+            Self::Blake3 => Hash(*blake3::hash(bytes).as_bytes()),
+            Self::Sha256 => {
+                let mut whole = Whole::new();
+                whole.update(bytes);
+                whole.finish()
+            }
+        }
     }
 
-    pub(crate) fn hasher(self) -> Hasher {
-        match self {
-            Self::Blake3 => Hasher::Blake3(Box::default()),
-            Self::Sha256 => Hasher::Sha256(digest::Context::new(&digest::SHA256)),
+    /// The hash of a piece with these bytes, at its place in the whole.
+    #[must_use]
+    pub fn hash_piece(self, cut: &Cut, piece: u32, bytes: &[u8]) -> Hash {
+        // A lone piece is the root of the tree, which is hashed in another way than its branches.
+        if self == Self::Sha256 || cut.pieces() == 1 || bytes.is_empty() {
+            return self.hash(bytes);
         }
+        let mut hasher = blake3::Hasher::new();
+        hasher.set_input_offset(cut.bytes_of(piece).start).update(bytes);
+        Hash(hasher.finalize_non_root())
+    }
+
+    /// What the hashes of the pieces say about the whole; nothing with SHA-256.
+    #[must_use]
+    pub fn whole_of(self, pieces: &[Hash]) -> Option<Hash> {
+        (self == Self::Blake3).then(|| match pieces {
+            [] => self.hash(&[]),
+            [one] => *one,
+            _ => {
+                let (left, right) = halves(pieces);
+                Hash(*merge_subtrees_root(&branch(left), &branch(right), Mode::Hash).as_bytes())
+            }
+        })
     }
 
     pub(crate) fn name(self, whole: Hash) -> ArtifactId {
@@ -95,29 +124,34 @@ impl fmt::Debug for Hash {
     }
 }
 
-/// A hash in the making.
-pub(crate) enum Hasher {
-    Blake3(Box<blake3::Hasher>),
-    Sha256(digest::Context),
+/// On the left there are as many as can be in a complete tree that leaves something for the right.
+fn halves(pieces: &[Hash]) -> (&[Hash], &[Hash]) {
+    pieces.split_at(pieces.len().next_power_of_two() / 2)
 }
 
-impl Hasher {
+/// The node above these pieces.
+fn branch(pieces: &[Hash]) -> ChainingValue {
+    if let [one] = pieces {
+        return one.0;
+    }
+    let (left, right) = halves(pieces);
+    merge_subtrees_non_root(&branch(left), &branch(right), Mode::Hash)
+}
+
+/// The SHA-256 of a whole, in the making: the pieces do not tell it.
+pub(crate) struct Whole(digest::Context);
+
+impl Whole {
+    pub(crate) fn new() -> Self {
+        Self(digest::Context::new(&digest::SHA256))
+    }
+
     pub(crate) fn update(&mut self, bytes: &[u8]) {
-        match self {
-            Self::Blake3(hasher) => {
-                hasher.update(bytes);
-            }
-            Self::Sha256(context) => context.update(bytes),
-        }
+        self.0.update(bytes);
     }
 
     pub(crate) fn finish(self) -> Hash {
-        match self {
-            Self::Blake3(hasher) => Hash(*hasher.finalize().as_bytes()),
-            Self::Sha256(context) => {
-                Hash(context.finish().as_ref().try_into().expect("SHA-256 has 32 bytes"))
-            }
-        }
+        Hash(self.0.finish().as_ref().try_into().expect("SHA-256 has 32 bytes"))
     }
 }
 
@@ -134,5 +168,46 @@ mod tests {
         assert_eq!(Hash::parse(&empty.to_string()), Some(empty));
         assert_eq!(Hash::parse("xy"), None);
         assert_eq!(Algorithm::of(&Algorithm::Sha256.name(empty)), Algorithm::Sha256);
+    }
+
+    /// The pieces of this many bytes, each hashed for itself, and what they say about the whole.
+    fn whole_by_pieces(bytes: &[u8], piece_bytes: u32) -> Option<Hash> {
+        let cut = Cut::new(bytes.len() as u64, piece_bytes).unwrap();
+        let chunks = bytes.chunks(piece_bytes as usize);
+        let pieces: Vec<_> = (0..)
+            .zip(chunks)
+            .map(|(piece, bytes)| Algorithm::Blake3.hash_piece(&cut, piece, bytes))
+            .collect();
+        assert_eq!(pieces.len(), cut.pieces() as usize);
+        Algorithm::Blake3.whole_of(&pieces)
+    }
+
+    #[test]
+    fn the_hashes_of_the_pieces_make_up_that_of_the_whole() {
+        let bytes: Vec<u8> =
+            (0..40_000_u32).map(|at| at.wrapping_mul(2_654_435_761).to_be_bytes()[1]).collect();
+        for piece_bytes in [1_024, 2_048, 8_192, 32_768, 65_536] {
+            let mut sizes: Vec<_> = (0..=39)
+                .flat_map(|times: usize| [-1, 0, 1].map(|more| (times * 1_024).checked_add_signed(more)))
+                .flatten()
+                .collect();
+            sizes.extend([2, 63, 64, 65, 1_500, 33_333, 40_000]);
+            for size in sizes {
+                let (whole, expected) = (&bytes[..size], *blake3::hash(&bytes[..size]).as_bytes());
+                assert_eq!(
+                    whole_by_pieces(whole, piece_bytes),
+                    Some(Hash(expected)),
+                    "{size} bytes in pieces of {piece_bytes}"
+                );
+            }
+        }
+        assert_eq!(Algorithm::Sha256.whole_of(&[]), None);
+    }
+
+    #[test]
+    fn a_piece_at_another_place_has_another_hash() {
+        let cut = Cut::new(4_096, 1_024).unwrap();
+        let [first, second] = [0, 1].map(|piece| Algorithm::Blake3.hash_piece(&cut, piece, &[7; 1_024]));
+        assert_ne!(first, second);
     }
 }

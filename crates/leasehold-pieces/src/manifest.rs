@@ -50,7 +50,8 @@ impl Manifest {
         let algorithm = Algorithm::of(&self.artifact);
         let mut chunks = bytes.chunks(self.cut.piece_bytes() as usize);
         pieces.all(|piece| {
-            chunks.next().map(|bytes| algorithm.hash(bytes)) == Some(self.pieces[piece as usize])
+            let hash = chunks.next().map(|bytes| algorithm.hash_piece(&self.cut, piece, bytes));
+            hash == Some(self.pieces[piece as usize])
         })
     }
 }
@@ -168,11 +169,16 @@ impl Flat {
         if self.pieces.len() != cut.pieces() as usize {
             return Err(format!("it lists {} hashes for {} pieces", self.pieces.len(), cut.pieces()));
         }
-        let pieces = self.pieces.iter().map(|text| Hash::parse(text)).collect::<Option<_>>();
+        let pieces = self.pieces.iter().map(|text| Hash::parse(text)).collect::<Option<Vec<_>>>();
+        let pieces = pieces.ok_or("one of its hashes does not have 64 digits")?;
+        let algorithm = Algorithm::of(&self.artifact);
+        if algorithm.whole_of(&pieces).is_some_and(|whole| algorithm.name(whole) != self.artifact) {
+            return Err("the hashes of its pieces are not those of this artifact".to_owned());
+        }
         Ok(Manifest {
             artifact: self.artifact,
             cut,
-            pieces: pieces.ok_or("one of its hashes does not have 64 digits")?,
+            pieces,
             name: self.name,
             media_type: self.media_type,
             published_at: self.published_at.ok_or_else(|| missing("published_at"))?,
@@ -188,11 +194,12 @@ mod tests {
     use serde_json::{Value, json};
 
     fn manifest() -> Manifest {
-        let pieces = vec![Algorithm::Blake3.hash(b"a"), Algorithm::Blake3.hash(b"b")];
+        let (cut, bytes) = (Cut::new(1_500, 1_024).unwrap(), [7; 1_500]);
+        let hash = |piece: u32, bytes: &[u8]| Algorithm::Blake3.hash_piece(&cut, piece, bytes);
         Manifest {
-            artifact: Algorithm::Blake3.name(Algorithm::Blake3.hash(b"ab")),
-            cut: Cut::new(1_500, 1_024).unwrap(),
-            pieces,
+            artifact: Algorithm::Blake3.name(Algorithm::Blake3.hash(&bytes)),
+            cut,
+            pieces: vec![hash(0, &bytes[..1_024]), hash(1, &bytes[1_024..])],
             name: Some("ab.txt".into()),
             media_type: None,
             published_at: StoreTime::from_millis(1_700_000_000_000),
@@ -224,6 +231,8 @@ mod tests {
             ("piece_bytes", json!(1), "pieces of 1 bytes"),
             ("hash", json!("sha256"), "hashed in another way"),
             ("pieces", json!(["0", "1"]), "does not have 64 digits"),
+            ("pieces", json!(["0".repeat(64), "1".repeat(64)]), "not those of this artifact"),
+            ("piece_bytes", json!(1_025), "a power of two"),
         ] {
             let mut bad = good.clone();
             bad[field] = value;

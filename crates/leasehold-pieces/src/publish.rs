@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::assemble::failed;
-use crate::hash::{Algorithm, Hash};
+use crate::hash::{Algorithm, Hash, Whole};
 use crate::manifest::{Manifest, Record};
 use crate::prune::LEAVING;
 
@@ -321,16 +321,19 @@ impl Source {
 
 /// The hash of a file and of each of its pieces.
 fn hash(file: &mut File, path: &Path, cut: Cut, algorithm: Algorithm) -> Result<(ArtifactId, Vec<Hash>)> {
-    let mut whole = algorithm.hasher();
+    let mut whole = Whole::new();
     let mut pieces = Vec::with_capacity(cut.pieces() as usize);
     let mut buffer = Vec::new();
     for piece in 0..cut.pieces() {
         buffer.resize(cut.len_of(piece) as usize, 0);
         file.read_exact(&mut buffer).map_err(|error| cannot_read(path, error))?;
-        whole.update(&buffer);
-        pieces.push(algorithm.hash(&buffer));
+        if algorithm == Algorithm::Sha256 {
+            whole.update(&buffer);
+        }
+        pieces.push(algorithm.hash_piece(&cut, piece, &buffer));
     }
-    Ok((algorithm.name(whole.finish()), pieces))
+    let whole = algorithm.whole_of(&pieces).unwrap_or_else(|| whole.finish());
+    Ok((algorithm.name(whole), pieces))
 }
 
 fn given_up(path: &Path) -> Error {

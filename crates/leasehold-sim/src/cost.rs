@@ -4,9 +4,9 @@
 //! Tasks come at random moments, evenly over the time, from a few producers; workers are started at the beginning and
 //! stay. What is counted is everything from the first connection to the last settlement, as the provider would.
 
-use leasehold_core::{Error, NewTask, Result, ShardLen};
+use leasehold_core::{Error, NewTask, Result, ShardLen, keys};
 use leasehold_queue::{DirectDispatch, Queue, QueueConfig};
-use leasehold_store::{Client, Host, Prices, Purpose, SystemHost, Verb};
+use leasehold_store::{Client, Host, List, Prices, Purpose, SystemHost, Verb};
 use leasehold_worker::{Context, InboxLease, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -185,6 +185,9 @@ impl Workload {
                 done.clone(),
             ))));
         }
+        if self.mode == Mode::Direct {
+            self.see_inboxes(&open()?).await?;
+        }
         for moments in self.moments(seed) {
             clients.push(open()?);
             let client = clients[clients.len() - 1].clone();
@@ -200,6 +203,20 @@ impl Workload {
         let days = host.instant().since(began).as_secs_f64() / 86_400.0;
         drop(running);
         Ok(Bill { requests: counted(&clients), tasks: done.load(Relaxed), days, steps: 0 })
+    }
+
+    /// Waits until every worker has its inbox, which on a busy machine takes longer than the producers' head start. What
+    /// this asks is on nobody's bill.
+    async fn see_inboxes(&self, client: &Client) -> Result<()> {
+        let list = List::all(keys::WORKERS);
+        loop {
+            let page = client.list(Purpose::Admin, &list).await?;
+            let inboxes = page.entries.iter().filter(|entry| keys::parse_inbox_lease(&entry.key).is_some());
+            if inboxes.count() as u64 >= self.workers {
+                return Ok(());
+            }
+            client.host().sleep(Duration::from_millis(100)).await;
+        }
     }
 
     /// When each producer submits.

@@ -120,7 +120,7 @@ pub const ALL: [About; 49] = [
     about(Code(Rule::LeavingTrusted), Artifacts, STEADY, "files", "was promised, and is", "a publisher relies on a file that is on its way out"),
     about(Code(Rule::ClosingNotAwaited), Artifacts, STEADY, "files", "files: ", "a file is published again while it may still be deleted"),
     about(Code(Rule::ResultNotPublished), Artifacts, STEADY, "files", "was promised, and is", "a task is completed although its results were not published"),
-    about(Code(Rule::JournalTrusted), Artifacts, STEADY, "files", "good bytes were taken for wrong ones", "after a power cut a journal is trusted"),
+    about(Code(Rule::JournalTrusted), Artifacts, STEADY, "files", "was given", "after a power cut a journal is trusted"),
     about(Code(Rule::StagingGoesOn), Artifacts, "wild,date-jump=0,lost=1200", "P2", "P2: the handler of", "staging goes on when the claim is lost"),
     // Hints and requests.
     about(Store(B::NoRing), Bell, "none", "latency", "was seen after", "the bell is never rung"),

@@ -52,7 +52,7 @@ pub(crate) struct Put {
     /// How it is hashed: blake3 or sha256
     #[arg(long, value_name = "HASH", default_value = "blake3")]
     hash: Algorithm,
-    /// How large its pieces are, in bytes; by default 1 MiB, and more for very large files
+    /// How large its pieces are, in bytes (a power of two); by default 1 MiB, and more for very large files
     #[arg(long, value_name = "BYTES")]
     piece_size: Option<u32>,
     /// How long it is kept at least: seconds, or like 45m, 12h, 90d (setting `pieces.keep_days`)

@@ -15,9 +15,10 @@ pub struct Cut {
 impl Cut {
     /// Pieces of this size; refuses what could not be fetched.
     pub fn new(size: u64, piece_bytes: u32) -> Result<Self> {
-        if !(PIECE_BYTES_MIN..=PIECE_BYTES_MAX).contains(&piece_bytes) {
+        let is_possible = (PIECE_BYTES_MIN..=PIECE_BYTES_MAX).contains(&piece_bytes);
+        if !is_possible || !piece_bytes.is_power_of_two() {
             return Err(Error::invalid(format!(
-                "pieces of {piece_bytes} bytes: they have {PIECE_BYTES_MIN} to {PIECE_BYTES_MAX}"
+                "pieces of {piece_bytes} bytes: they have a power of two from {PIECE_BYTES_MIN} to {PIECE_BYTES_MAX}"
             )));
         }
         if size.div_ceil(u64::from(piece_bytes)) > u64::from(PIECES_MAX) {
@@ -112,13 +113,15 @@ mod tests {
         assert_eq!(cut.piece_bytes(), 2 * PIECE_BYTES);
         let error = Cut::usual(u64::MAX).unwrap_err();
         assert!(error.to_string().contains("more than 65536 pieces"), "{error}");
-        assert!(Cut::new(1, 0).is_err());
+        for odd in [0, 1, 1_023, 1_025, 1_048_577, 3 << 20] {
+            assert!(Cut::new(1, odd).is_err(), "{odd}");
+        }
     }
 
     proptest! {
         #[test]
-        fn pieces_cover_every_byte_once(size in 0u64..100_000_000, piece_bytes in PIECE_BYTES_MIN..=PIECE_BYTES_MAX) {
-            let cut = Cut::new(size, piece_bytes).unwrap();
+        fn pieces_cover_every_byte_once(size in 0u64..60_000_000, power in PIECE_BYTES_MIN.ilog2()..=PIECE_BYTES_MAX.ilog2()) {
+            let cut = Cut::new(size, 1 << power).unwrap();
             let mut at = 0;
             for piece in 0..cut.pieces() {
                 let bytes = cut.bytes_of(piece);

@@ -251,21 +251,6 @@ impl PieceLeaseManager {
         self.sets.missing.count() == 0 && self.sets.leased.count() == 0
     }
 
-    /// Missing pieces that no peer has, or only such as have failed with them. Whoever keeps the origin for the last
-    /// has to ask it for these: the manager waits for it before it asks one of those peers again.
-    #[must_use]
-    pub fn left_to_origin(&self) -> PieceMap {
-        let origins: Vec<_> = self.peers.values().filter(|peer| peer.kind == PeerKind::Origin).collect();
-        let mut left = self.sets.missing.clone();
-        for piece in self.sets.missing.iter() {
-            let willing = |origin: &&&Peer| origin.have.has(piece) && !origin.wary_of.has(piece);
-            if self.picker.willing(piece) as usize > origins.iter().filter(willing).count() {
-                left.remove(piece);
-            }
-        }
-        left
-    }
-
     fn check_len(&self, map: &PieceMap) -> Result<()> {
         if map.len() == self.cut.pieces() {
             return Ok(());

@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::duty::BLOCK_BYTES;
 use super::know::Known;
 use super::source::Source;
+use super::told::ORIGIN_REQUESTS_MAX;
 use super::{Event, Fetch, GRACE, ORIGIN, PEERS_EVERY};
 use crate::peers::Peers;
 
@@ -75,6 +76,8 @@ impl Fetch<'_> {
         let room = self.options.memory_bytes_max.saturating_sub(in_flight) / largest;
         // With nothing under way one lease is granted whatever its size: or nothing would ever be.
         let max_leases = u32::try_from(room).unwrap_or(u32::MAX).max(u32::from(self.flights.is_empty()));
+        let max_leases =
+            if peer.as_str() == ORIGIN { max_leases.min(self.origin_room()) } else { max_leases };
         if max_leases == 0 {
             return;
         }
@@ -88,6 +91,15 @@ impl Fetch<'_> {
         for lease in response.granted {
             self.start(lease, source);
         }
+    }
+
+    /// How many more requests to the origin may be under way. Runs that are being verified do not count: meanwhile the next
+    /// ones come.
+    fn origin_room(&self) -> u32 {
+        let is_under_way =
+            |flight: &&Flight| flight.lease.peer.as_str() == ORIGIN && flight.transfer.is_some();
+        let under_way = self.flights.values().filter(is_under_way).count();
+        ORIGIN_REQUESTS_MAX.saturating_sub(u32::try_from(under_way).unwrap_or(u32::MAX))
     }
 
     fn start(&mut self, lease: PieceLease, source: &Source) {
@@ -149,7 +161,7 @@ impl Fetch<'_> {
     /// Alone, runs are as long as they may be, but every lease of the origin has one from the beginning.
     fn run_bytes(&self) -> u64 {
         let cut = self.assembly.manifest().cut;
-        let share = cut.size() / u64::from(self.options.leases.leases_per_origin) / 2;
+        let share = cut.size() / u64::from(ORIGIN_REQUESTS_MAX) / 2;
         share.clamp(BLOCK_BYTES, RANGE_BYTES_MAX)
     }
 }

@@ -5,6 +5,9 @@ use leasehold_core::piece::{Cut, ManagerConfig, PieceMap};
 use leasehold_core::{Error, Result};
 use std::time::Duration;
 
+/// So many requests to the origin are under way at once.
+pub(super) const ORIGIN_REQUESTS_MAX: u32 = 4;
+
 /// How a fetch behaves; the defaults suit most.
 #[derive(Debug, Clone)]
 pub struct FetchOptions {
@@ -21,7 +24,8 @@ pub struct FetchOptions {
 impl Default for FetchOptions {
     fn default() -> Self {
         Self {
-            leases: ManagerConfig::default(),
+            // One more for each request whose bytes are being verified.
+            leases: ManagerConfig { leases_per_origin: 2 * ORIGIN_REQUESTS_MAX, ..ManagerConfig::default() },
             memory_bytes_max: 96 * 1_024 * 1_024,
             bytes_per_sec: None,
             patience: Duration::from_secs(5),

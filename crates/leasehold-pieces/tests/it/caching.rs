@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use leasehold_core::{ArtifactId, HexName, Kind, keys};
 use leasehold_pieces::manifest::Record;
-use leasehold_pieces::{Artifacts, Cache, FetchEvent, Manifest, PublishOptions};
+use leasehold_pieces::{Algorithm, Artifacts, Cache, FetchEvent, Manifest, PublishOptions};
 use leasehold_store::testing::FakeHost;
 use leasehold_store::{Client, OpenOptions, Purpose, Store, When};
 
@@ -199,21 +199,29 @@ async fn replace_data(ground: &Ground, artifact: &ArtifactId, bytes: Vec<u8>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_manifest_whose_whole_is_another_is_corrupt_and_leaves_nothing() {
-    let ground = Ground::new();
-    let both = publish(&ground, &[300_000, 300_000 - 1]).await;
-    let (artifact, mut bytes) = (both[0].0.clone(), both[0].1.clone());
-    // Other data, and the hashes of its pieces: each piece is as the manifest says.
-    bytes[0] ^= 1;
-    let other = ground.directory.path().join("other");
-    fs::write(&other, &bytes).unwrap();
-    let pieces = ground.node("publisher").publish(&other, &small()).await.unwrap().manifest.pieces;
-    forge(&ground, &artifact, |manifest| manifest.pieces = pieces).await;
-    replace_data(&ground, &artifact, bytes).await;
-    let node = ground.node("reader");
-    let error = node.fetch(&artifact, &|_| ()).await.unwrap_err();
-    assert_eq!(error.kind(), Kind::Corrupt);
-    assert!(error.to_string().contains("the manifest is wrong"), "{error}");
-    assert!(!directory(&node, &artifact).exists());
+    // A tree of hashes proves itself before anything is fetched.
+    for (algorithm, words) in
+        [(Algorithm::Blake3, "not those of this artifact"), (Algorithm::Sha256, "the manifest is wrong")]
+    {
+        let (ground, options) = (Ground::new(), PublishOptions { algorithm, ..small() });
+        let (path, mut bytes) = ground.file(300_000);
+        let publisher = ground.node("publisher");
+        let artifact = publisher.publish(&path, &options).await.unwrap().manifest.artifact;
+        // Other data, and the hashes of its pieces: each piece is as the manifest says.
+        bytes[0] ^= 1;
+        fs::write(&path, &bytes).unwrap();
+        let pieces = publisher.publish(&path, &options).await.unwrap().manifest.pieces;
+        forge(&ground, &artifact, |manifest| manifest.pieces = pieces).await;
+        replace_data(&ground, &artifact, bytes).await;
+        let (client, cache) = (ground.client(), ground.directory.path().join("caches/reader"));
+        let node = Artifacts::new(client.clone(), Cache::open(cache, None).unwrap());
+        let error = node.fetch(&artifact, &|_| ()).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Corrupt);
+        assert!(error.to_string().contains(words), "{error}");
+        assert!(!directory(&node, &artifact).exists());
+        let requests: u64 = client.ledger().snapshot().lines().map(|(_, count)| count.requests).sum();
+        assert_eq!(requests == 1, algorithm == Algorithm::Blake3, "{requests} requests");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -62,7 +62,7 @@ async fn an_answer_has_four_mebibytes_at_most_or_one_piece() {
     assert_eq!(raw.get(&path("pieces/0-4096")).await.body, stand.shelf.run(0..4_096));
     assert_eq!(raw.get(&path("pieces/0-4097")).await.status, 400);
 
-    let stand = Stand::new(TestShelf::new(10 << 20, 5 << 20), ServeOptions::default()).await;
+    let stand = Stand::new(TestShelf::new(16 << 20, 8 << 20), ServeOptions::default()).await;
     let mut raw = Raw::connect(stand.addr).await;
     assert_eq!(raw.get(&path("pieces/1")).await.body, stand.shelf.run(1..2));
     assert_eq!(raw.get(&path("pieces/0-2")).await.status, 400);

@@ -165,20 +165,6 @@ fn rule_8_the_only_source_tries_again_also_when_the_other_one_leaves() {
 }
 
 #[test]
-fn rule_8_the_origin_is_told_of_what_no_peer_has_or_can_deliver() {
-    let mut bench = Bench::new(4);
-    bench.join("a", map(4, [0, 1, 2]));
-    assert_eq!(bench.manager.left_to_origin(), map(4, [3]), "also before there is an origin");
-    bench.origin("bucket");
-    let lease = bench.one("a", START);
-    assert_eq!(bench.manager.left_to_origin(), map(4, [3]), "what is leased is not left to anyone");
-    bench.fail(&lease, FailureKind::Timeout, START);
-    assert_eq!(bench.manager.left_to_origin(), map(4, [0, 3]));
-    bench.join("b", map(4, [0, 3]));
-    assert_eq!(bench.manager.left_to_origin(), PieceMap::none(4));
-}
-
-#[test]
 fn rule_8_for_equal_requests_the_better_peer_gets_at_least_as_many_leases() {
     let granted = |successes: usize, failures: usize, asked| {
         let mut bench = Bench::new(60).peers(&["a", "other"]);
