@@ -12,6 +12,7 @@
 //! | [`limits`] | every bound, with its reason (promise P10) |
 //! | [`moved`] | the mark that a task leaves where it was when the number of shards changes |
 //! | [`new_task`] | what a producer asks for, checked |
+//! | [`outpost`] | the offline-first folder queue: its files, and the table by which a node and the bucket agree |
 //! | [`piece`] | large files in pieces |
 //! | [`record`] | how a task is written down |
 //! | [`retry`] | when a failed task runs again |
@@ -27,6 +28,7 @@ pub mod lease;
 pub mod limits;
 pub mod moved;
 pub mod new_task;
+pub mod outpost;
 pub mod piece;
 pub mod record;
 pub mod retry;

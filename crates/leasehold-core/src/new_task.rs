@@ -193,6 +193,7 @@ fn first_revision(
         expires_at: None,
         lease_id: None,
         epoch: 0,
+        generation: 0,
         error: None,
         progress: None,
         tags: BTreeMap::new(),

@@ -69,6 +69,8 @@ struct Flat {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     cancel_requested: bool,
     epoch: u64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    generation: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     progress: Option<Value>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -152,6 +154,7 @@ fn task(flat: Flat) -> Result<Task, &'static str> {
         expires_at: flat.expires_at,
         lease_id: flat.lease_id,
         epoch: flat.epoch,
+        generation: flat.generation,
         error: flat.error,
         progress: flat.progress,
         tags: flat.tags,
@@ -199,6 +202,7 @@ fn flat(task: &Task) -> Flat {
         renewed_at: claim.and_then(|claim| claim.renewed_at),
         cancel_requested: claim.is_some_and(|claim| claim.cancel_requested),
         epoch: task.epoch,
+        generation: task.generation,
         progress: task.progress.clone(),
         tags: task.tags.clone(),
         idempotency_key: task.idempotency_key.clone(),

@@ -27,6 +27,17 @@ pub enum Event {
         /// For how long.
         lease: Duration,
     },
+    /// A worker goes on with what another has left: one whose lease has run out, or one of the same name that has died.
+    TakeOver {
+        /// Who.
+        worker: WorkerId,
+        /// The name of the new claim.
+        lease_id: LeaseId,
+        /// For how long.
+        lease: Duration,
+        /// The claim of its own that it replaces; that need not have run out.
+        from: Option<LeaseId>,
+    },
     /// Its worker keeps it.
     Renew {
         /// The claim.
@@ -48,6 +59,26 @@ pub enum Event {
     /// Its worker has failed.
     Fail {
         /// The claim.
+        lease_id: LeaseId,
+        /// What went wrong.
+        error: String,
+        /// Whether another attempt could help.
+        retryable: bool,
+        /// When it follows, if not by the task's retry policy.
+        after: Option<Duration>,
+    },
+    /// It was done where the store could not be asked, whoever holds it now.
+    CompleteOffline {
+        /// The name of the claim that was made there.
+        lease_id: LeaseId,
+        /// What the handler gave.
+        output: Value,
+        /// Files that it gave, which are in the store already.
+        results: Artifacts,
+    },
+    /// It has failed where the store could not be asked; nobody else has claimed it meanwhile.
+    FailOffline {
+        /// The name of the claim that was made there.
         lease_id: LeaseId,
         /// What went wrong.
         error: String,
@@ -105,9 +136,12 @@ impl Event {
     pub fn name(&self) -> &'static str {
         match self {
             Event::Claim { .. } => "claim",
+            Event::TakeOver { .. } => "take over",
             Event::Renew { .. } => "renew",
             Event::Complete { .. } => "complete",
             Event::Fail { .. } => "fail",
+            Event::CompleteOffline { .. } => "completed_offline",
+            Event::FailOffline { .. } => "failed_offline",
             Event::Snooze { .. } => "snooze",
             Event::Release { .. } => "release",
             Event::Stop { .. } => "stop",
@@ -204,6 +238,10 @@ pub fn step(task: &Task, event: &Event, act: &Act) -> Result<Step, Rejected> {
     let now = act.now.earliest;
     let course = match event {
         Event::Claim { worker, lease_id, lease } => next.claim(task, worker, lease_id, *lease, act.now)?,
+        Event::TakeOver { worker, lease_id, lease, from } => {
+            next.take_over(task, from.as_ref(), act.now)?;
+            next.hold(worker, lease_id, *lease, act.now)
+        }
         Event::Renew { lease_id, lease, progress } => {
             next.renew(holder(task, lease_id)?, *lease, progress.as_ref(), now)
         }
@@ -213,7 +251,17 @@ pub fn step(task: &Task, event: &Event, act: &Act) -> Result<Step, Rejected> {
             next.end(State::Completed { output, results, finished_at: now })
         }
         Event::Fail { lease_id, error, retryable, after } => {
-            next.fail(settled(task, lease_id)?, shortened(error), *retryable, *after, act)
+            next.fail(settled(task, lease_id)?.cancel_requested, shortened(error), *retryable, *after, act)
+        }
+        Event::CompleteOffline { lease_id, output, results } => {
+            next.claim_offline(task, lease_id, &[Status::Pending, Status::Running, Status::Failed])?;
+            let (output, results) = (output.clone(), results.clone());
+            next.end(State::Completed { output, results, finished_at: now })
+        }
+        Event::FailOffline { lease_id, error, retryable, after } => {
+            next.claim_offline(task, lease_id, &[Status::Pending])?;
+            next.task.attempt = next.task.attempt.saturating_add(1);
+            next.fail(false, shortened(error), *retryable, *after, act)
         }
         Event::Snooze { lease_id, until } => next.hand_back(settled(task, lease_id)?, *until, now),
         Event::Release { lease_id } => next.hand_back(settled(task, lease_id)?, now, now),
@@ -274,13 +322,50 @@ impl Next {
     ) -> Result<Course, Rejected> {
         let State::Pending { available_at } = from.state else { return Err(refused(from)) };
         may_start(from, available_at, now)?;
+        Ok(self.hold(worker, lease_id, lease, now))
+    }
+
+    /// Held by this worker from now on, for another attempt.
+    fn hold(&mut self, worker: &WorkerId, lease_id: &LeaseId, lease: Duration, now: Now) -> Course {
         self.task.epoch = self.task.epoch.saturating_add(1);
         self.task.attempt = self.task.attempt.saturating_add(1);
         self.task.lease_id = Some(lease_id.clone());
         let expires_at = now.earliest.plus(lease.min(PLAN_AHEAD_MAX));
         let claim = Claim { by: worker.clone(), expires_at, renewed_at: None, cancel_requested: false };
         self.task.state = State::Running(claim);
-        Ok(Course::TaskFirst)
+        Course::TaskFirst
+    }
+
+    /// What has no attempt left, or was called off, is not taken over: it times out.
+    fn take_over(&mut self, from: &Task, ours: Option<&LeaseId>, now: Now) -> Result<(), Rejected> {
+        let State::Running(claim) = &from.state else { return Err(refused(from)) };
+        if claim.cancel_requested || from.attempt >= from.max_attempts {
+            return Err(refused(from));
+        }
+        let is_ours = ours.is_some() && from.lease_id.as_ref() == ours;
+        if !is_ours && !now.is_past(claim.expires_at) {
+            return Err(Rejected::NotBefore(claim.expires_at));
+        }
+        self.why = Some(format!("from {}", claim.by));
+        Ok(())
+    }
+
+    /// The claim that was made without the store is written down together with what came of it.
+    fn claim_offline(
+        &mut self,
+        from: &Task,
+        lease_id: &LeaseId,
+        possible: &[Status],
+    ) -> Result<(), Rejected> {
+        if from.lease_id.as_ref() == Some(lease_id) && from.status() != Status::Running {
+            return Err(Rejected::AlreadySo);
+        }
+        if !possible.contains(&from.status()) {
+            return Err(refused(from));
+        }
+        self.task.epoch = self.task.epoch.saturating_add(1);
+        self.task.lease_id = Some(lease_id.clone());
+        Ok(())
     }
 
     fn renew(&mut self, claim: &Claim, lease: Duration, progress: Option<&Value>, now: StoreTime) -> Course {
@@ -307,7 +392,7 @@ impl Next {
     /// Pending again after a pause, or ended for good.
     fn fail(
         &mut self,
-        claim: &Claim,
+        is_called_off: bool,
         error: String,
         retryable: bool,
         after: Option<Duration>,
@@ -316,7 +401,7 @@ impl Next {
         self.why = Some(error.clone());
         self.task.error = Some(error);
         let finished_at = act.now.earliest;
-        if claim.cancel_requested {
+        if is_called_off {
             self.end(State::Cancelled { finished_at })
         } else if retryable && self.task.attempt < self.task.max_attempts {
             let backoff = || self.task.retry_policy.backoff(self.task.attempt, act.chance);
@@ -341,7 +426,7 @@ impl Next {
         if !act.now.is_past(claim.expires_at) {
             return Err(Rejected::NotBefore(claim.expires_at));
         }
-        self.fail(claim, format!("the lease of {} ran out", claim.by), true, None, act);
+        self.fail(claim.cancel_requested, format!("the lease of {} ran out", claim.by), true, None, act);
         // It did not settle the task, and must not be told that it has.
         self.task.lease_id = None;
         // The lease entry by which it was found stays until the new entry is there, so the task may go first.
@@ -378,6 +463,7 @@ impl Next {
             return Err(refused(from));
         }
         self.task.attempt = 0;
+        self.task.generation = self.task.generation.saturating_add(1);
         // It has expired, or may have: whoever wants it again wants it in spite of that.
         self.task.expires_at = None;
         Ok(self.wait(now))

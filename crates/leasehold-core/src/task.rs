@@ -68,6 +68,8 @@ pub struct Task {
     pub lease_id: Option<LeaseId>,
     /// Grows by one with every claim: the fencing token.
     pub epoch: u64,
+    /// Grows by one with every retry by a person: a task is completed at most once in each.
+    pub generation: u64,
     /// What the last attempt that failed said.
     pub error: Option<String>,
     /// What the handler last said about how far it is.

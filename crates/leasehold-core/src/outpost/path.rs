@@ -1,0 +1,184 @@
+//! Every file of a queue on a node, and its key in the bucket.
+//!
+//! The relative path is the same in both places, so that path → key → path is the identity. Names are checked before they
+//! become part of a path: no separators, no names of dots alone, at most 128 bytes.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::{Error, Result};
+use crate::ids::{Name, TaskId};
+
+/// A queue of a campaign: which folder on a node, and which prefix in a bucket.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Campaign {
+    /// The campaign.
+    pub campaign: Name,
+    /// The queue in it.
+    pub queue: Name,
+}
+
+impl Campaign {
+    /// Checks both names.
+    pub fn new(campaign: &str, queue: &str) -> Result<Self> {
+        Ok(Self { campaign: Name::checked("campaign", campaign)?, queue: Name::checked("queue", queue)? })
+    }
+
+    /// Where it lies below the data directory of a node.
+    #[must_use]
+    pub fn folder(&self) -> String {
+        format!("queues/{}/{}", self.campaign, self.queue)
+    }
+
+    /// Where it lies in the bucket, without a slash at the end.
+    #[must_use]
+    pub fn prefix(&self) -> String {
+        format!("campaigns/{}/queues/{}", self.campaign, self.queue)
+    }
+}
+
+impl fmt::Display for Campaign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.campaign, self.queue)
+    }
+}
+
+impl FromStr for Campaign {
+    type Err = Error;
+
+    /// Reads `campaign/queue`.
+    fn from_str(text: &str) -> Result<Self> {
+        let (campaign, queue) = text
+            .split_once('/')
+            .ok_or_else(|| Error::invalid(format!("`{text}` is not like `campaign/queue`")))?;
+        Self::new(campaign, queue)
+    }
+}
+
+/// A file of a queue on a node.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SpoolFile {
+    /// A task that waits or runs.
+    Task(TaskId),
+    /// Whose it is, while it runs.
+    Lease(TaskId),
+    /// A task that was completed, with its result.
+    Completed(TaskId),
+    /// A task that has failed for good, with the reason.
+    Failed(TaskId),
+    /// Something that was done here and is not yet in the bucket.
+    Outbox(u64),
+    /// What was made here and has no place in the bucket any more; the operation it belongs to.
+    Conflict(TaskId, Name),
+}
+
+impl SpoolFile {
+    /// The path below the folder of the queue, with slashes.
+    #[must_use]
+    pub fn path(&self) -> String {
+        match self {
+            Self::Task(id) => format!("pending/{id}/task.json"),
+            Self::Lease(id) => format!("pending/{id}/lease.json"),
+            Self::Completed(id) => format!("completed/{id}.json"),
+            Self::Failed(id) => format!("failed/{id}.json"),
+            Self::Outbox(seq) => format!("outbox/{seq:020}.json"),
+            Self::Conflict(id, op) => format!("conflicts/{id}.{op}.json"),
+        }
+    }
+
+    /// The file at such a path, if it is one of ours.
+    #[must_use]
+    pub fn parse(path: &str) -> Option<Self> {
+        let (folder, name) = path.split_once('/')?;
+        let json = || name.strip_suffix(".json");
+        let file = match folder {
+            "pending" => {
+                let (id, file) = name.split_once('/')?;
+                let id = id.parse().ok()?;
+                match file {
+                    "task.json" => Self::Task(id),
+                    "lease.json" => Self::Lease(id),
+                    _ => return None,
+                }
+            }
+            "completed" => Self::Completed(json()?.parse().ok()?),
+            "failed" => Self::Failed(json()?.parse().ok()?),
+            "outbox" => Self::Outbox(json()?.parse().ok()?),
+            "conflicts" => {
+                let (id, op) = json()?.split_once('.')?;
+                Self::Conflict(id.parse().ok()?, Name::checked("operation", op).ok()?)
+            }
+            _ => return None,
+        };
+        // One file has one path: no signs, no zeros more or less.
+        (file.path() == path).then_some(file)
+    }
+
+    /// Its key in the bucket.
+    #[must_use]
+    pub fn key(&self, of: &Campaign) -> String {
+        format!("{}/{}", of.prefix(), self.path())
+    }
+
+    /// The queue and the file of a key.
+    #[must_use]
+    pub fn parse_key(key: &str) -> Option<(Campaign, Self)> {
+        let (campaign, rest) = key.strip_prefix("campaigns/")?.split_once('/')?;
+        let (queue, path) = rest.strip_prefix("queues/")?.split_once('/')?;
+        Some((Campaign::new(campaign, queue).ok()?, Self::parse(path)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn file() -> impl Strategy<Value = SpoolFile> {
+        let id = any::<u128>().prop_map(TaskId::from_random);
+        (0..6, id, any::<u64>(), "[a-z0-9][a-z0-9.-]{0,20}").prop_map(|(which, id, seq, op)| match which {
+            0 => SpoolFile::Task(id),
+            1 => SpoolFile::Lease(id),
+            2 => SpoolFile::Completed(id),
+            3 => SpoolFile::Failed(id),
+            4 => SpoolFile::Outbox(seq),
+            _ => SpoolFile::Conflict(id, Name::checked("operation", &op).unwrap()),
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn from_path_to_key_to_path_is_the_identity(
+            file in file(),
+            campaign in "[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}",
+            queue in "[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}",
+        ) {
+            let of = Campaign::new(&campaign, &queue).unwrap();
+            prop_assert_eq!(SpoolFile::parse(&file.path()), Some(file.clone()));
+            let (parsed, there) = SpoolFile::parse_key(&file.key(&of)).unwrap();
+            prop_assert_eq!((&parsed, &there), (&of, &file));
+            prop_assert_eq!(there.path(), file.path());
+            prop_assert_eq!(of.to_string().parse::<Campaign>().unwrap(), of);
+        }
+
+        #[test]
+        fn whatever_is_parsed_is_written_so(path in "(pending|completed|failed|outbox|conflicts|x)/[a-f0-9./-]{0,60}") {
+            if let Some(file) = SpoolFile::parse(&path) {
+                prop_assert_eq!(file.path(), path);
+            }
+        }
+    }
+
+    #[test]
+    fn names_that_would_lead_elsewhere_are_refused() {
+        for wrong in ["", ".", "..", "...", "a/b", "a\\b", "ä", "a b", &"x".repeat(129)] {
+            assert!(Campaign::new(wrong, "q").is_err() && Campaign::new("c", wrong).is_err(), "{wrong}");
+        }
+        assert!("only".parse::<Campaign>().is_err() && "a/b/c".parse::<Campaign>().is_err());
+        for odd in
+            ["pending/../task.json", "outbox/1.json", "outbox/+1.json", "completed/x.json", "", "pending"]
+        {
+            assert_eq!(SpoolFile::parse(odd), None, "{odd}");
+        }
+    }
+}
