@@ -94,12 +94,13 @@ impl Fetch<'_> {
     }
 
     /// How many more requests to the origin may be under way. Runs that are being verified do not count: meanwhile the next
-    /// ones come.
+    /// ones come. Among peers they are fewer: what a node has from the origin and has not passed on is lost with it.
     fn origin_room(&self) -> u32 {
+        let most = if self.participants().is_empty() { ORIGIN_REQUESTS_MAX } else { ORIGIN_REQUESTS_MAX / 2 };
         let is_under_way =
             |flight: &&Flight| flight.lease.peer.as_str() == ORIGIN && flight.transfer.is_some();
         let under_way = self.flights.values().filter(is_under_way).count();
-        ORIGIN_REQUESTS_MAX.saturating_sub(u32::try_from(under_way).unwrap_or(u32::MAX))
+        most.saturating_sub(u32::try_from(under_way).unwrap_or(u32::MAX))
     }
 
     fn start(&mut self, lease: PieceLease, source: &Source) {
