@@ -125,6 +125,15 @@ pub const fn upload_part_bytes(bytes: u64) -> u64 {
     if least > UPLOAD_PART_BYTES { least } else { UPLOAD_PART_BYTES }
 }
 
+/// How long a lease on the disk of an outpost lasts after its holder was last heard of.
+pub const DISK_LEASE: Duration = Duration::from_mins(15);
+
+/// The holder of such a lease is heard of so often: ten signs may be lost before it counts as stale.
+pub const DISK_HEARTBEAT: Duration = Duration::from_mins(1);
+
+/// Whoever was not heard of for more than this has lost its lease on disk, and its claim in the bucket.
+pub const DISK_LEASE_STALE: Duration = Duration::from_mins(10);
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,12 +159,3 @@ mod tests {
         assert_eq!(answer_wait(1_000_000), ANSWER_WAIT + Duration::from_secs(2));
     }
 }
-
-/// How long a lease on the disk of an outpost lasts after its holder was last heard of.
-pub const DISK_LEASE: Duration = Duration::from_mins(15);
-
-/// The holder of such a lease is heard of so often: ten signs may be lost before it counts as stale.
-pub const DISK_HEARTBEAT: Duration = Duration::from_mins(1);
-
-/// Whoever was not heard of for more than this has lost its lease on disk, and its claim in the bucket.
-pub const DISK_LEASE_STALE: Duration = Duration::from_mins(10);

@@ -143,6 +143,22 @@ impl NewTask {
 }
 
 impl Task {
+    /// The same new task as if it had been submitted at this moment: for one that was submitted where nobody knew the
+    /// store's time.
+    #[must_use]
+    pub fn submitted_at(mut self, at: StoreTime) -> Task {
+        let before = std::mem::replace(&mut self.created_at, at);
+        self.updated_at = at;
+        self.expires_at = self.expires_at.map(|expiry| at.plus(expiry.since(before)));
+        if let State::Pending { available_at } = &mut self.state {
+            *available_at = at.plus(available_at.since(before));
+        }
+        for change in &mut self.history.changes {
+            change.at = at;
+        }
+        self
+    }
+
     /// The mark that the submit of this id was given up: whoever puts it there on condition *absent* has fenced off
     /// the submit for good (rules 3 and 4 of the index).
     #[must_use]

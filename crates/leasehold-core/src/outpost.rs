@@ -6,7 +6,7 @@
 //! | [`lease`] | a lease on disk: whose a task is on this node, and when it may be taken from them |
 //! | [`op`] | what was done on a node and is not yet in the bucket |
 //! | [`path`] | every file of a queue on a node, and its key in the bucket |
-//! | [`reconcile`] | what happens for every pair of what a node says and what the bucket says |
+//! | [`mod@reconcile`] | what happens for every pair of what a node says and what the bucket says |
 
 pub mod lease;
 pub mod op;

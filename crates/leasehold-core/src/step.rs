@@ -260,7 +260,6 @@ pub fn step(task: &Task, event: &Event, act: &Act) -> Result<Step, Rejected> {
         }
         Event::FailOffline { lease_id, error, retryable, after } => {
             next.claim_offline(task, lease_id, &[Status::Pending])?;
-            next.task.attempt = next.task.attempt.saturating_add(1);
             next.fail(false, shortened(error), *retryable, *after, act)
         }
         Event::Snooze { lease_id, until } => next.hand_back(settled(task, lease_id)?, *until, now),
@@ -364,6 +363,8 @@ impl Next {
             return Err(refused(from));
         }
         self.task.epoch = self.task.epoch.saturating_add(1);
+        // Also the last attempt may have been made by several.
+        self.task.attempt = self.task.attempt.saturating_add(1).min(self.task.max_attempts);
         self.task.lease_id = Some(lease_id.clone());
         Ok(())
     }

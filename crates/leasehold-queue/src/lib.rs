@@ -17,6 +17,7 @@
 //! | [`lease`] | holds something for a while: shards, names |
 //! | [`holders`], `others` | who holds which lease; what is known of them without reading |
 //! | [`inbox`] | direct dispatch: whose inbox a task goes to, and what becomes of it when that worker dies |
+//! | [`advance`] | for outposts: see, decide, and change only what was seen |
 //! | [`operate`] | cancel, retry, reschedule |
 //! | [`inspect`] | get, list, wait, count |
 //! | [`purge`] | removes what is past its retention |
@@ -25,6 +26,7 @@
 //! | `follow` | finds tasks that have moved to a shard of another length |
 //! | `testing` | the conformance suite for leases (feature `testing`) |
 
+pub mod advance;
 pub mod bell;
 pub mod check;
 pub mod claim;
@@ -49,6 +51,7 @@ mod tasks;
 pub mod testing;
 pub mod unique;
 
+pub use advance::{Advanced, Created, Seen};
 pub use bell::Bell;
 pub use claim::{Claimed, Met};
 pub use connect::{Agreement, News, Queue, QueueConfig};

@@ -275,7 +275,7 @@ impl Queue {
 
     /// Whether so much time has passed that others may have given up this submit: swept its entry, put a tombstone at
     /// its id, even purged that. The boot clock counts the time in which a machine was asleep.
-    fn has_slept(&self, started: Instant) -> bool {
+    pub(crate) fn has_slept(&self, started: Instant) -> bool {
         self.client.host().instant().since(started) > self.config.ahead_grace
     }
 

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use leasehold_core::moved::{self, Mark, Stored};
 use leasehold_core::step::{Order, Step};
-use leasehold_core::{Act, Entry, Event, Rejected, Result, Task, TaskId, record, step};
+use leasehold_core::{Act, Entry, Event, Rejected, Result, Task, TaskId, WriteId, record, step};
 use leasehold_store::{Decision, Object, Purpose, Standing, Version, update_from};
 
 use crate::connect::Queue;
@@ -98,7 +98,7 @@ impl Queue {
         self.may(Intent::of(purpose)).await?;
         let key = self.task_key(id);
         let found = self.client.get(purpose, &key).await?;
-        self.change_from(purpose, id, (key, found), event, by, (false, Follow::Change)).await
+        self.change_from(purpose, id, (key, found), event, by, (None, Follow::Change)).await
     }
 
     /// The same from a state that was read before.
@@ -123,10 +123,11 @@ impl Queue {
     ) -> Result<Moved> {
         self.may(Intent::of(purpose)).await?;
         let place = self.place_now(purpose, loaded).await?;
-        self.change_from(purpose, &loaded.task.id, place, event, by, (false, follow)).await
+        self.change_from(purpose, &loaded.task.id, place, event, by, (None, follow)).await
     }
 
-    /// The same, but only if the task has not moved since: for whoever has decided by more than the event itself does.
+    /// The same, but only if the task is still the one that was read: for whoever has decided by more than the event itself
+    /// does. One that has changed is given as a rejected one, with another write id.
     pub(crate) async fn change_unmoved(
         &self,
         purpose: Purpose,
@@ -136,7 +137,8 @@ impl Queue {
     ) -> Result<Moved> {
         self.may(Intent::of(purpose)).await?;
         let place = self.place_now(purpose, loaded).await?;
-        self.change_from(purpose, &loaded.task.id, place, event, by, (true, Follow::Change)).await
+        let only = Some(loaded.task.write_id.clone());
+        self.change_from(purpose, &loaded.task.id, place, event, by, (only, Follow::Change)).await
     }
 
     async fn change_from(
@@ -146,7 +148,7 @@ impl Queue {
         mut place: (String, Option<Object>),
         event: &Event,
         by: &str,
-        how: (bool, Follow),
+        how: (Option<WriteId>, Follow),
     ) -> Result<Moved> {
         for _ in 0..MARKS_MAX {
             let (key, found) = place;
@@ -173,9 +175,8 @@ impl Queue {
         found: Option<Object>,
         event: &Event,
         by: &str,
-        (unmoved, follow): &(bool, Follow),
+        (only, follow): &(Option<WriteId>, Follow),
     ) -> Result<Changed> {
-        let only = if *unmoved { found.as_ref().map(|object| object.version.clone()) } else { None };
         let updated = update_from(&self.client, purpose, key, found, |found| {
             let Some(object) = found else { return Ok(Decision::Leave(Err(Changed::Missing))) };
             let loaded = match Place::read(key, object.clone())? {
@@ -183,7 +184,7 @@ impl Queue {
                 Place::Elsewhere(mark) => return Ok(Decision::Leave(Err(Changed::Elsewhere(mark)))),
             };
             self.still_may(Intent::of(purpose))?;
-            if only.as_ref().is_some_and(|only| loaded.version != *only) {
+            if only.as_ref().is_some_and(|only| loaded.task.write_id != *only) {
                 let rejected = Rejected::Status(loaded.task.status());
                 return Ok(Decision::Leave(Err(Changed::Here(Moved::Rejected(rejected, loaded)))));
             }

@@ -67,7 +67,7 @@ pub(crate) async fn run(engine: Arc<Engine>, shutdown: Shutdown) -> Result<()> {
             }
             (keys_at, keys_pause) = (host.instant(), KEYS_EVERY);
         }
-        let every = engine.options.recover_every;
+        let every = engine.crew.options.recover_every;
         let pause = every.mul_f64(0.9) + host.random_below(every / 5);
         if let Either::Right(_) = select(host.sleep(pause), Box::pin(shutdown.reached(Stage::Drain))).await {
             recover.stop().await;
@@ -81,7 +81,7 @@ pub(crate) async fn run(engine: Arc<Engine>, shutdown: Shutdown) -> Result<()> {
 fn is_first(engine: &Engine) -> bool {
     let Some(first) = engine.queue.shard_len().groups().into_iter().next() else { return true };
     let holds = |now| engine.served.holds(&first.first, now);
-    engine.options.leasing.is_none() || engine.queue.now().is_ok_and(holds)
+    engine.crew.options.leasing.is_none() || engine.queue.now().is_ok_and(holds)
 }
 
 /// Finds claims that have run out, and lease entries that their tasks have left behind.
@@ -108,9 +108,9 @@ enum Reason {
 impl Recover {
     /// Whoever serves all shards with others like it takes turns with them. A short lease runs out before a turn would.
     fn new(engine: &Engine) -> Self {
-        let is_alone = engine.options.leasing.is_some() || engine.options.shards.is_some();
-        let is_hasty = engine.options.lease < RECOVERY_TTL * 3 / 2;
-        let turn = Turn::new(&engine.queue, &engine.id, keys::RECOVERY_LEASE, RECOVERY_TTL);
+        let is_alone = engine.crew.options.leasing.is_some() || engine.crew.options.shards.is_some();
+        let is_hasty = engine.crew.options.lease < RECOVERY_TTL * 3 / 2;
+        let turn = Turn::new(&engine.queue, &engine.crew.id, keys::RECOVERY_LEASE, RECOVERY_TTL);
         let turn = turn.ok().filter(|_| !is_alone && !is_hasty);
         Self { remembered: Remembered::default(), turn, listed: None }
     }
@@ -126,11 +126,11 @@ impl Recover {
         let was_stirred = engine.served.was_stirred();
         let Some((at, was_quiet)) = self.listed else { return Some(Reason::Unrest) };
         // A claim in one's own shard leaves no lease entry: those that there are come from others.
-        let is_leased = engine.options.leasing.is_some();
+        let is_leased = engine.crew.options.leasing.is_some();
         if !was_quiet || !is_leased && (was_stirred || !engine.served.is_ready_empty()) {
             return Some(Reason::Unrest);
         }
-        let is_old = engine.host().instant().since(at) >= engine.options.sweep_every;
+        let is_old = engine.host().instant().since(at) >= engine.crew.options.sweep_every;
         is_old.then_some(Reason::Sweep)
     }
 
@@ -150,7 +150,7 @@ impl Recover {
         self.listed = None;
         let stretches = engine.served.stretches(Index::Lease, engine.queue.now()?, None);
         let look = engine.queue.discover(Purpose::Sweep, stretches).await?;
-        let is_waiting = engine.options.leasing.is_none() && !is_ready_empty;
+        let is_waiting = engine.crew.options.leasing.is_none() && !is_ready_empty;
         self.listed = Some((at, !is_waiting && look.due.is_empty() && look.next.is_none()));
         for key in &look.odd {
             engine.report(&format!("`{key}` is not an index entry"));
@@ -200,15 +200,19 @@ impl Rescue {
     fn new(engine: &Engine) -> Result<Self> {
         // It has looked twice before others stop relying on it.
         let every = Self::every(engine);
-        let turn =
-            Turn::new(&engine.queue, &engine.id, keys::RESCUE_LEASE, (every * 5 / 2).min(LEASE_TTL_MAX))?;
+        let turn = Turn::new(
+            &engine.queue,
+            &engine.crew.id,
+            keys::RESCUE_LEASE,
+            (every * 5 / 2).min(LEASE_TTL_MAX),
+        )?;
         let host = engine.host();
         // Not all at once after a restart of everything.
         Ok(Self { turn, looked: host.instant(), pause: host.random_below(every), retired: None })
     }
 
     fn every(engine: &Engine) -> Duration {
-        engine.options.overflow_every / 2
+        engine.crew.options.overflow_every / 2
     }
 
     async fn tick(&mut self, engine: &Engine) -> Result<()> {

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::renew::Held;
+use crate::hold::Hold;
 use crate::staging::Files;
 
 /// Why a handler did not finish a task.
@@ -40,13 +40,13 @@ impl<E: std::error::Error> From<E> for TaskError {
 #[derive(Clone)]
 pub struct Context {
     task: Arc<Task>,
-    held: Arc<Held>,
+    hold: Arc<Hold>,
     files: Arc<Files>,
 }
 
 impl Context {
-    pub(crate) fn new(task: Task, held: Arc<Held>, files: Arc<Files>) -> Self {
-        Self { task: Arc::new(task), held, files }
+    pub(crate) fn new(task: Task, hold: Arc<Hold>, files: Arc<Files>) -> Self {
+        Self { task: Arc::new(task), hold, files }
     }
 
     /// The task as it was claimed.
@@ -70,18 +70,18 @@ impl Context {
 
     /// Says how far the handler is; written down with the next renewal.
     pub fn progress(&self, progress: impl Into<Value>) {
-        self.held.set_progress(progress.into());
+        self.hold.set_progress(progress.into());
     }
 
     /// Whether the handler should stop: the task was cancelled, or is not ours any more, or the worker stops.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.held.stopped().is_some()
+        self.hold.stopped().is_some()
     }
 
     /// Waits until the handler should stop.
     pub async fn cancelled(&self) {
-        self.held.until_stopped().await;
+        self.hold.until_stopped().await;
     }
 
     /// Where the artifact lies that the task was given under this name. It is only to be read.
@@ -113,7 +113,7 @@ impl Context {
 
     /// Renews the claim soon, without waiting for the usual time.
     pub fn extend(&self) {
-        self.held.hurry();
+        self.hold.hurry();
     }
 }
 

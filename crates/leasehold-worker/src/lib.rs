@@ -13,6 +13,8 @@
 //! | [`handler`] | what runs a task, and what it is given |
 //! | [`options`] | how a worker behaves |
 //! | [`shutdown`] | stopping in two stages: drain, abort |
+//! | [`crew`] | who runs tasks, wherever they come from |
+//! | [`hold`] | one run, seen from outside |
 //! | [`execute`] | one task from claim to settlement |
 //! | [`staging`] | artifacts, before and after the handler |
 //! | [`renew`] | keeps what is held |
@@ -24,9 +26,11 @@
 //! | [`duties`] | what the monitor does |
 //! | [`mod@run`] | a worker from start to end |
 
+pub mod crew;
 pub mod duties;
 pub mod execute;
 pub mod handler;
+pub mod hold;
 mod inbox;
 pub mod options;
 pub mod poll;
@@ -39,7 +43,9 @@ pub mod shutdown;
 pub mod staging;
 mod turn;
 
+pub use crew::{Crew, Present, Provider};
 pub use handler::{Context, TaskError};
+pub use hold::{Hold, Stop};
 pub use options::{InboxLease, Polling, RENEWALS_MIN, RENEWED_LEASE_TTL_MIN, ShardLeasing, WorkerOptions};
 pub use run::{Counts, Monitor, Worker};
 pub use shutdown::{Shutdown, Stage};

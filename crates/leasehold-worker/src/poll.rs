@@ -88,7 +88,7 @@ struct Seen {
 impl Poller {
     pub(crate) fn new(engine: Arc<Engine>) -> Self {
         Self {
-            pause: engine.options.polling.min,
+            pause: engine.crew.options.polling.min,
             inbox: Lane::inbox(&engine),
             overflow: Lane::overflow(&engine),
             news: engine.queue.listen(),
@@ -136,7 +136,7 @@ impl Poller {
             }
             self.recall().await;
             self.fill();
-            if self.slots.len() >= self.engine.options.concurrency {
+            if self.slots.len() >= self.engine.crew.options.concurrency {
                 self.next_slot(shutdown).await;
                 self.pass_on().await;
                 continue;
@@ -154,16 +154,16 @@ impl Poller {
                 continue;
             }
             if !self.waiting.is_empty() {
-                self.pause = self.engine.options.polling.min;
+                self.pause = self.engine.crew.options.polling.min;
                 // What was seen whole needs no second look at once.
                 self.rest = (!self.is_more_to_see()).then(|| (self.engine.host().instant(), self.pause));
                 continue;
             }
-            if self.engine.options.until_empty && saw_all && !self.is_more_coming().await {
+            if self.engine.crew.options.until_empty && saw_all && !self.is_more_coming().await {
                 return Ok(());
             }
             self.rest = Some((self.engine.host().instant(), self.next_pause()));
-            self.pause = self.engine.options.polling.slower(self.pause);
+            self.pause = self.engine.crew.options.polling.slower(self.pause);
         }
         Ok(())
     }
@@ -194,7 +194,7 @@ impl Poller {
 
     fn fill(&mut self) {
         let Ok(now) = self.engine.queue.now() else { return };
-        while self.slots.len() < self.engine.options.concurrency {
+        while self.slots.len() < self.engine.crew.options.concurrency {
             let Some(found) = self.waiting.pop_front() else { return };
             if !self.is_ours(&found, now) {
                 // Should we serve it again, another look has to find it.
@@ -216,7 +216,7 @@ impl Poller {
         let Some(inbox) = self.engine.inbox.clone() else { return };
         let now = self.engine.host().instant();
         let since = *self.full_since.get_or_insert(now);
-        if now.since(since) < self.engine.options.sweep_every {
+        if now.since(since) < self.engine.crew.options.sweep_every {
             return;
         }
         self.full_since = Some(now);
@@ -317,7 +317,7 @@ impl Poller {
 
     fn heard(&mut self, which: usize) {
         if which == 1 {
-            self.pause = self.engine.options.polling.min;
+            self.pause = self.engine.crew.options.polling.min;
             self.inbox.iter_mut().for_each(Lane::look_soon);
             (self.rest, self.seen.at) = (None, None);
         }

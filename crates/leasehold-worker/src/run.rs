@@ -2,8 +2,7 @@
 
 use futures::future::{Either, select};
 use leasehold_core::{
-    Entry, Error, Index, Kind, Now, Result, Shard, ShardRange, Status, Task, TaskId, Where, WorkerId,
-    ids::Name,
+    Entry, Error, Index, Kind, Now, Result, Shard, ShardRange, Status, Task, TaskId, Where, ids::Name,
 };
 use leasehold_queue::Queue;
 use leasehold_queue::discover::Stretch;
@@ -19,12 +18,14 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tokio::sync::mpsc;
 
+use crate::crew::{Crew, Provider};
 use crate::duties;
-use crate::handler::{Context, Handler, Handlers, TaskError, typed};
+use crate::handler::{Context, Handler, TaskError, typed};
+use crate::hold::Stop;
 use crate::inbox::Inbox;
 use crate::options::WorkerOptions;
 use crate::poll::{Poller, SOON};
-use crate::renew::{self, Held, Stop};
+use crate::renew::{self, Held};
 use crate::served::Served;
 use crate::shards;
 use crate::shutdown::{Shutdown, Stage};
@@ -35,14 +36,17 @@ const REPORTED_MAX: usize = 10_000;
 
 /// Runs handlers for the tasks of a queue.
 pub struct Worker {
-    queue: Queue,
-    id: WorkerId,
-    handlers: Handlers,
-    carrier: Option<Arc<dyn Carrier>>,
-    options: WorkerOptions,
-    counts: Arc<Counters>,
+    source: Source,
+    crew: Crew,
     served: Arc<OnceLock<Arc<Served>>>,
     inbox: Arc<OnceLock<Arc<Inbox>>>,
+}
+
+/// Where tasks come from.
+#[derive(Clone)]
+enum Source {
+    Queue(Queue),
+    Provider(Arc<dyn Provider>),
 }
 
 /// What a worker has done so far.
@@ -76,7 +80,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    fn read(&self) -> Counts {
+    pub(crate) fn read(&self) -> Counts {
         Counts {
             started: self.started.load(Relaxed),
             completed: self.completed.load(Relaxed),
@@ -92,7 +96,8 @@ impl Counters {
 /// Tells what a worker has done so far, while it runs.
 #[derive(Debug, Clone)]
 pub struct Monitor {
-    queue: Queue,
+    /// None for a worker that has its tasks from elsewhere: that has no shards and no inbox.
+    queue: Option<Queue>,
     counts: Arc<Counters>,
     served: Arc<OnceLock<Arc<Served>>>,
     inbox: Arc<OnceLock<Arc<Inbox>>>,
@@ -102,7 +107,7 @@ impl Monitor {
     /// Whether it has an inbox that is its own at this moment.
     #[must_use]
     pub fn has_inbox(&self) -> bool {
-        let (Some(inbox), Ok(now)) = (self.inbox.get(), self.queue.now()) else { return false };
+        let (Some(inbox), Some(now)) = (self.inbox.get(), self.now()) else { return false };
         inbox.is_ours(now)
     }
 
@@ -115,42 +120,49 @@ impl Monitor {
     /// The shards that it serves at this moment; none before it runs.
     #[must_use]
     pub fn shards(&self) -> Vec<ShardRange> {
-        let (Some(served), Ok(now)) = (self.served.get(), self.queue.now()) else { return Vec::new() };
+        let (Some(served), Some(now)) = (self.served.get(), self.now()) else { return Vec::new() };
         served.ranges(now)
+    }
+
+    fn now(&self) -> Option<Now> {
+        self.queue.as_ref()?.now().ok()
     }
 }
 
 impl Worker {
     /// A worker with this name for these shards, or for all.
     pub fn new(queue: Queue, id: &str, shards: Option<Vec<Shard>>) -> Result<Self> {
-        let options = WorkerOptions { shards, ..WorkerOptions::default() };
         let id = Name::checked("worker id", id)?;
         let queue = queue.acting_as(id.as_str());
-        Ok(Self {
-            queue,
-            id,
-            handlers: Handlers::default(),
-            carrier: None,
-            options,
-            counts: Arc::default(),
-            served: Arc::default(),
-            inbox: Arc::default(),
-        })
+        let mut crew = Crew::new(id, queue.client().host().clone());
+        crew.options.shards = shards;
+        Ok(Self::of(Source::Queue(queue), crew))
+    }
+
+    /// A worker with this name that has its tasks from elsewhere, with the same handlers and options. Those about shards
+    /// and inboxes, which only a bucket has, must not be set; of the others, the provider says which it heeds.
+    pub fn at(provider: Arc<dyn Provider>, host: Arc<dyn Host>, id: &str) -> Result<Self> {
+        let crew = Crew::new(Name::checked("worker id", id)?, host);
+        Ok(Self::of(Source::Provider(provider), crew))
+    }
+
+    fn of(source: Source, crew: Crew) -> Self {
+        Self { source, crew, served: Arc::default(), inbox: Arc::default() }
     }
 
     /// Changes how it behaves; the shards stay as they are unless named.
     #[must_use]
     pub fn options(mut self, options: WorkerOptions) -> Self {
-        let shards = self.options.shards.take();
-        self.options = options;
-        self.options.shards = self.options.shards.or(shards);
+        let shards = self.crew.options.shards.take();
+        self.crew.options = options;
+        self.crew.options.shards = self.crew.options.shards.or(shards);
         self
     }
 
     /// Lets it run tasks with artifacts, which are brought here and published so.
     #[must_use]
     pub fn carrier(mut self, carrier: Arc<dyn Carrier>) -> Self {
-        self.carrier = Some(carrier);
+        self.crew.carrier = Some(carrier);
         self
     }
 
@@ -162,7 +174,7 @@ impl Worker {
         F: Fn(Context, I) -> R + Send + Sync + 'static,
         R: Future<Output = std::result::Result<O, TaskError>> + Send + 'static,
     {
-        self.handlers.add(task_type, Handler { run: typed(run), is_awaited: false })?;
+        self.crew.handlers.add(task_type, Handler { run: typed(run), is_awaited: false })?;
         Ok(self)
     }
 
@@ -176,33 +188,52 @@ impl Worker {
         F: Fn(Context, I) -> R + Send + Sync + 'static,
         R: Future<Output = std::result::Result<O, TaskError>> + Send + 'static,
     {
-        self.handlers.add(task_type, Handler { run: typed(run), is_awaited: true })?;
+        self.crew.handlers.add(task_type, Handler { run: typed(run), is_awaited: true })?;
         Ok(self)
     }
 
     /// A view of what it does.
     #[must_use]
     pub fn monitor(&self) -> Monitor {
-        let (queue, counts) = (self.queue.clone(), self.counts.clone());
+        let queue = match &self.source {
+            Source::Queue(queue) => Some(queue.clone()),
+            Source::Provider(_) => None,
+        };
+        let counts = self.crew.counts.clone();
         Monitor { queue, counts, served: self.served.clone(), inbox: self.inbox.clone() }
     }
 
     /// Works until told to stop. What was under way has ended, or was given back, when this returns.
     pub async fn run(self, shutdown: Shutdown) -> Result<Counts> {
-        self.options.check()?;
-        if self.handlers.is_empty() {
+        self.crew.options.check()?;
+        if self.crew.handlers.is_empty() {
             return Err(Error::invalid(
                 "the worker has no handlers; add one for each task type it is to run",
             ));
         }
         // What makes this worker stop leaves others alone that are stopped together with it.
         let shutdown = shutdown.below();
-        let opened = match self.options.inbox.clone() {
-            Some(options) => Some(Inbox::open(self.queue.apart(), &self.id, options).await?),
+        match self.source.clone() {
+            Source::Queue(queue) => self.run_over(queue, shutdown).await,
+            Source::Provider(provider) => {
+                let WorkerOptions { shards, leasing, inbox, .. } = &self.crew.options;
+                if shards.is_some() || leasing.is_some() || inbox.is_some() {
+                    return Err(Error::invalid(
+                        "shards and inboxes are those of a bucket; leave them out here",
+                    ));
+                }
+                provider.work(self.crew, shutdown).await
+            }
+        }
+    }
+
+    async fn run_over(self, queue: Queue, shutdown: Shutdown) -> Result<Counts> {
+        let opened = match self.crew.options.inbox.clone() {
+            Some(options) => Some(Inbox::open(queue.apart(), &self.crew.id, options).await?),
             None => None,
         };
         let (inbox, name) = opened.map(|(inbox, name)| (Arc::new(inbox), name)).unzip();
-        let (engine, renewing) = Engine::start(self, inbox);
+        let (engine, renewing) = Engine::start(self, queue, inbox);
         let host = engine.host().clone();
         let naming = name.map(|name| engine.keep_name(name, &shutdown));
         let duties = duties::run(engine.clone(), shutdown.clone());
@@ -222,7 +253,7 @@ impl Worker {
         for apart in sharing.into_iter().chain(naming) {
             apart.await;
         }
-        let counts = engine.counts.read();
+        let counts = engine.crew.counts();
         let ended = ended.and_then(|()| engine.inbox.as_ref().map_or(Ok(()), |inbox| inbox.check()));
         drop((poller, engine));
         renewing.await;
@@ -231,18 +262,21 @@ impl Worker {
 
     /// Works until there is nothing left to do: see [`WorkerOptions::until_empty`].
     pub async fn run_until_empty(mut self) -> Result<Counts> {
-        self.options.until_empty = true;
+        self.crew.options.until_empty = true;
         self.run(Shutdown::default()).await
     }
 
     /// Only the duties of the monitor, until told to stop. Shards are not leased for that: whoever holds some is to run
     /// their tasks, which a monitor does not.
     pub async fn run_duties(mut self, shutdown: Shutdown) -> Result<Counts> {
-        self.options.check()?;
-        self.options.leasing = None;
-        let (engine, renewing) = Engine::start(self, None);
+        self.crew.options.check()?;
+        self.crew.options.leasing = None;
+        let Source::Queue(queue) = self.source.clone() else {
+            return Err(Error::invalid("the duties of a monitor are done in a bucket; there is none here"));
+        };
+        let (engine, renewing) = Engine::start(self, queue, None);
         let done = duties::run(engine.clone(), shutdown).await;
-        let counts = engine.counts.read();
+        let counts = engine.crew.counts();
         drop(engine);
         renewing.await;
         done.map(|()| counts)
@@ -252,11 +286,7 @@ impl Worker {
 /// What all parts of a worker share.
 pub(crate) struct Engine {
     pub(crate) queue: Queue,
-    pub(crate) id: WorkerId,
-    pub(crate) handlers: Handlers,
-    pub(crate) carrier: Option<Arc<dyn Carrier>>,
-    pub(crate) options: WorkerOptions,
-    pub(crate) counts: Arc<Counters>,
+    pub(crate) crew: Crew,
     pub(crate) served: Arc<Served>,
     pub(crate) inbox: Option<Arc<Inbox>>,
     held: Mutex<BTreeMap<TaskId, Arc<Held>>>,
@@ -265,37 +295,26 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    fn start(worker: Worker, inbox: Option<Arc<Inbox>>) -> (Arc<Self>, Running) {
+    fn start(worker: Worker, queue: Queue, inbox: Option<Arc<Inbox>>) -> (Arc<Self>, Running) {
         let (renewals, claims) = mpsc::unbounded_channel();
-        let renewer = renew::run(worker.queue.apart(), worker.options.lease, claims);
-        let renewing = worker.queue.client().host().spawn_apart("leasehold-renew", Box::pin(renewer));
-        let len = worker.queue.shard_len();
-        let served = match worker.options.leasing {
+        let crew = worker.crew;
+        let renewer = renew::run(queue.apart(), crew.options.lease, claims);
+        let renewing = crew.host.spawn_apart("leasehold-renew", Box::pin(renewer));
+        let len = queue.shard_len();
+        let served = match crew.options.leasing {
             Some(_) => Served::none(len),
-            None => Served::new(len, worker.options.shards.as_deref()),
+            None => Served::new(len, crew.options.shards.as_deref()),
         };
         let served = worker.served.get_or_init(|| Arc::new(served)).clone();
         let inbox = inbox.map(|inbox| worker.inbox.get_or_init(|| inbox).clone());
-        let engine = Self {
-            served,
-            inbox,
-            queue: worker.queue,
-            id: worker.id,
-            handlers: worker.handlers,
-            carrier: worker.carrier,
-            options: worker.options,
-            counts: worker.counts,
-            held: Mutex::default(),
-            renewals,
-            reported: Mutex::default(),
-        };
-        (Arc::new(engine), renewing)
+        let (held, reported) = (Mutex::default(), Mutex::default());
+        (Arc::new(Self { queue, crew, served, inbox, held, renewals, reported }), renewing)
     }
 
     /// Divides the shards with others, if it was asked to: apart, because a busy handler must not cost us our shards.
     fn share_shards(&self, shutdown: &Shutdown) -> Option<Running> {
-        let leasing = self.options.leasing.clone()?;
-        let (queue, id, served) = (self.queue.apart(), self.id.clone(), self.served.clone());
+        let leasing = self.crew.options.leasing.clone()?;
+        let (queue, id, served) = (self.queue.apart(), self.crew.id.clone(), self.served.clone());
         let sharing = shards::run(queue, id, leasing, served, shutdown.clone());
         Some(self.host().spawn_apart("leasehold-shards", Box::pin(sharing)))
     }
@@ -330,7 +349,7 @@ impl Engine {
     }
 
     pub(crate) fn host(&self) -> &Arc<dyn Host> {
-        self.queue.client().host()
+        &self.crew.host
     }
 
     /// Whether another worker holds a task of these shards that could be run here.
@@ -363,7 +382,7 @@ impl Engine {
                 let is_due_soon = task.entry().is_some_and(|entry| entry.bucket.start() <= soon);
                 let waits = entry.shard().is_none() && task.status() == Status::Pending && is_due_soon;
                 let is_unfinished = waits || task.status() == Status::Running;
-                Ok(is_unfinished && self.handlers.get(&task.task_type).is_some())
+                Ok(is_unfinished && self.crew.handles(&task.task_type))
             }
             // Gone, or making no sense: not something that will come back.
             Err(error) if matches!(error.kind(), Kind::Invalid | Kind::Corrupt) => Ok(false),
@@ -373,13 +392,13 @@ impl Engine {
 
     /// Registers a claim for renewal.
     pub(crate) fn keep(&self, held: &Arc<Held>) {
-        self.held().insert(held.id, held.clone());
+        self.held().insert(held.hold.id, held.clone());
         // The renewer ends only after the last sender is gone.
         let _ = self.renewals.send(held.clone());
     }
 
     pub(crate) fn forget(&self, held: &Held) {
-        self.held().remove(&held.id);
+        self.held().remove(&held.hold.id);
     }
 
     pub(crate) fn holds(&self, id: &TaskId) -> bool {
@@ -405,20 +424,20 @@ impl Engine {
     pub(crate) fn recovered(&self, task: &Task) {
         if task.status() != Status::Expired {
             tracing::warn!(task = %task.id, to = %task.status(), "its worker was lost");
-            self.counts.recovered.fetch_add(1, Relaxed);
+            self.crew.counts.recovered.fetch_add(1, Relaxed);
         }
     }
 
     /// Lets what runs finish; after the drain time, or when told to abort, stops it and gives it back.
     async fn drain(&self, poller: &mut Poller, shutdown: &Shutdown) {
-        let late = self.host().sleep(self.options.drain);
+        let late = self.host().sleep(self.crew.options.drain);
         let impatient = Box::pin(select(late, Box::pin(shutdown.reached(Stage::Abort))));
         let is_done = matches!(select(Box::pin(poller.finish()), impatient).await, Either::Left(_));
         if is_done {
             return;
         }
         for held in self.held().values() {
-            held.stop(Stop::Shutdown);
+            held.hold.stop(Stop::Shutdown);
         }
         poller.finish().await;
     }

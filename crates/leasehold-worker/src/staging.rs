@@ -23,7 +23,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::handler::{Context, Run, TaskError};
-use crate::renew::Held;
+use crate::hold::Hold;
 
 /// So long after one that has to wait, the next attempt follows.
 const NOT_YET_PAUSE: Duration = Duration::from_mins(61);
@@ -121,13 +121,13 @@ pub(crate) struct Whole {
     pub(crate) carrier: Option<Arc<dyn Carrier>>,
     pub(crate) run: Run,
     pub(crate) task: Task,
-    pub(crate) held: Arc<Held>,
+    pub(crate) hold: Arc<Hold>,
     phase: watch::Sender<Phase>,
 }
 
 impl Whole {
-    pub(crate) fn new(carrier: Option<Arc<dyn Carrier>>, run: Run, task: Task, held: Arc<Held>) -> Self {
-        Self { carrier, run, task, held, phase: watch::Sender::new(Phase::Staging) }
+    pub(crate) fn new(carrier: Option<Arc<dyn Carrier>>, run: Run, task: Task, hold: Arc<Hold>) -> Self {
+        Self { carrier, run, task, hold, phase: watch::Sender::new(Phase::Staging) }
     }
 
     /// Comes when the handler has run for longer than it may.
@@ -153,9 +153,9 @@ impl Whole {
     /// simply stop when the claim does; publishing is told, because it has something to clear away.
     pub(crate) async fn run(self) -> Outcome {
         let files = Arc::new(self.unless_stopped(self.stage()).await?);
-        self.held.clear_progress();
+        self.hold.clear_progress();
         self.phase.send_replace(Phase::Running);
-        let context = Context::new(self.task.clone(), self.held.clone(), files.clone());
+        let context = Context::new(self.task.clone(), self.hold.clone(), files.clone());
         let output = (self.run)(context, self.task.input.clone()).await?;
         self.phase.send_replace(Phase::Publishing);
         let results = self.publish(&files).await?;
@@ -169,7 +169,7 @@ impl Whole {
         if breaks(Rule::StagingGoesOn) {
             return work.await;
         }
-        match select(Box::pin(work), Box::pin(self.held.until_stopped())).await {
+        match select(Box::pin(work), Box::pin(self.hold.until_stopped())).await {
             Either::Left((done, _)) => done,
             // Why is known to whoever has stopped it.
             Either::Right(_) => Err(TaskError::Retry("stopped".to_owned())),
@@ -182,7 +182,7 @@ impl Whole {
             let tell = |bytes, of| {
                 let (name, artifact) = (name.as_str(), artifact.as_str());
                 let staging = json!({"name": name, "artifact": artifact, "bytes": bytes, "of": of});
-                self.held.set_progress(json!({"staging": staging}));
+                self.hold.set_progress(json!({"staging": staging}));
             };
             let fetched = match &self.carrier {
                 Some(carrier) => carrier.fetch(artifact, &tell).await,
@@ -207,7 +207,7 @@ impl Whole {
         for (name, path) in results {
             let carrier = files.carrier().map_err(|error| TaskError::Retry(error.to_string()))?;
             let stopped = Box::pin(async {
-                self.held.until_stopped().await;
+                self.hold.until_stopped().await;
             });
             let artifact = carrier.publish(&name, &path, stopped).await;
             let artifact = artifact.map_err(|error| not_published(&name, &error))?;

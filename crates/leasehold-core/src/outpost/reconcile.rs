@@ -117,8 +117,8 @@ pub enum Standing {
     Cancelled,
     /// It was not started in time.
     Expired,
-    /// Somebody has retried it since: another generation.
-    Newer,
+    /// It is in another generation: somebody has retried it since, or the bucket has refused a retry of this node.
+    Another,
 }
 
 impl Standing {
@@ -135,8 +135,8 @@ impl Standing {
         if task.status() == Status::Purged {
             return Self::Absent;
         }
-        if task.generation > known.generation {
-            return Self::Newer;
+        if task.generation != known.generation {
+            return Self::Another;
         }
         let is_of = |lease_id: &Option<LeaseId>| lease_id.is_some() && task.lease_id == *lease_id;
         match &task.state {
@@ -183,7 +183,7 @@ pub enum Action {
 /// A put on condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Write {
-    /// The task, as it was submitted here.
+    /// The task, as it was submitted here, where nothing is or only the mark that its submit was given up.
     Create,
     /// A claim with a new epoch.
     Claim,
@@ -215,8 +215,6 @@ pub enum Write {
 pub enum Why {
     /// A task of this id was there.
     Duplicate,
-    /// Its submit was given up for good.
-    Tombstone,
     /// Others have it.
     TakenByOthers,
     /// Others have completed it: it was run twice.
@@ -229,8 +227,8 @@ pub enum Why {
     Expired,
     /// There is no such task.
     Absent,
-    /// It was retried since.
-    Newer,
+    /// It is in another generation.
+    Another,
     /// It has not ended, so it cannot be retried.
     NotEnded,
     /// It was completed: that is not retried.
@@ -241,22 +239,22 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Why::Duplicate => "a task with this id was there already",
-            Why::Tombstone => "its submit was given up for good",
             Why::TakenByOthers => "others have it",
             Why::CompletedByOthers => "others have completed it",
             Why::FailedByOthers => "others have failed with it for good",
             Why::Cancelled => "it was called off",
             Why::Expired => "it has expired",
             Why::Absent => "the bucket does not have it",
-            Why::Newer => "it was retried since",
+            Why::Another => "it is in another generation",
             Why::NotEnded => "it has not ended yet",
             Why::Completed => "it is completed",
         })
     }
 }
 
-/// Decides. `finishes` is the setting by which a handler whose task others have taken may come to its end.
+/// Decides, row by row. `finishes` is the setting by which a handler whose task others have taken may come to its end.
 #[must_use]
+#[expect(clippy::match_same_arms, reason = "a row of the table stays together")]
 pub fn reconcile(local: Local, remote: Standing, consistency: Consistency, finishes: bool) -> Action {
     use Action::{Conflict, Done, Drop, GoOn, Refuse, Stop, Write as Put};
     use Standing as S;
@@ -266,13 +264,13 @@ pub fn reconcile(local: Local, remote: Standing, consistency: Consistency, finis
         (_, S::Known) => Done,
 
         (Local::New, S::Absent) => Put(Write::Create),
-        (Local::New, S::Tombstone) => Drop(Some(Why::Tombstone)),
+        // The mark is that of a submit whose second put came too late: what a node has accepted is not given up.
+        (Local::New, S::Tombstone) => Put(Write::Create),
         (Local::New, _) => Drop(Some(Why::Duplicate)),
 
         (Local::CheckedOut, S::Ours { is_live: true }) => GoOn,
         (Local::CheckedOut, S::Ours { is_live: false }) => Put(Write::TakeOver),
         (Local::CheckedOut, S::Pending { .. }) => Put(Write::Claim),
-        (Local::CheckedOut, S::Other { .. }) => Drop(None),
         (Local::CheckedOut, _) => Drop(None),
 
         (Local::Tentative, S::Pending { .. }) => Put(Write::Claim),
@@ -305,7 +303,7 @@ pub fn reconcile(local: Local, remote: Standing, consistency: Consistency, finis
         (Local::Requeued, S::Completed) => Refuse(Why::Completed),
         (Local::Requeued, ended) if ended.is_final() => Put(Write::Retry),
         (Local::Requeued, S::Absent | S::Tombstone) => Refuse(Why::Absent),
-        (Local::Requeued, S::Newer) => Drop(None),
+        (Local::Requeued, S::Another) => Drop(None),
         (Local::Requeued, _) => Refuse(Why::NotEnded),
 
         (Local::Cancelled, S::Pending { .. } | S::Ours { .. } | S::Other { .. }) => Put(Write::Cancel),
@@ -320,7 +318,7 @@ fn why(remote: Standing) -> Why {
         Standing::Failed => Why::FailedByOthers,
         Standing::Cancelled => Why::Cancelled,
         Standing::Expired => Why::Expired,
-        Standing::Newer => Why::Newer,
+        Standing::Another => Why::Another,
         Standing::Known | Standing::Pending { .. } | Standing::Ours { .. } | Standing::Other { .. } => {
             Why::TakenByOthers
         }

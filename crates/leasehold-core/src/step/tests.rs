@@ -12,7 +12,20 @@ fn done(task: &Task, event: &Event, act: &Act) -> Step {
     step(task, event, act).unwrap_or_else(|rejected| panic!("{} was rejected: {rejected}", event.name()))
 }
 
-/// Every event, as the holder of claim 1 or as anyone.
+fn take_over(number: u128, from: Option<LeaseId>) -> Event {
+    let worker = crate::Name::checked("worker id", "w2").unwrap();
+    Event::TakeOver { worker, lease_id: lease(number), lease: Duration::from_mins(1), from }
+}
+
+fn complete_offline(number: u128) -> Event {
+    Event::CompleteOffline { lease_id: lease(number), output: json!("done"), results: Artifacts::new() }
+}
+
+fn fail_offline(number: u128, retryable: bool) -> Event {
+    Event::FailOffline { lease_id: lease(number), error: "oh".into(), retryable, after: None }
+}
+
+/// Every event, as the holder of claim 1, as claim 2, of which the store has not heard, or as anyone.
 fn events() -> Vec<Event> {
     let lease_id = lease(1);
     let at = now().earliest.plus(Duration::from_mins(90));
@@ -32,6 +45,9 @@ fn events() -> Vec<Event> {
         Event::Retry,
         Event::Purge,
         Event::Fence,
+        take_over(2, None),
+        complete_offline(2),
+        fail_offline(2, true),
         Event::Move { shard: crate::ShardLen::DEFAULT.shard_of(&pending().id) },
     ]
 }
@@ -200,6 +216,138 @@ fn a_cancelled_task_never_runs_again_by_itself() {
     assert_eq!(completed.status(), Status::Completed, "what was done is done");
 }
 
+fn last(task: &Task) -> &Change {
+    task.history.events().next_back().unwrap()
+}
+
+/// A task in this state, from the table above.
+fn task(name: &str) -> Task {
+    let mut tasks = tasks().into_iter();
+    tasks.find(|(other, _)| *other == name).unwrap_or_else(|| panic!("no task is {name}")).1
+}
+
+#[test]
+fn what_another_has_left_is_taken_over_with_a_new_epoch_and_another_attempt() {
+    let before = running();
+    let taken = done(&before, &take_over(2, None), &later(61));
+    assert_eq!((taken.task.epoch, taken.task.attempt), (before.epoch + 1, before.attempt + 1));
+    assert_eq!(taken.task.lease_id, Some(lease(2)));
+    let State::Running(claim) = &taken.task.state else { panic!("it is running") };
+    assert_eq!((claim.by.as_str(), claim.cancel_requested), ("w2", false));
+    let change = last(&taken.task);
+    assert_eq!((change.event.as_str(), change.why.as_deref()), ("take over", Some("from w1")));
+    assert_eq!((change.epoch, change.attempt), (2, 2));
+    let order = Order::TaskFirst { write: taken.task.entry(), remove: before.entry() };
+    assert_eq!(taken.order, order, "it is found by the old entry until the new one is there");
+    let renew = Event::Renew { lease_id: lease(1), lease: Duration::from_mins(1), progress: None };
+    assert_eq!(step(&taken.task, &renew, &later(62)), Err(Rejected::Lost), "the one before is fenced off");
+}
+
+#[test]
+fn a_claim_is_taken_over_before_it_has_run_out_only_by_the_one_whose_it_is() {
+    let expiry = now().earliest.plus(Duration::from_mins(1));
+    assert_eq!(step(&running(), &take_over(2, None), &later(60)), Err(Rejected::NotBefore(expiry)));
+    assert_eq!(step(&running(), &take_over(2, Some(lease(3))), &later(60)), Err(Rejected::NotBefore(expiry)));
+    let doubtful = Now { latest: expiry.plus(Duration::from_secs(9)), ..Now::exactly(expiry) };
+    let in_doubt = step(&running(), &take_over(2, None), &act_at(doubtful));
+    assert_eq!(in_doubt, Err(Rejected::NotBefore(expiry)));
+    assert_eq!(done(&running(), &take_over(2, Some(lease(1))), &later(1)).task.epoch, 2);
+    let timed_out = Task { lease_id: None, ..running() };
+    assert_eq!(step(&timed_out, &take_over(2, None), &later(60)), Err(Rejected::NotBefore(expiry)));
+}
+
+#[test]
+fn what_has_no_attempt_left_or_was_called_off_is_not_taken_over() {
+    for name in ["running, last attempt", "running, to be cancelled"] {
+        for from in [None, Some(lease(1))] {
+            let rejected = step(&task(name), &take_over(2, from), &later(3_600));
+            assert_eq!(rejected, Err(Rejected::Status(Status::Running)), "{name}");
+        }
+    }
+    for (name, task) in tasks() {
+        if task.status() != Status::Running {
+            let rejected = step(&task, &take_over(2, Some(lease(1))), &later(3_600));
+            assert_eq!(rejected, Err(Rejected::Status(task.status())), "{name}");
+        }
+    }
+}
+
+#[test]
+fn what_was_completed_elsewhere_counts_whoever_holds_it_but_only_once() {
+    for (name, before) in tasks() {
+        let event = complete_offline(2);
+        if !matches!(before.status(), Status::Pending | Status::Running | Status::Failed) {
+            let rejected = step(&before, &event, &later(1));
+            assert_eq!(rejected, Err(Rejected::Status(before.status())), "{name}");
+            continue;
+        }
+        let after = done(&before, &event, &later(1)).task;
+        let attempt = (before.attempt + 1).min(before.max_attempts);
+        assert_eq!((after.epoch, after.attempt), (before.epoch + 1, attempt), "{name}");
+        assert_eq!((after.status(), after.output()), (Status::Completed, Some(&json!("done"))), "{name}");
+        assert_eq!(
+            (last(&after).event.as_str(), last(&after).from),
+            ("completed_offline", Some(before.status()))
+        );
+        assert_eq!(step(&after, &event, &later(2)), Err(Rejected::AlreadySo), "{name}");
+        let other = step(&after, &complete_offline(3), &later(2));
+        assert_eq!(other, Err(Rejected::Status(Status::Completed)), "{name}");
+        let holder = Event::Complete { lease_id: lease(1), output: json!(1), results: Artifacts::new() };
+        assert_eq!(step(&after, &holder, &later(2)), Err(Rejected::Lost), "{name}");
+    }
+}
+
+#[test]
+fn what_has_failed_elsewhere_counts_as_an_attempt_unless_others_have_it() {
+    let before = pending();
+    let after = done(&before, &fail_offline(2, true), &later(1)).task;
+    assert_eq!((after.epoch, after.attempt), (before.epoch + 1, before.attempt + 1));
+    assert_eq!((after.status(), after.error.as_deref()), (Status::Pending, Some("oh")));
+    assert_eq!(
+        after.state,
+        State::Pending { available_at: later(1).now.earliest.plus(Duration::from_secs(1)) }
+    );
+    let change = last(&after);
+    assert_eq!((change.event.as_str(), change.why.as_deref()), ("failed_offline", Some("oh")));
+    assert_eq!(step(&after, &fail_offline(2, true), &later(2)), Err(Rejected::AlreadySo));
+    let again = done(&after, &fail_offline(3, true), &later(9)).task;
+    assert_eq!((again.epoch, again.attempt), (2, 2));
+
+    let for_good = done(&before, &fail_offline(2, false), &later(1)).task;
+    assert_eq!(for_good.status(), Status::Failed);
+    assert_eq!(step(&for_good, &fail_offline(2, false), &later(2)), Err(Rejected::AlreadySo));
+    let only = Task { max_attempts: 1, ..pending() };
+    assert_eq!(
+        done(&only, &fail_offline(2, true), &later(1)).task.status(),
+        Status::Failed,
+        "no attempt is left"
+    );
+
+    for (name, task) in tasks() {
+        if task.status() != Status::Pending {
+            let rejected = step(&task, &fail_offline(2, true), &later(3_600));
+            assert_eq!(rejected, Err(Rejected::Status(task.status())), "{name}");
+        }
+    }
+}
+
+#[test]
+fn only_a_retry_begins_a_new_generation() {
+    let mut task = pending();
+    assert_eq!(task.generation, 0);
+    for generation in 1..=3 {
+        task = done(&task, &fail_offline(u128::from(generation), false), &later(generation)).task;
+        assert_eq!(task.generation, generation - 1);
+        task = done(&task, &Event::Retry, &later(generation)).task;
+        assert_eq!((task.generation, task.attempt), (generation, 0));
+    }
+    let key = crate::keys::task(&task.shard, &task.id);
+    let body = crate::record::write(&task);
+    assert_eq!(crate::record::read(&key, &body).unwrap().generation, 3);
+    let first = String::from_utf8(crate::record::write(&pending())).unwrap();
+    assert!(!first.contains("generation"), "records of before are read and written as they were");
+}
+
 #[test]
 fn a_renewal_never_shortens_the_lease() {
     let long =
@@ -232,7 +380,7 @@ proptest! {
     /// are not final call for an entry, of their own revision.
     #[test]
     fn whatever_happens_the_record_makes_sense(
-        choices in prop::collection::vec((0usize..15, 0u64..100_000, 1u128..4), 0..60),
+        choices in prop::collection::vec((0usize..18, 0u64..100_000, 1u128..4), 0..60),
     ) {
         let mut task = pending();
         let mut secs = 0;
@@ -242,13 +390,21 @@ proptest! {
             match &mut event {
                 Event::Claim { lease_id, .. } | Event::Renew { lease_id, .. } | Event::Complete { lease_id, .. }
                 | Event::Fail { lease_id, .. } | Event::Snooze { lease_id, .. } | Event::Release { lease_id }
-                | Event::Stop { lease_id } => *lease_id = lease(who),
+                | Event::Stop { lease_id } | Event::TakeOver { lease_id, .. }
+                | Event::CompleteOffline { lease_id, .. } | Event::FailOffline { lease_id, .. } => {
+                    *lease_id = lease(who);
+                }
                 _ => {}
             }
             let Ok(next) = step(&task, &event, &later(secs)) else { continue };
             prop_assert_eq!(next.task.rev, task.rev + 1);
-            let claimed = matches!(event, Event::Claim { .. });
+            let claimed = matches!(
+                event,
+                Event::Claim { .. } | Event::TakeOver { .. } | Event::CompleteOffline { .. } | Event::FailOffline { .. }
+            );
             prop_assert_eq!(next.task.epoch, task.epoch + u64::from(claimed));
+            let retried = matches!(event, Event::Retry);
+            prop_assert_eq!(next.task.generation, task.generation + u64::from(retried));
             prop_assert!(next.task.attempt <= next.task.max_attempts);
             prop_assert_eq!(next.task.entry().is_none(), next.task.status().is_final());
             prop_assert!(next.task.entry().is_none_or(|entry| entry.rev == next.task.rev));

@@ -2,6 +2,7 @@
 //! objects. Time moves only when a test moves it.
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report, in its helpers too")]
 
+mod advancing;
 mod checks;
 mod connecting;
 mod crashes;

@@ -26,11 +26,11 @@ impl Lane {
     pub(super) fn inbox(engine: &Engine) -> Option<Self> {
         let worker = engine.inbox.as_ref()?.worker().clone();
         let bell = Some(Bell::of_inbox(&worker));
-        Some(Self::new(Where::Inbox(worker), bell, engine.options.sweep_every))
+        Some(Self::new(Where::Inbox(worker), bell, engine.crew.options.sweep_every))
     }
 
     pub(super) fn overflow(engine: &Engine) -> Self {
-        Self::new(Where::Overflow, None, engine.options.overflow_every)
+        Self::new(Where::Overflow, None, engine.crew.options.overflow_every)
     }
 
     fn new(place: Where, bell: Option<Bell>, every: Duration) -> Self {

@@ -134,7 +134,7 @@ impl Poller {
         let now = self.engine.queue.now()?;
         Ok(self.seen.at.is_none()
             || self.seen.is_partial
-            || self.engine.options.until_empty
+            || self.engine.crew.options.until_empty
             || self.seen.next.is_some_and(|at| now.is_due(at))
             || self.bell.look_again_at().is_some_and(|at| now.has_reached(at)))
     }
@@ -142,14 +142,14 @@ impl Poller {
     /// Whether it is time to look without any other reason. A worker that leases shards looks at those of others then.
     fn is_sweep_due(&self) -> bool {
         let since = |at: Instant| self.engine.host().instant().since(at);
-        let looked = if self.engine.options.leasing.is_some() { self.swept } else { self.seen.at };
-        looked.is_none_or(|at| since(at) >= self.engine.options.sweep_every)
+        let looked = if self.engine.crew.options.leasing.is_some() { self.swept } else { self.seen.at };
+        looked.is_none_or(|at| since(at) >= self.engine.crew.options.sweep_every)
     }
 
     /// Whether an entry is ours to take up: of an inbox or a shard that is served here, or left alone for so long by
     /// whoever holds its shard that they may not be able to run it (promise P4).
     pub(super) fn is_ours(&self, found: &Found, now: Now) -> bool {
-        let options = &self.engine.options;
+        let options = &self.engine.crew.options;
         self.engine.may_look_at(&found.entry.place, now)
             || found.entry.shard().is_some()
                 && options.leasing.is_some()
@@ -162,7 +162,7 @@ impl Poller {
         let now = engine.queue.now()?;
         self.bell.looked(now.earliest);
         let (is_partial, ranges) = (self.seen.is_partial, engine.served.ranges(now));
-        let is_of_all = is_sweep && engine.options.leasing.is_some();
+        let is_of_all = is_sweep && engine.crew.options.leasing.is_some();
         // What all have fits in one page most of the time: one list, in however many places our own shards lie.
         let is_at_a_glance = !is_of_all && !self.is_crowded && ranges.len() > 1;
         let mut stretches: VecDeque<_> = if is_of_all {

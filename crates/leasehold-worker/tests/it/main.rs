@@ -6,6 +6,7 @@ mod direct;
 mod handlers;
 mod looking;
 mod migrating;
+mod provided;
 mod staging;
 mod stopping;
 

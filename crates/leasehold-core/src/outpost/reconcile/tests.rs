@@ -26,7 +26,7 @@ const ALL: [Standing; 13] = [
 
 /// The actions of a row in the order of [`ALL`], and for another generation.
 fn row(local: Local, consistency: Consistency, expected: [Action; 14]) {
-    for (remote, action) in ALL.into_iter().chain([Standing::Newer]).zip(expected) {
+    for (remote, action) in ALL.into_iter().chain([Standing::Another]).zip(expected) {
         assert_eq!(reconcile(local, remote, consistency, false), action, "{local:?} × {remote:?}");
     }
 }
@@ -44,7 +44,7 @@ fn new() {
         Local::New,
         [
             Put(Write::Create),
-            Drop(Some(Why::Tombstone)),
+            Put(Write::Create),
             Done,
             twice,
             twice,
@@ -127,7 +127,7 @@ fn running() {
             Stop(Why::FailedByOthers),
             Stop(Why::Cancelled),
             Stop(Why::Expired),
-            Stop(Why::Newer),
+            Stop(Why::Another),
         ],
     );
     let others = Standing::Other { is_live: true };
@@ -138,7 +138,7 @@ fn running() {
 fn completed_offline() {
     let (complete, offline) = (Put(Write::Complete), Put(Write::CompleteOffline));
     let absent = Conflict(Why::Absent);
-    let rest = [Conflict(Why::Cancelled), Conflict(Why::Expired), Conflict(Why::Newer)];
+    let rest = [Conflict(Why::Cancelled), Conflict(Why::Expired), Conflict(Why::Another)];
     let taken = Conflict(Why::TakenByOthers);
     let twice = Conflict(Why::CompletedByOthers);
     let [cancelled, expired, newer] = rest;
@@ -305,5 +305,10 @@ fn how_a_task_stands_depends_on_who_asks() {
     let fail = |retryable| Event::Fail { lease_id: ours.clone(), error: "no".into(), retryable, after: None };
     assert_eq!(standing(&after(&held, &fail(true), 5), 6), Standing::Known);
     let failed = after(&held, &fail(false), 5);
-    assert_eq!(standing(&after(&failed, &Event::Retry, 6), 7), Standing::Newer);
+    assert_eq!(standing(&after(&failed, &Event::Retry, 6), 7), Standing::Another);
+    // The node has retried it, and the bucket has not.
+    let ahead = Known { generation: 1, ..known.clone() };
+    for task in [&free, &held, &failed] {
+        assert_eq!(Standing::of(Some(task), &ahead, at(6)), Standing::Another);
+    }
 }

@@ -1,0 +1,475 @@
+//! What an outpost does to tasks: only what it has seen is changed, and no answer that is lost makes it do so twice.
+
+use leasehold_core::new_task::Start;
+use leasehold_core::{
+    Act, Artifacts, Event, HexName, Index, Kind, NewTask, Now, Rejected, ShardLen, State, Status, Task,
+    TaskId, keys, record,
+};
+use leasehold_queue::{Advanced, Created, Queue, Seen, Settlement};
+use leasehold_store::{Purpose, Verb};
+use serde_json::json;
+
+use crate::support::audit::{self, assert_covered};
+use crate::support::migrations::switch;
+use crate::support::recovery::{LONG, recover};
+use crate::support::stage::{Asked, Fate};
+use crate::support::{LEASE, World, hours, mins, order, requests, secs, worker};
+
+const NODE: &str = "node-7";
+
+fn is_task_put(asked: &Asked) -> bool {
+    asked.verb == Verb::Put && asked.key.starts_with("tasks/")
+}
+
+fn lease(number: u128) -> HexName {
+    HexName::from_random(number)
+}
+
+fn claim(number: u128) -> Event {
+    Event::Claim { worker: worker(NODE), lease_id: lease(number), lease: LEASE }
+}
+
+fn renew(number: u128) -> Event {
+    Event::Renew { lease_id: lease(number), lease: LEASE, progress: None }
+}
+
+fn take_over(number: u128, from: Option<HexName>) -> Event {
+    Event::TakeOver { worker: worker(NODE), lease_id: lease(number), lease: LEASE, from }
+}
+
+fn complete_offline(number: u128) -> Event {
+    Event::CompleteOffline { lease_id: lease(number), output: json!("done"), results: Artifacts::new() }
+}
+
+fn fail_offline(number: u128) -> Event {
+    Event::FailOffline { lease_id: lease(number), error: "oh".into(), retryable: true, after: Some(secs(90)) }
+}
+
+async fn see(queue: &Queue, id: &TaskId) -> Seen {
+    queue.see(Purpose::Sync, id).await.unwrap().expect("the task is there")
+}
+
+async fn advance(queue: &Queue, seen: &Seen, event: &Event) -> Advanced {
+    queue.advance(Purpose::Sync, seen, event, NODE).await.unwrap()
+}
+
+async fn advanced(queue: &Queue, seen: &Seen, event: &Event) -> Seen {
+    match advance(queue, seen, event).await {
+        Advanced::Done(seen) => seen,
+        other => panic!("{}: {other:?}", event.name()),
+    }
+}
+
+/// A task as a node has written it down, in a shard of its own choice.
+fn made(world: &World, number: u128, order: NewTask) -> Task {
+    let act = Act {
+        by: NODE.into(),
+        now: Now::exactly(world.now()),
+        write_id: HexName::from_random(number + 1_000),
+        chance: 0,
+    };
+    let id = TaskId::from_random(number);
+    order.submitted(id, ShardLen::new(4).unwrap().shard_of(&id), &act)
+}
+
+async fn create(queue: &Queue, task: &Task) -> Created {
+    queue.create(Purpose::Sync, task.clone()).await.unwrap()
+}
+
+fn last(task: &Task) -> (String, String) {
+    let change = task.history.events().next_back().unwrap();
+    (change.event.clone(), change.by.clone())
+}
+
+#[tokio::test]
+async fn a_task_goes_its_way_through_what_was_seen() {
+    let world = World::new().await;
+    let id = world.submit().await;
+    let before = world.ledger();
+    let seen = see(&world.queue, &id).await;
+    assert_eq!(requests(&world.queue, &before), [0, 1, 0, 0]);
+    assert_eq!(*seen.task(), world.get(&id).await);
+
+    let before = world.ledger();
+    let seen = advanced(&world.queue, &seen, &claim(1)).await;
+    assert_eq!(requests(&world.queue, &before), [2, 0, 0, 1], "task, lease entry; ready entry");
+    assert_eq!(seen.task().epoch, 1);
+    assert_eq!(last(seen.task()), ("claim".into(), NODE.into()));
+    assert_covered(&world.store, "claimed").await;
+    assert!(world.entries_of(&id, Index::Ready).await.is_empty());
+
+    world.advance(secs(30));
+    let before = world.ledger();
+    let seen = advanced(&world.queue, &seen, &renew(1)).await;
+    assert_eq!(requests(&world.queue, &before), [1, 0, 0, 0]);
+
+    let until = world.now().plus(hours(1));
+    let before = world.ledger();
+    let seen = advanced(&world.queue, &seen, &Event::Snooze { lease_id: lease(1), until }).await;
+    assert_eq!(requests(&world.queue, &before), [3, 0, 0, 1], "entry, task, bell; lease entry");
+    assert_eq!(seen.task().state, State::Pending { available_at: until });
+    assert_eq!(*seen.task(), world.get(&id).await);
+    assert_covered(&world.store, "snoozed").await;
+    assert_eq!(world.queue.see(Purpose::Sync, &TaskId::from_random(99)).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn what_has_changed_since_is_left_alone_and_shown() {
+    let world = World::new().await;
+    let id = world.submit().await;
+    let seen = see(&world.queue, &id).await;
+    let claimed = world.claim(&id).await;
+    let before = world.ledger();
+    let Advanced::Changed(now) = advance(&world.queue, &seen, &claim(7)).await else { panic!("not ours") };
+    assert_eq!(requests(&world.queue, &before)[3], 0, "nothing is removed");
+    assert_eq!(now.task().lease_id.as_ref(), claimed.task().lease_id.as_ref());
+    assert_eq!(*now.task(), world.get(&id).await);
+
+    // An event that would do no harm, and would be possible now, is not carried out either: it was not decided upon.
+    let Advanced::Changed(_) = advance(&world.queue, &seen, &Event::Cancel).await else { panic!("unseen") };
+    assert_eq!(world.get(&id).await, *now.task());
+
+    world.queue.settle(&claimed, Settlement::complete(json!(1))).await.unwrap().unwrap();
+    let Advanced::Changed(now) = advance(&world.queue, &now, &complete_offline(7)).await else {
+        panic!("it would be refused, but it has changed first")
+    };
+    assert_eq!(now.task().output(), Some(&json!(1)));
+    let rejected = Rejected::Status(Status::Completed);
+    let refused = advance(&world.queue, &now, &complete_offline(7)).await;
+    assert_eq!(refused, Advanced::Refused(rejected, now));
+}
+
+#[tokio::test]
+async fn what_changes_between_the_entry_and_the_task_is_not_overwritten() {
+    let world = World::new().await;
+    let id = world.submit().await;
+    let (queue, stage) = world.staged().await;
+    let seen = advanced(&queue, &see(&queue, &id).await, &claim(1)).await;
+    let others = world.clone();
+    stage.interrupt(|_, asked| is_task_put(asked), async move { drop(others.queue.cancel(&id).await) });
+    let outcome = advance(&queue, &seen, &Event::Release { lease_id: lease(1) }).await;
+    let Advanced::Changed(now) = outcome else { panic!("{outcome:?}") };
+    let State::Running(held) = &now.task().state else { panic!("it is running") };
+    assert!(held.cancel_requested);
+    let ended = advanced(&queue, &now, &Event::Release { lease_id: lease(1) }).await;
+    assert_eq!(ended.task().status(), Status::Cancelled, "decided again, by what was asked for meanwhile");
+    recover(&world, LONG, "interrupted").await;
+    assert!(world.entries_of(&id, Index::Ready).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_task_that_is_gone_is_missing() {
+    let world = World::new().await;
+    let id = world.submit().await;
+    let seen = see(&world.queue, &id).await;
+    let key = audit::keys(&world.store, "tasks/").await.pop().unwrap();
+    leasehold_store::Store::delete(&*world.store, &key).await.unwrap();
+    assert_eq!(advance(&world.queue, &seen, &Event::Cancel).await, Advanced::Missing);
+}
+
+#[tokio::test]
+async fn a_change_whose_answer_is_lost_is_done_and_done_once() {
+    for event in [claim(1), complete_offline(1), fail_offline(1), Event::Cancel] {
+        let world = World::new().await;
+        let id = world.submit().await;
+        let (queue, stage) = world.staged().await;
+        let seen = see(&queue, &id).await;
+        stage.play(|_, asked| if is_task_put(asked) { Fate::LoseAnswer } else { Fate::Pass });
+        let after = advanced(&queue, &seen, &event).await;
+        assert_eq!(after.task().rev, seen.task().rev + 1, "{}", event.name());
+        assert_eq!(*after.task(), world.get(&id).await, "{}", event.name());
+        assert_covered(&world.store, event.name()).await;
+        stage.play(|_, _| Fate::Pass);
+        assert!(matches!(advance(&queue, &seen, &event).await, Advanced::Changed(_)), "{}", event.name());
+    }
+}
+
+#[tokio::test]
+async fn a_change_whose_answer_is_lost_is_done_although_others_have_gone_on_from_it() {
+    let world = World::new().await;
+    let id = world.submit().await;
+    let (queue, stage) = world.staged().await;
+    let seen = see(&queue, &id).await;
+    stage.play_at(0, Fate::LoseAnswer);
+    let others = world.clone();
+    stage.interrupt(|number, _| number == 1, async move { drop(others.queue.cancel(&id).await) });
+    let after = advanced(&queue, &seen, &claim(1)).await;
+    let State::Running(held) = &after.task().state else { panic!("it is running") };
+    assert!(held.cancel_requested, "what they made of it is shown");
+    assert_eq!(after.task().lease_id, Some(lease(1)));
+}
+
+/// It leaves no trace in the history, so it cannot be told from one that never arrived; the claim is still there to see.
+#[tokio::test]
+async fn a_renewal_that_others_have_gone_on_from_is_decided_again() {
+    let world = World::new().await;
+    let id = world.submit().await;
+    let (queue, stage) = world.staged().await;
+    let seen = advanced(&queue, &see(&queue, &id).await, &claim(1)).await;
+    stage.play_at(0, Fate::LoseAnswer);
+    let others = world.clone();
+    stage.interrupt(|number, _| number == 1, async move { drop(others.queue.cancel(&id).await) });
+    let Advanced::Changed(now) = advance(&queue, &seen, &renew(1)).await else { panic!("not recognised") };
+    assert_eq!(now.task().lease_id, Some(lease(1)));
+    advanced(&queue, &now, &renew(1)).await;
+}
+
+#[tokio::test]
+async fn a_change_without_any_answer_says_so() {
+    let world = World::new().await;
+    let id = world.submit().await;
+    let (queue, stage) = world.staged().await;
+    let seen = see(&queue, &id).await;
+    stage.play(|_, asked| if is_task_put(asked) { Fate::LoseAnswer } else { Fate::LoseRequest });
+    let error = queue.advance(Purpose::Sync, &seen, &complete_offline(1), NODE).await.unwrap_err();
+    assert!(error.outcome_is_unknown(), "{error}");
+    stage.play(|_, _| Fate::Pass);
+    let now = see(&queue, &id).await;
+    let again = advance(&queue, &now, &complete_offline(1)).await;
+    assert_eq!(again, Advanced::Refused(Rejected::AlreadySo, now));
+}
+
+#[tokio::test]
+async fn a_claim_that_has_run_out_is_taken_over() {
+    let world = World::new().await;
+    let id = world.submit_this(NewTask { max_attempts: 3, ..order() }).await;
+    let claimed = world.claim(&id).await;
+    let seen = see(&world.queue, &id).await;
+    let early = advance(&world.queue, &seen, &take_over(2, None)).await;
+    assert!(matches!(early, Advanced::Refused(Rejected::NotBefore(_), _)), "{early:?}");
+    world.advance(mins(2));
+    let seen = advanced(&world.queue, &seen, &take_over(2, None)).await;
+    assert_eq!((seen.task().epoch, seen.task().attempt), (2, 2));
+    assert_eq!(last(seen.task()), ("take over".into(), NODE.into()));
+    assert_eq!(world.entries_of(&id, Index::Lease).await, [seen.task().entry().unwrap().key()]);
+    let settled = world.queue.settle(&claimed, Settlement::complete(json!(1))).await.unwrap();
+    assert_eq!(settled, None, "the one before is fenced off");
+    // The same node again, after its process has died: nobody needs to wait for the lease.
+    let seen = advanced(&world.queue, &seen, &take_over(3, Some(lease(2)))).await;
+    assert_eq!(seen.task().epoch, 3);
+    let spent = advance(&world.queue, &seen, &take_over(4, Some(lease(3)))).await;
+    assert!(matches!(spent, Advanced::Refused(Rejected::Status(Status::Running), _)), "{spent:?}");
+    assert_covered(&world.store, "taken over").await;
+}
+
+#[tokio::test]
+async fn what_was_completed_elsewhere_is_recorded_once_whoever_holds_it() {
+    let world = World::new().await;
+    let id = world.submit().await;
+    let claimed = world.claim(&id).await;
+    let seen = see(&world.queue, &id).await;
+    let seen = advanced(&world.queue, &seen, &complete_offline(2)).await;
+    assert_eq!((seen.task().epoch, seen.task().output()), (2, Some(&json!("done"))));
+    assert_eq!(last(seen.task()), ("completed_offline".into(), NODE.into()));
+    assert!(world.entries_of(&id, Index::Lease).await.is_empty());
+    let twice = advance(&world.queue, &seen, &complete_offline(2)).await;
+    assert_eq!(twice, Advanced::Refused(Rejected::AlreadySo, seen.clone()));
+    assert_eq!(world.queue.settle(&claimed, Settlement::complete(json!(1))).await.unwrap(), None);
+    assert_eq!(world.get(&id).await, *seen.task());
+}
+
+#[tokio::test]
+async fn what_has_failed_elsewhere_waits_for_its_next_attempt() {
+    let world = World::new().await;
+    let id = world.submit().await;
+    let seen = see(&world.queue, &id).await;
+    let due = world.now().plus(secs(90));
+    let seen = advanced(&world.queue, &seen, &fail_offline(2)).await;
+    assert_eq!((seen.task().epoch, seen.task().attempt), (1, 1));
+    assert_eq!(seen.task().state, State::Pending { available_at: due });
+    assert_eq!(last(seen.task()), ("failed_offline".into(), NODE.into()));
+    assert_eq!(world.entries_of(&id, Index::Ready).await, [seen.task().entry().unwrap().key()]);
+    let twice = advance(&world.queue, &seen, &fail_offline(2)).await;
+    assert!(matches!(twice, Advanced::Refused(Rejected::AlreadySo, _)), "{twice:?}");
+    world.advance(mins(2));
+    world.claim(&id).await;
+    let held = advance(&world.queue, &see(&world.queue, &id).await, &fail_offline(3)).await;
+    assert!(matches!(held, Advanced::Refused(Rejected::Status(Status::Running), _)), "{held:?}");
+}
+
+#[tokio::test]
+async fn a_task_that_was_made_elsewhere_is_put_in_under_its_own_id() {
+    let world = World::new().await;
+    let task = made(&world, 5, NewTask { start: Start::After(mins(5)), ..order() });
+    let before = world.ledger();
+    let Created::Done(seen) = create(&world.queue, &task).await else { panic!("nothing is there") };
+    assert_eq!(requests(&world.queue, &before), [3, 0, 0, 0], "entry, task, bell");
+    assert_eq!(seen.task().shard, world.queue.shard_len().shard_of(&task.id));
+    assert_eq!(*seen.task(), Task { shard: seen.task().shard.clone(), ..task.clone() });
+    assert_eq!(world.get(&task.id).await, *seen.task());
+    assert!(seen.task().has_write(&task.write_id));
+    assert_covered(&world.store, "created").await;
+    advanced(&world.queue, &seen, &Event::Cancel).await;
+    let Created::Done(now) = create(&world.queue, &task).await else { panic!("it was ours") };
+    assert_eq!(now.task().status(), Status::Cancelled, "once more changes nothing");
+    recover(&world, LONG, "created").await;
+    assert!(audit::keys(&world.store, "ready/").await.is_empty());
+}
+
+#[tokio::test]
+async fn the_pointer_is_there_before_the_task() {
+    let world = World::new().await;
+    let (queue, stage) = world.staged().await;
+    let task = made(&world, 5, order());
+    stage.play(|_, asked| if is_task_put(asked) { Fate::Refuse } else { Fate::Pass });
+    queue.create(Purpose::Sync, task.clone()).await.unwrap_err();
+    assert_eq!(audit::keys(&world.store, "ready/").await.len(), 1);
+    assert!(world.raw(&task.id).await.is_none());
+    stage.play(|_, asked| if asked.key.starts_with("ready/") { Fate::Refuse } else { Fate::Pass });
+    queue.create(Purpose::Sync, task.clone()).await.unwrap_err();
+    assert!(world.raw(&task.id).await.is_none(), "no task without a pointer");
+    stage.play(|_, _| Fate::Pass);
+    assert!(matches!(create(&queue, &task).await, Created::Done(_)));
+    recover(&world, LONG, "created").await;
+    assert_eq!(world.raw(&task.id).await.unwrap()["status"], "completed");
+}
+
+#[tokio::test]
+async fn a_task_whose_put_has_no_answer_is_put_in_once() {
+    let world = World::new().await;
+    let (queue, stage) = world.staged().await;
+    let task = made(&world, 5, order());
+    stage.play(|_, asked| if is_task_put(asked) { Fate::LoseAnswer } else { Fate::Pass });
+    assert!(matches!(create(&queue, &task).await, Created::Done(_)), "what is read tells");
+
+    let held = made(&world, 6, order());
+    stage.play(|_, asked| match (is_task_put(asked), asked.key.starts_with("tasks/")) {
+        (true, _) => Fate::Hold,
+        (_, true) => Fate::LoseRequest,
+        _ => Fate::Pass,
+    });
+    let error = queue.create(Purpose::Sync, held.clone()).await.unwrap_err();
+    assert!(error.outcome_is_unknown(), "{error}");
+    assert!(world.raw(&held.id).await.is_none(), "it was not fenced off: it will be tried again");
+    stage.play(|_, _| Fate::Pass);
+    assert!(matches!(create(&queue, &held).await, Created::Done(_)));
+    advanced(&queue, &see(&queue, &held.id).await, &Event::Cancel).await;
+    stage.land().await;
+    assert_eq!(world.raw(&held.id).await.unwrap()["status"], "cancelled", "the late ones change nothing");
+}
+
+#[tokio::test]
+async fn what_stands_at_the_id_is_kept() {
+    let world = World::new().await;
+    let task = made(&world, 5, order());
+    let other = Task { write_id: HexName::from_random(1), ..made(&world, 5, order()) };
+    let other = Task { history: made(&world, 4, order()).history, ..other };
+    let Created::Done(there) = create(&world.queue, &other).await else { panic!("nothing is there") };
+    assert_eq!(create(&world.queue, &task).await, Created::Exists(Some(there)));
+
+    let act = Act { by: "sweeper".into(), now: Now::exactly(world.now()), write_id: lease(2), chance: 0 };
+    let id = TaskId::from_random(8);
+    let tombstone = Task::tombstone(id, world.queue.shard_len().shard_of(&id), "given up", &act);
+    world.scribble(&keys::task(&tombstone.shard, &id), record::write(&tombstone)).await;
+    let Created::Exists(Some(seen)) = create(&world.queue, &made(&world, 8, order())).await else {
+        panic!("a tombstone")
+    };
+    assert!(seen.task().is_tombstone());
+
+    let done = advanced(&world.queue, &see(&world.queue, &other.id).await, &complete_offline(1)).await;
+    let error = world.queue.create(Purpose::Sync, done.task().clone()).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Invalid, "{error}");
+    recover(&world, LONG, "kept").await;
+    assert!(audit::keys(&world.store, "ready/").await.is_empty());
+}
+
+/// A link that fails between the two puts, and comes back after the pointer was swept.
+#[tokio::test]
+async fn a_task_whose_pointer_was_swept_is_put_in_over_the_mark() {
+    let world = World::new().await;
+    let (queue, stage) = world.staged().await;
+    let task = made(&world, 5, order());
+    stage.play(|_, asked| if is_task_put(asked) { Fate::Unreached } else { Fate::Pass });
+    queue.create(Purpose::Sync, task.clone()).await.unwrap_err();
+    recover(&world, LONG, "cut off").await;
+    assert!(audit::keys(&world.store, "ready/").await.is_empty());
+    stage.play(|_, _| Fate::Pass);
+    let Created::Exists(Some(mark)) = create(&queue, &task).await else { panic!("it was given up for it") };
+    assert!(mark.task().is_tombstone());
+
+    // Neither a lost answer nor a second call makes two of it.
+    stage.play(|_, asked| if is_task_put(asked) { Fate::LoseAnswer } else { Fate::Pass });
+    let over = queue.create_over(Purpose::Sync, &mark, task.clone()).await.unwrap();
+    let Created::Done(seen) = over else { panic!("{over:?}") };
+    assert_eq!((seen.task().rev, seen.task().is_tombstone()), (mark.task().rev + 1, false));
+    assert_eq!(*seen.task(), world.get(&task.id).await);
+    assert_covered(&world.store, "over the mark").await;
+    stage.play(|_, _| Fate::Pass);
+    let again = queue.create_over(Purpose::Sync, &mark, task.clone()).await.unwrap();
+    assert_eq!(again, Created::Done(seen.clone()));
+    assert_eq!(create(&queue, &task).await, Created::Done(seen.clone()));
+    let error = queue.create_over(Purpose::Sync, &seen, task.clone()).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Invalid, "a task is not replaced");
+    recover(&world, LONG, "over the mark").await;
+    assert_eq!(world.raw(&task.id).await.unwrap()["status"], "completed");
+}
+
+/// Whoever fences the mark again, because the new pointer is old already, is faster.
+#[tokio::test]
+async fn a_mark_that_was_fenced_meanwhile_is_not_overwritten() {
+    let world = World::new().await;
+    let (queue, stage) = world.staged().await;
+    let task = made(&world, 5, order());
+    stage.play(|_, asked| if is_task_put(asked) { Fate::Unreached } else { Fate::Pass });
+    queue.create(Purpose::Sync, task.clone()).await.unwrap_err();
+    recover(&world, LONG, "cut off").await;
+    stage.play(|_, _| Fate::Pass);
+    let mark = see(&queue, &task.id).await;
+    let others = world.clone();
+    let fence = mark.clone();
+    stage.interrupt(|_, asked| is_task_put(asked), async move {
+        advanced(&others.queue, &fence, &Event::Fence).await;
+    });
+    let over = queue.create_over(Purpose::Sync, &mark, task.clone()).await.unwrap();
+    let Created::Exists(Some(now)) = over else { panic!("{over:?}") };
+    assert!(now.task().is_tombstone());
+    assert!(matches!(queue.create_over(Purpose::Sync, &now, task.clone()).await.unwrap(), Created::Done(_)));
+    recover(&world, LONG, "over the mark").await;
+    assert_eq!(world.raw(&task.id).await.unwrap()["status"], "completed");
+    assert!(audit::keys(&world.store, "ready/").await.is_empty());
+}
+
+/// The node stands still between the two puts until the pointer was swept.
+#[tokio::test]
+async fn a_node_that_slept_before_the_task_puts_nothing() {
+    let world = World::new().await;
+    let (queue, stage) = world.staged().await;
+    let task = made(&world, 5, order());
+    let others = world.clone();
+    stage.interrupt(|_, asked| asked.key.starts_with("ready/"), async move { others.advance(hours(24 * 7)) });
+    let error = queue.create(Purpose::Sync, task.clone()).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable, "{error}");
+    assert!(world.raw(&task.id).await.is_none());
+    assert!(matches!(create(&queue, &task).await, Created::Done(_)));
+    assert_covered(&world.store, "slept").await;
+}
+
+#[tokio::test]
+async fn a_task_that_has_moved_to_another_shard_is_seen_there_and_has_changed() {
+    let world = World::new().await;
+    let id = world.submit().await;
+    let before = see(&world.queue, &id).await;
+    switch(&world.queue, 2).await.unwrap();
+    let queue = world.process(world.store.clone()).await;
+    let now = see(&queue, &id).await;
+    assert_eq!(now.task().shard.as_str().len(), 2);
+    let outcome = advance(&queue, &before, &Event::Cancel).await;
+    assert_eq!(outcome, Advanced::Changed(now.clone()), "another revision in another place");
+    let after = advanced(&queue, &now, &Event::Cancel).await;
+    assert_eq!(world.process(world.store.clone()).await.get(&id).await.unwrap(), *after.task());
+    let error = world.queue.advance(Purpose::Sync, &before, &Event::Cancel, NODE).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Invalid, "{error}");
+    let error = world.queue.create(Purpose::Sync, made(&world, 5, order())).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Invalid, "{error}");
+}
+
+#[tokio::test]
+async fn a_task_of_before_a_move_is_known_again_behind_its_mark() {
+    let world = World::new().await;
+    let task = made(&world, 5, order());
+    create(&world.queue, &task).await;
+    switch(&world.queue, 2).await.unwrap();
+    let queue = world.process(world.store.clone()).await;
+    let Created::Done(seen) = create(&queue, &task).await else { panic!("it is ours, elsewhere") };
+    assert_eq!(seen.task().shard.as_str().len(), 2);
+}

@@ -1,0 +1,181 @@
+//! Who runs tasks, wherever they come from: the handlers of a worker, and what they need.
+
+use futures::future::{BoxFuture, Either, select};
+use leasehold_core::{Result, Status, StoreTime, Task, TaskType, WorkerId};
+use leasehold_queue::Settlement;
+use leasehold_store::Host;
+use leasehold_store::host::{End, Running};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use tokio::sync::oneshot;
+
+use crate::handler::{Handler, Handlers, TaskError};
+use crate::hold::{Hold, Stop};
+use crate::options::WorkerOptions;
+use crate::run::{Counters, Counts};
+use crate::shutdown::Shutdown;
+use crate::staging::{Carrier, Outcome, Whole};
+
+/// Where a worker has its tasks from, if not from a bucket.
+pub trait Provider: fmt::Debug + Send + Sync + 'static {
+    /// Lets this crew work until told to stop, or until nothing is left if it wants that
+    /// ([`WorkerOptions::until_empty`]). When this returns, everything that was under way has ended or was given back.
+    fn work(self: Arc<Self>, crew: Crew, shutdown: Shutdown) -> BoxFuture<'static, Result<Counts>>;
+}
+
+/// The handlers of a worker, and what they need. Clones are the same crew.
+#[derive(Clone)]
+pub struct Crew {
+    pub(crate) id: WorkerId,
+    pub(crate) handlers: Handlers,
+    pub(crate) carrier: Option<Arc<dyn Carrier>>,
+    pub(crate) options: WorkerOptions,
+    pub(crate) counts: Arc<Counters>,
+    pub(crate) host: Arc<dyn Host>,
+}
+
+/// The present, from which a task that is snoozed waits.
+pub type Present<'a> = &'a (dyn Fn() -> Result<StoreTime> + Send + Sync);
+
+impl Crew {
+    pub(crate) fn new(id: WorkerId, host: Arc<dyn Host>) -> Self {
+        let (handlers, options) = (Handlers::default(), WorkerOptions::default());
+        Self { id, handlers, carrier: None, options, counts: Arc::default(), host }
+    }
+
+    /// The worker's name.
+    #[must_use]
+    pub fn id(&self) -> &WorkerId {
+        &self.id
+    }
+
+    /// How it behaves.
+    #[must_use]
+    pub fn options(&self) -> &WorkerOptions {
+        &self.options
+    }
+
+    /// The machine it works on.
+    #[must_use]
+    pub fn host(&self) -> &Arc<dyn Host> {
+        &self.host
+    }
+
+    /// Whether it has a handler for tasks of this type.
+    #[must_use]
+    pub fn handles(&self, task_type: &TaskType) -> bool {
+        self.handlers.get(task_type).is_some()
+    }
+
+    /// What it has done so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts.read()
+    }
+
+    /// Runs the handler of a claimed task until it ends or has to stop. Gives how it ended, which is to be written down, or
+    /// nothing if nothing is to be written any more. When this returns, the handler has stopped, or its claim is to be left
+    /// to run out.
+    pub async fn run(&self, task: Task, hold: &Arc<Hold>, now: Present<'_>) -> Option<Settlement> {
+        tracing::info!(task = %task.id, task_type = %task.task_type, attempt = task.attempt, "started");
+        self.counts.started.fetch_add(1, Relaxed);
+        self.run_handler(task, hold, now).await
+    }
+
+    /// Counts a run that has ended, by the task as it was written down; a claim that was lost has none.
+    pub fn count(&self, settled: Option<&Task>) {
+        let counter = match settled.map(Task::status) {
+            None => &self.counts.lost,
+            Some(Status::Completed) => &self.counts.completed,
+            Some(Status::Failed) => &self.counts.failed,
+            Some(Status::Cancelled) => &self.counts.cancelled,
+            Some(_) => &self.counts.put_back,
+        };
+        counter.fetch_add(1, Relaxed);
+    }
+
+    async fn run_handler(&self, task: Task, hold: &Arc<Hold>, now: Present<'_>) -> Option<Settlement> {
+        let Some(Handler { run, is_awaited }) = self.handlers.get(&task.task_type).cloned() else {
+            return Some(Settlement::Release);
+        };
+        let timeout = task.timeout_secs;
+        let (tell, told) = oneshot::channel::<Outcome>();
+        let whole = Whole::new(self.carrier.clone(), run, task, hold.clone());
+        let (limit, is_publishing) = (whole.too_long(self.host.clone()), whole.is_publishing());
+        let mut running = self.host.spawn(Box::pin(async move {
+            // Nobody listens any more if the run was given up.
+            let _ = tell.send(whole.run().await);
+        }));
+        let interrupted = select(Box::pin(hold.until_stopped()), limit);
+        let (why, outcome) = match select(&mut running, interrupted).await {
+            Either::Left((end, _)) => match hold.stopped() {
+                None => return ended(end, told.await.ok(), now),
+                // It was told to stop, and has heard of it before us.
+                Some(why) => (why, told.await.ok()),
+            },
+            Either::Right((interrupted, _)) => {
+                let why = match interrupted {
+                    Either::Left((why, _)) => why,
+                    Either::Right(_) => Stop::TimedOut,
+                };
+                if is_awaited || is_publishing() {
+                    hold.stop(why);
+                    self.stopped_by_itself(&mut running, hold).await?;
+                    (why, told.await.ok())
+                } else {
+                    running.stop();
+                    running.await;
+                    (why, None)
+                }
+            }
+        };
+        match (why, outcome) {
+            (Stop::Lost | Stop::Settled, _) => None,
+            (Stop::Cancelled, _) => Some(Settlement::Stop),
+            // It has come to its end all the same.
+            (Stop::Shutdown, Some(Ok((output, results)))) => Some(Settlement::Complete { output, results }),
+            (Stop::Shutdown, _) => Some(Settlement::Release),
+            (Stop::TimedOut, _) => {
+                Some(retry(format!("did not finish within {} s", timeout.unwrap_or_default())))
+            }
+        }
+    }
+
+    /// Waits for a handler that was told to stop; nothing if it does not. Then nothing may be written either: the claim
+    /// is renewed no more, and runs out.
+    async fn stopped_by_itself(&self, running: &mut Running, hold: &Hold) -> Option<()> {
+        let late = self.host.sleep(self.options.stop_wait);
+        if let Either::Left(_) = select(running, late).await {
+            return Some(());
+        }
+        tracing::warn!(task = %hold.id, "the handler does not stop; its claim is left to run out");
+        None
+    }
+}
+
+impl fmt::Debug for Crew {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Crew").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+fn ended(end: End, outcome: Option<Outcome>, now: Present<'_>) -> Option<Settlement> {
+    Some(match (end, outcome) {
+        (_, Some(Ok((output, results)))) => Settlement::Complete { output, results },
+        (_, Some(Err(TaskError::Retry(error)))) => retry(error),
+        (_, Some(Err(TaskError::RetryAfter(error, pause)))) => {
+            Settlement::Fail { error, retryable: true, after: Some(pause) }
+        }
+        (_, Some(Err(TaskError::Permanent(error)))) => {
+            Settlement::Fail { error, retryable: false, after: None }
+        }
+        (_, Some(Err(TaskError::Snooze(pause)))) => Settlement::Snooze(now().ok()?.plus(pause)),
+        (End::Panicked(words), None) => retry(format!("the handler panicked: {words}")),
+        (End::Done | End::Stopped, None) => Settlement::Release,
+    })
+}
+
+fn retry(error: String) -> Settlement {
+    Settlement::Fail { error, retryable: true, after: None }
+}
