@@ -45,11 +45,23 @@ pub enum Rule {
     JournalTrusted,
     /// Staging stops when the claim is lost.
     StagingGoesOn,
+    /// In a strict queue a handler starts only when the bucket has confirmed its claim.
+    ClaimUnconfirmed,
+    /// A lease on disk is taken only from those who are not heard of any more.
+    LiveLeaseTaken,
+    /// Whoever works on a task is heard of.
+    NoHeartbeat,
+    /// A change of files that was begun is carried out by whoever comes next.
+    ChangeLeftHalfDone,
+    /// An operation leaves the outbox when the bucket knows it.
+    SentTooEarly,
+    /// A result that has no place in the bucket is kept on the node.
+    ConflictThrownAway,
 }
 
 impl Rule {
     /// Every one.
-    pub const ALL: [Rule; 19] = [
+    pub const ALL: [Rule; 25] = [
         Self::LostAnswerIsLostRace,
         Self::RefusedIsLost,
         Self::BuiltUponIsLost,
@@ -69,6 +81,12 @@ impl Rule {
         Self::ResultNotPublished,
         Self::JournalTrusted,
         Self::StagingGoesOn,
+        Self::ClaimUnconfirmed,
+        Self::LiveLeaseTaken,
+        Self::NoHeartbeat,
+        Self::ChangeLeftHalfDone,
+        Self::SentTooEarly,
+        Self::ConflictThrownAway,
     ];
 }
 

@@ -37,6 +37,7 @@
 //! | work | [`Worker`], with a [`Context`] for handlers and a [`TaskError`] from them; [`Shutdown`] |
 //! | look | [`Queue::get`], [`Queue::get_history`], [`Queue::list`], [`Queue::wait`], [`Queue::stats`] |
 //! | deal with large files | [`Artifacts`] with a [`Cache`], [`Worker::carrier`], [`Context::artifact`], [`Context::publish`] |
+//! | work without the bucket | [`Spool`], [`Supervisor`]; [`Either`] of the two, by [`QueueType`] |
 //! | change plans | [`Queue::cancel`], [`Queue::retry`], [`Queue::reschedule`] |
 //! | keep order | [`Queue::purge_all`], [`Queue::check`] |
 //! | share the work out | [`Queue::all_shards`], [`Task::shard_from_id`], the shards of [`Worker::new`] |
@@ -47,14 +48,17 @@
 //! grows with every claim of a task; pass it to whatever the handler changes, and let that refuse smaller ones.
 //!
 //! Everything here belongs to one of the crates below and is only gathered: `leasehold-core` (the rules),
-//! `leasehold-store` (objects written on condition), `leasehold-queue`, `leasehold-worker`, `leasehold-pieces` (large files).
+//! `leasehold-store` (objects written on condition), `leasehold-queue`, `leasehold-worker`, `leasehold-pieces` (large files),
+//! `leasehold-outpost` (folders that are kept in step with a bucket).
 
 pub use leasehold_core::new_task::Start;
+pub use leasehold_core::outpost::{Campaign, Consistency};
 pub use leasehold_core::task::{Change, Claim};
 pub use leasehold_core::{
     ArtifactId, Error, Kind, Matter, NewTask, Now, Priority, Rejected, Result, RetryPolicy, Shard, State,
     Status, StoreTime, Task, TaskId,
 };
+pub use leasehold_outpost::{Either, OutpostConfig, QueueType, Spool, Supervisor, SupervisorOptions, Synced};
 pub use leasehold_pieces::{
     Algorithm, Artifacts, Cache, Cached, FetchEvent, FetchOptions, Fetched, Manifest, Peers, PublishOptions,
     Published, Secret,
@@ -64,7 +68,7 @@ pub use leasehold_queue::purge::{Purged, PurgedAll, Retention};
 pub use leasehold_queue::{
     Filter, Operated, Place, Queue, QueueConfig, Scope, Stats, Submit, Submitted, UniqueKey,
 };
-pub use leasehold_store::{AccessKey, Client, Durability, FolderOptions, OpenOptions};
+pub use leasehold_store::{AccessKey, Client, Durability, FolderOptions, OpenOptions, SystemHost};
 pub use leasehold_worker::{Context, Counts, Monitor, Polling, Shutdown, TaskError, Worker, WorkerOptions};
 
 #[cfg(feature = "testing")]

@@ -1,0 +1,134 @@
+//! The node's time, and the bucket's as far as it was heard.
+//!
+//! All processes of a node share the clock that counts from its start and cannot be set. A supervisor writes down how far
+//! the bucket's time is from it, and all of them carry that on, also while the link is down. It is void once the machine
+//! has started anew. Nobody's wall clock is asked.
+
+use leasehold_core::outpost::NodeNow;
+use leasehold_core::{Now, Result, StoreTime};
+use leasehold_store::Host;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::disk::{self, Disk, Lasting};
+
+/// Two clocks drift apart by so little: see the clock of stores.
+const DRIFT: i64 = 1_000;
+
+/// What is narrower by less than this is not worth a write.
+const WORTH_MS: i64 = 250;
+
+/// The clock of a node. Clones are the same clock.
+#[derive(Debug, Clone)]
+pub struct NodeClock {
+    path: PathBuf,
+    host: Arc<dyn Host>,
+    boot_id: Arc<str>,
+}
+
+/// What `clock.json` says: the bucket's time is this much ahead of the time since the machine started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Offset {
+    boot_id: String,
+    earliest_offset_ms: i64,
+    /// Nothing when that cannot be said.
+    latest_offset_ms: Option<i64>,
+    steady: bool,
+    /// When it was written, since the machine started.
+    at_boot_ms: i64,
+}
+
+impl NodeClock {
+    /// The clock of the node whose data lie there.
+    #[must_use]
+    pub fn new(data: &Path, host: Arc<dyn Host>, boot_id: &str) -> Self {
+        Self { path: data.join("clock.json"), host, boot_id: boot_id.into() }
+    }
+
+    /// Which start of the machine this is, as the system names it.
+    #[must_use]
+    pub fn boot_id() -> String {
+        let named = fs::read_to_string("/proc/sys/kernel/random/boot_id");
+        named.map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
+    }
+
+    /// The present. What cannot be read was not heard.
+    #[must_use]
+    pub fn now(&self) -> NodeNow {
+        let offset = self.offset();
+        let boot_ms = self.boot_ms();
+        let bucket = offset.map(|offset| offset.at(boot_ms));
+        NodeNow { boot_id: self.boot_id.to_string(), boot: StoreTime::from_millis(boot_ms), bucket }
+    }
+
+    /// Writes down what the bucket's time is, if that says more than is known, or something else.
+    pub(crate) fn learn(&self, now: Now, disk: &Disk) -> Result<()> {
+        let boot_ms = self.boot_ms();
+        let ahead = |time: StoreTime| time.as_millis().saturating_sub(boot_ms);
+        let heard = Offset {
+            boot_id: self.boot_id.to_string(),
+            earliest_offset_ms: ahead(now.earliest),
+            latest_offset_ms: (now.latest != StoreTime::NEVER).then(|| ahead(now.latest)),
+            steady: now.steady,
+            at_boot_ms: boot_ms,
+        };
+        let known = self.offset().map(|known| known.widened(boot_ms));
+        match known.map_or(Some(heard.clone()), |known| known.with(heard)) {
+            Some(offset) => disk.replace(&self.path, &json(&offset), Lasting::No),
+            None => Ok(()),
+        }
+    }
+
+    fn boot_ms(&self) -> i64 {
+        self.host.instant().boot_ns.div_euclid(1_000_000)
+    }
+
+    /// What is written down, unless it is of another start of the machine or cannot be read.
+    fn offset(&self) -> Option<Offset> {
+        let body = disk::read(&self.path).ok().flatten()?;
+        let offset: Offset = serde_json::from_slice(&body).ok()?;
+        (*offset.boot_id == *self.boot_id).then_some(offset)
+    }
+}
+
+impl Offset {
+    fn widened(&self, boot_ms: i64) -> Self {
+        let drift = boot_ms.saturating_sub(self.at_boot_ms).max(0) / DRIFT;
+        Self {
+            earliest_offset_ms: self.earliest_offset_ms.saturating_sub(drift),
+            latest_offset_ms: self.latest_offset_ms.map(|latest| latest.saturating_add(drift)),
+            at_boot_ms: boot_ms,
+            ..self.clone()
+        }
+    }
+
+    fn at(&self, boot_ms: i64) -> Now {
+        let wide = self.widened(boot_ms);
+        let time = |offset: i64| StoreTime::from_millis(boot_ms.saturating_add(offset));
+        let latest = wide.latest_offset_ms.map_or(StoreTime::NEVER, time);
+        Now { earliest: time(wide.earliest_offset_ms), latest, steady: wide.steady }
+    }
+
+    /// What is known after `heard`; nothing if that adds nothing.
+    fn with(self, heard: Self) -> Option<Self> {
+        let latest = |offset: &Self| offset.latest_offset_ms.unwrap_or(i64::MAX);
+        let earliest = self.earliest_offset_ms.max(heard.earliest_offset_ms);
+        let both = latest(&self).min(latest(&heard));
+        if earliest > both || self.steady != heard.steady {
+            return Some(heard);
+        }
+        let gain = (earliest - self.earliest_offset_ms).saturating_add(latest(&self).saturating_sub(both));
+        let narrowed = Self {
+            earliest_offset_ms: earliest,
+            latest_offset_ms: (both != i64::MAX).then_some(both),
+            ..heard
+        };
+        (gain >= WORTH_MS).then_some(narrowed)
+    }
+}
+
+fn json(offset: &Offset) -> Vec<u8> {
+    serde_json::to_vec(offset).expect("numbers and a name")
+}

@@ -1,0 +1,171 @@
+//! What the supervisor does with tasks of the bucket: copies for those who work here, confirmations, revocations.
+//!
+//! None of it touches what somebody here has, or has done and the bucket has not heard of.
+
+use leasehold_core::outpost::{DiskLease, SpoolFile};
+use leasehold_core::{Error, LeaseId, Result, State, Status, Task, TaskId};
+
+use super::change::{Change, Next, Outcome, Then};
+use super::folder::{Folder, Found};
+use super::kept::{Kept, Note, as_pending};
+use super::{Checkout, Copy, Spool};
+use crate::disk::{self, Lasting};
+
+/// What became of a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mirrored {
+    /// It is there now.
+    Written,
+    /// Somebody here has the task, or has done something to it that the bucket has not heard of.
+    Busy,
+    /// It was there already.
+    Same,
+}
+
+impl Spool {
+    /// Every task that waits or runs here, in no order.
+    pub fn waiting(&self) -> Result<Vec<Copy>> {
+        let ids = self.pending_ids()?;
+        let copies = ids.iter().filter_map(|id| self.copy_of(id).transpose());
+        copies.collect()
+    }
+
+    /// Puts a task of the bucket where those who work here find it, with the claim that was made there for them.
+    pub fn mirror(&self, task: &Task, checkout: Option<Checkout>) -> Result<Mirrored> {
+        let is_ours = matches!(task.state, State::Running(_)) && checkout.is_some();
+        if task.status() != Status::Pending && !is_ours {
+            return Err(Error::invalid(format!(
+                "task {} is {}: nobody here can take it",
+                task.id,
+                task.status()
+            )));
+        }
+        let kept = Kept { task: as_pending(task), note: Note::of_bucket(task.rev, checkout) };
+        if let Some(folder) = self.locked(&task.id)? {
+            return folder.mirror(kept);
+        }
+        let claim = kept.note.checkout.as_ref().map(|checkout| &checkout.lease_id);
+        if self.has_ops_besides(&task.id, claim)? {
+            return Ok(Mirrored::Busy);
+        }
+        match self.begin(&kept, None)? {
+            Outcome::There => Ok(Mirrored::Written),
+            Outcome::Gone | Outcome::Beaten => Ok(Mirrored::Busy),
+        }
+    }
+
+    /// Removes the copy of a task that is not free elsewhere any more; false if somebody here has it, if it is new here, or
+    /// if something was done to it that the bucket has not heard of.
+    pub fn forget(&self, id: &TaskId) -> Result<bool> {
+        let Some(folder) = self.locked(id)? else { return Ok(false) };
+        let Some(kept) = folder.kept()? else { return Ok(false) };
+        let is_free = matches!(folder.lease(&self.now())?, Found::Free);
+        if !is_free || kept.note.base_rev == 0 || self.has_ops(id)? {
+            return Ok(false);
+        }
+        self.disk.take_away(&folder.path)?;
+        Ok(true)
+    }
+
+    /// The bucket has confirmed a claim; false if nobody here has it.
+    pub fn confirm(&self, id: &TaskId, lease_id: &LeaseId, remote: &Task) -> Result<bool> {
+        let Some((folder, kept, lease)) = self.with_lease(id, lease_id)? else { return Ok(false) };
+        let is_called_off = matches!(&remote.state, State::Running(claim) if claim.cancel_requested);
+        let cancelled = kept.note.cancelled || is_called_off;
+        let note = Note { cancelled, ..Note::of_bucket(remote.rev, kept.note.checkout) };
+        let record = Kept { task: as_pending(remote), note }.value();
+        let lease = DiskLease { tentative: false, epoch: remote.epoch, attempt: remote.attempt, ..lease };
+        let then = Then::Stay { record: Some(record), lease: Next::Replace(lease) };
+        folder.make(Change { op: None, then }, Lasting::Yes)?;
+        Ok(true)
+    }
+
+    /// Takes a lease from its holder, who learns of it at the next heartbeat, and the copy too unless it is kept; false if
+    /// nobody here has it.
+    pub fn revoke(&self, id: &TaskId, lease_id: &LeaseId, keeps_copy: bool) -> Result<bool> {
+        let Some((folder, kept, _)) = self.with_lease(id, lease_id)? else { return Ok(false) };
+        if !keeps_copy {
+            self.disk.take_away(&folder.path)?;
+            return Ok(true);
+        }
+        // A check-out has gone the same way.
+        let note = Note { checkout: None, ..kept.note };
+        let record = Some(Kept { note, ..kept }.value());
+        folder.make(Change { op: None, then: Then::Stay { record, lease: Next::Drop } }, Lasting::Yes)?;
+        Ok(true)
+    }
+
+    /// What the bucket says about a task that has ended here takes the place of what was said here.
+    pub fn replace_final(&self, remote: &Task) -> Result<()> {
+        let _lock = self.locked_failed()?;
+        drop(self.locked(&remote.id)?);
+        let [completed, failed] =
+            [SpoolFile::Completed(remote.id), SpoolFile::Failed(remote.id)].map(|file| self.path(&file));
+        if !remote.status().is_final() || !(completed.exists() || failed.exists()) {
+            return Ok(());
+        }
+        let (to, other) =
+            if remote.status() == Status::Completed { (completed, failed) } else { (failed, completed) };
+        let kept = Kept { task: remote.clone(), note: Note::of_bucket(remote.rev, None) };
+        self.disk.replace(&to, kept.value().to_string().as_bytes(), Lasting::Yes)?;
+        if other.exists() {
+            self.disk.remove(&other, Lasting::Yes)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn pending_ids(&self) -> Result<Vec<TaskId>> {
+        let names = disk::names(&self.root.join("pending"))?;
+        Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
+    }
+
+    /// What lies there, without its lock: it may have gone, or make no sense yet.
+    fn copy_of(&self, id: &TaskId) -> Result<Option<Copy>> {
+        let Some(body) = disk::read(&self.path(&SpoolFile::Task(*id)))? else { return Ok(None) };
+        let Ok(Kept { task, note }) = Kept::read(id, &body) else { return Ok(None) };
+        let lease = self.lease_of(id)?;
+        let Note { base_rev, checkout, cancelled, .. } = note;
+        Ok(Some(Copy { task, lease, base_rev, checkout, cancelled }))
+    }
+
+    fn with_lease(&self, id: &TaskId, lease_id: &LeaseId) -> Result<Option<(Folder<'_>, Kept, DiskLease)>> {
+        let Some(folder) = self.locked(id)? else { return Ok(None) };
+        let Some(kept) = folder.kept()? else { return Ok(None) };
+        match folder.lease(&self.now())? {
+            Found::Lease(lease) if lease.lease_id == *lease_id => Ok(Some((folder, kept, lease))),
+            _ => Ok(None),
+        }
+    }
+}
+
+impl Folder<'_> {
+    fn mirror(&self, from: Kept) -> Result<Mirrored> {
+        let Some(there) = self.kept()? else { return Ok(Mirrored::Busy) };
+        let next = match self.lease(&self.spool.now())? {
+            Found::Torn { .. } => return Ok(Mirrored::Busy),
+            Found::Lease(lease) => {
+                // Only how long the claim in the bucket lasts.
+                let is_its =
+                    from.note.checkout.as_ref().is_some_and(|checkout| checkout.lease_id == lease.lease_id);
+                if !is_its {
+                    return Ok(Mirrored::Busy);
+                }
+                let note = Note { checkout: from.note.checkout, ..there.note.clone() };
+                Kept { task: there.task.clone(), note }
+            }
+            Found::Free => {
+                let claim = from.note.checkout.as_ref().map(|checkout| &checkout.lease_id);
+                if self.spool.has_ops_besides(&self.id, claim)? {
+                    return Ok(Mirrored::Busy);
+                }
+                from
+            }
+        };
+        if next == there {
+            return Ok(Mirrored::Same);
+        }
+        let path = self.spool.path(&SpoolFile::Task(self.id));
+        self.spool.disk.replace(&path, next.value().to_string().as_bytes(), Lasting::Yes)?;
+        Ok(Mirrored::Written)
+    }
+}

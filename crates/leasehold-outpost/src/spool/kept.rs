@@ -1,0 +1,126 @@
+//! A record with the note of the node: how a task lies on disk.
+
+use leasehold_core::outpost::{ClockMark, NodeNow};
+use leasehold_core::{Error, Kind, Now, Result, ShardLen, State, StoreTime, Task, TaskId, keys, record};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::Checkout;
+
+/// The field of a record that only this node reads and writes; it never goes to the bucket.
+const FIELD: &str = "outpost";
+
+/// No machine runs for thirty years: a time after the year 2000 is not one since its start, but the bucket's.
+const SURELY_BUCKET: StoreTime = StoreTime::from_millis(946_684_800_000);
+
+/// What a node notes about a task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Note {
+    /// The revision in the bucket that the record follows; 0 if it is new here.
+    pub(super) base_rev: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) checkout: Option<Checkout>,
+    /// Somebody here has called it off while somebody had it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) cancelled: bool,
+    /// By which clock the times of its last change are.
+    pub(super) clock: ClockMark,
+    /// In which run of the machine, if the record was changed here.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(super) boot_id: String,
+}
+
+/// A record with its note. The task itself has no trace of it.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Kept {
+    pub(super) task: Task,
+    pub(super) note: Note,
+}
+
+impl Note {
+    /// A note on a task of the bucket.
+    pub(super) fn of_bucket(base_rev: u64, checkout: Option<Checkout>) -> Self {
+        Self { base_rev, checkout, cancelled: false, clock: ClockMark::Bucket, boot_id: String::new() }
+    }
+
+    /// The same on a record that was changed here just now.
+    pub(super) fn stamped(&self, now: &NodeNow) -> Self {
+        Self { clock: now.mark(), boot_id: now.boot_id.clone(), ..self.clone() }
+    }
+}
+
+impl Kept {
+    pub(super) fn read(id: &TaskId, body: &[u8]) -> Result<Self> {
+        #[derive(Deserialize)]
+        struct Peek {
+            shard: String,
+        }
+        let corrupt =
+            |why: String| Error::new(Kind::Corrupt, format!("the record of {id} makes no sense: {why}"));
+        let peek: Peek = serde_json::from_slice(body).map_err(|error| corrupt(error.to_string()))?;
+        let digits = u8::try_from(peek.shard.len()).unwrap_or(u8::MAX);
+        let shard = ShardLen::new(digits).map_err(|error| corrupt(error.to_string()))?.shard_of(id);
+        let mut task = record::read(&keys::task(&shard, id), body)?;
+        let note = task.unknown.shift_remove(FIELD).map(serde_json::from_value).transpose();
+        let note = note.map_err(|error| corrupt(error.to_string()))?;
+        Ok(Self { task, note: note.unwrap_or_else(|| Note::of_bucket(0, None)) })
+    }
+
+    pub(super) fn value(&self) -> Value {
+        let mut value = record::value(&self.task);
+        value[FIELD] = serde_json::to_value(&self.note).expect("names and numbers");
+        value
+    }
+
+    /// Whether it may start now. What was planned for later never starts early, also when the machine has started anew
+    /// and its clock with it: then the pause counts from there.
+    pub(super) fn is_due(&self, now: &NodeNow) -> bool {
+        let State::Pending { available_at } = self.task.state else { return false };
+        if self.has_expired(now) {
+            return false;
+        }
+        let pause = available_at.since(self.task.updated_at);
+        match self.by(available_at, now) {
+            Some(now) => now.is_due(available_at) && (pause.is_zero() || now.has_reached(available_at)),
+            // Nobody can tell how much of the pause has passed.
+            None if self.note.boot_id == now.boot_id => pause.is_zero(),
+            None => now.boot.since(StoreTime::from_millis(0)) >= pause,
+        }
+    }
+
+    /// Whether it is past the moment after which it is not worth starting.
+    pub(super) fn has_expired(&self, now: &NodeNow) -> bool {
+        self.task.expires_at.is_some_and(|at| self.by(at, now).is_some_and(|now| now.is_past(at)))
+    }
+
+    /// Whether nobody but this node can say that it has expired.
+    pub(super) fn is_ours_and_late(&self, now: &NodeNow) -> bool {
+        self.note.base_rev == 0 && self.has_expired(now)
+    }
+
+    /// The present by the clock of one of its times, if that still runs.
+    fn by(&self, at: StoreTime, now: &NodeNow) -> Option<Now> {
+        if at >= SURELY_BUCKET || self.note.clock == ClockMark::Bucket {
+            return now.bucket;
+        }
+        (self.note.boot_id == now.boot_id).then(|| Now::exactly(now.boot))
+    }
+
+    /// How long ago it ended, is past `keep` beyond doubt.
+    pub(super) fn ended_before(&self, keep: std::time::Duration, now: &NodeNow) -> bool {
+        let Some(at) = self.task.state.finished_at() else { return false };
+        self.by(at, now).is_some_and(|now| now.is_past(at.plus(keep)))
+    }
+}
+
+/// A task of the bucket as it lies here: pending, so that the claim that it has there makes it what it is there.
+pub(super) fn as_pending(remote: &Task) -> Task {
+    let mut task = remote.clone();
+    task.unknown.shift_remove(FIELD);
+    if let State::Running(_) = task.state {
+        task.state = State::Pending { available_at: task.updated_at };
+        task.attempt = task.attempt.saturating_sub(1);
+        task.epoch = task.epoch.saturating_sub(1);
+    }
+    task
+}

@@ -1,0 +1,195 @@
+//! What was done here and is not yet in the bucket, in the order in which it was done.
+//!
+//! Operations on one task are written under the lock on its directory, so they are in order. Numbers are given under a
+//! lock on `outbox/`, and the last one is kept beside it (`outbox.last`): a number is never given twice, also when all
+//! before it was sent. An operation is never changed, so whoever has read it once need not read it again.
+
+use leasehold_core::outpost::{Deed, NodeNow, Op, SpoolFile, Why};
+use leasehold_core::{LeaseId, Name, Result, Task, TaskId};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{MutexGuard, PoisonError};
+
+use super::Spool;
+use super::change::internal;
+use super::kept::Note;
+use crate::disk::{self, Lasting};
+
+/// What this process knows of the outbox.
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    /// The last number that was given when it was last looked through.
+    last: Option<u64>,
+    ops: BTreeMap<u64, Known>,
+}
+
+/// By what an operation is known: its task, its name, and its claim, should a number have been used by two.
+type Known = (TaskId, Name, Option<LeaseId>);
+
+impl Spool {
+    /// What waits to be sent, in order. What cannot be read is moved to `conflicts/`, and reported.
+    pub fn outbox(&self) -> Result<Vec<(u64, Op)>> {
+        let mut ops = Vec::new();
+        for seq in self.numbers()? {
+            let path = self.path(&SpoolFile::Outbox(seq));
+            let Some(body) = disk::read(&path)? else { continue };
+            match serde_json::from_slice(&body) {
+                Ok(op) => ops.push((seq, op)),
+                Err(error) => {
+                    tracing::warn!("{} goes to conflicts/: {error}", path.display());
+                    self.disk.rename(&path, &self.root.join(format!("conflicts/outbox.{seq:020}.json")))?;
+                }
+            }
+        }
+        Ok(ops)
+    }
+
+    /// The bucket has it, or need not have it.
+    pub fn sent(&self, seq: u64) -> Result<()> {
+        self.disk.remove(&self.path(&SpoolFile::Outbox(seq)), Lasting::No)?;
+        self.index().ops.remove(&seq);
+        Ok(())
+    }
+
+    /// Whether anything waits to be sent.
+    pub fn has_news(&self) -> Result<bool> {
+        Ok(disk::names(&self.root.join("outbox"))?.iter().any(|name| number(name).is_some()))
+    }
+
+    /// What was done here has no place in the bucket any more: it is kept, with the reason.
+    pub fn conflict(&self, op: &Op, why: Why) -> Result<()> {
+        let now = self.now();
+        let body = json!({ "op": op, "why": why, "at": now.present().earliest, "clock": now.mark() });
+        let path = self.path(&SpoolFile::Conflict(op.task, op.name()));
+        self.disk.replace(&path, body.to_string().as_bytes(), Lasting::Yes)
+    }
+
+    /// Adds an operation; its task is locked by the caller.
+    pub(super) fn append(&self, op: &Op) -> Result<u64> {
+        let body = serde_json::to_vec(op).expect("an operation has no keys that are not text");
+        let _lock = self.locked_outbox()?;
+        let mut seq = self.last()?.map_or_else(|| self.newest(), Ok)?.saturating_add(1);
+        loop {
+            self.disk.overwrite(&self.last_path(), &format!("{seq:020}"))?;
+            if self.disk.add(&self.path(&SpoolFile::Outbox(seq)), &body, Lasting::Yes)? {
+                return Ok(seq);
+            }
+            seq = self.newest()?.saturating_add(1);
+        }
+    }
+
+    /// Makes sure that no number is given twice, after a power cut that `outbox.last` has not outlasted.
+    pub(super) fn count_on(&self) -> Result<()> {
+        let _lock = self.locked_outbox()?;
+        let newest = self.newest()?;
+        if self.last()?.is_none_or(|last| last < newest) && newest > 0 {
+            self.disk.overwrite(&self.last_path(), &format!("{newest:020}"))?;
+        }
+        Ok(())
+    }
+
+    /// Whether anything was done to this task that the bucket has not heard of.
+    pub(super) fn has_ops(&self, id: &TaskId) -> Result<bool> {
+        self.has_such(|(task, ..)| task == id)
+    }
+
+    /// The same, whatever it is about but this claim.
+    pub(super) fn has_ops_besides(&self, id: &TaskId, claim: Option<&LeaseId>) -> Result<bool> {
+        self.has_such(|(task, _, lease_id)| task == id && (claim.is_none() || lease_id.as_ref() != claim))
+    }
+
+    /// Whether this operation waits to be sent.
+    pub(super) fn has_op(&self, op: &Op) -> Result<bool> {
+        let wanted = known(op);
+        self.has_such(|there| *there == wanted)
+    }
+
+    /// What another process has sent since is not there any more.
+    fn has_such(&self, is_it: impl Fn(&Known) -> bool) -> Result<bool> {
+        let mut index = self.looked_through()?;
+        let found: Vec<u64> = index.ops.iter().filter(|(_, op)| is_it(op)).map(|(seq, _)| *seq).collect();
+        for seq in found {
+            if self.path(&SpoolFile::Outbox(seq)).exists() {
+                return Ok(true);
+            }
+            index.ops.remove(&seq);
+        }
+        Ok(false)
+    }
+
+    /// Looks through what was added since the last time.
+    fn looked_through(&self) -> Result<MutexGuard<'_, Index>> {
+        let _lock = self.locked_outbox()?;
+        let last = self.last()?;
+        let mut index = self.index();
+        if last.is_some() && index.last == last {
+            return Ok(index);
+        }
+        let mut ops = BTreeMap::new();
+        for seq in self.numbers()? {
+            if let Some(known) = index.ops.remove(&seq) {
+                ops.insert(seq, known);
+                continue;
+            }
+            let body = disk::read(&self.path(&SpoolFile::Outbox(seq)))?.unwrap_or_default();
+            if let Ok(op) = serde_json::from_slice::<Op>(&body) {
+                ops.insert(seq, known(&op));
+            }
+        }
+        *index = Index { last, ops };
+        Ok(index)
+    }
+
+    fn index(&self) -> MutexGuard<'_, Index> {
+        self.outbox_index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn locked_outbox(&self) -> Result<std::fs::File> {
+        disk::locked(&self.root.join("outbox"))?.ok_or_else(|| internal("the outbox of the spool is gone"))
+    }
+
+    fn numbers(&self) -> Result<Vec<u64>> {
+        let names = disk::names(&self.root.join("outbox"))?;
+        let mut numbers: Vec<_> = names.iter().filter_map(|name| number(name)).collect();
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
+    fn newest(&self) -> Result<u64> {
+        Ok(self.numbers()?.last().copied().unwrap_or(0))
+    }
+
+    fn last(&self) -> Result<Option<u64>> {
+        let body = disk::read(&self.last_path())?.unwrap_or_default();
+        Ok(String::from_utf8(body).ok().and_then(|text| text.trim().parse().ok()))
+    }
+
+    fn last_path(&self) -> PathBuf {
+        self.root.join("outbox.last")
+    }
+}
+
+/// Something that was done to a task here.
+pub(super) fn op(task: &Task, note: &Note, now: &NodeNow, deed: Deed) -> Op {
+    Op {
+        task: task.id,
+        generation: task.generation,
+        epoch: task.epoch,
+        base_rev: note.base_rev,
+        at: now.present().earliest,
+        clock: now.mark(),
+        deed,
+    }
+}
+
+fn known(op: &Op) -> Known {
+    (op.task, op.name(), op.deed.lease_id().cloned())
+}
+
+fn number(name: &str) -> Option<u64> {
+    match SpoolFile::parse(&format!("outbox/{name}"))? {
+        SpoolFile::Outbox(seq) => Some(seq),
+        _ => None,
+    }
+}

@@ -1,0 +1,81 @@
+//! Check-outs: tasks claimed in advance, for a time without the bucket.
+
+use leasehold_core::limits::PLAN_AHEAD_MAX;
+use leasehold_core::outpost::{ClockMark, Deed, Op};
+use leasehold_core::{Error, Event, Index, Now, Result, Shard, ShardRange, StoreTime};
+use leasehold_queue::discover::Stretch;
+use leasehold_queue::{Advanced, Seen};
+use leasehold_store::{HostExt, Purpose};
+
+use super::{Link, Supervisor};
+
+impl Supervisor {
+    /// Claims up to so many free tasks for this node until then: all that wait, or only those of some shards.
+    pub async fn check_out(
+        &mut self,
+        most: usize,
+        shards: Option<&[String]>,
+        until: StoreTime,
+    ) -> Result<u64> {
+        let link = self.link().await?;
+        let _alone = self.alone().await?;
+        let shards = shards.map(|names| link.queue.shards(names)).transpose()?;
+        let now = link.queue.now()?;
+        if !now.is_before(until) {
+            return Err(Error::invalid(format!("a check-out until {until} would be over already")));
+        }
+        if until > now.earliest.plus(PLAN_AHEAD_MAX) {
+            return Err(Error::invalid(format!("a check-out until {until} is too far ahead")));
+        }
+        // What was done here before counts first.
+        self.up(&link).await?;
+        let stretches = match shards {
+            None => vec![Stretch::whole(Index::Ready)],
+            Some(shards) => {
+                let range = |shard: &Shard| ShardRange { first: shard.clone(), last: shard.clone() };
+                shards.iter().map(|shard| Stretch::of(Index::Ready, &range(shard))).collect()
+            }
+        };
+        let (mut taken, most) = (0, u64::try_from(most).unwrap_or(u64::MAX));
+        let look = link.queue.discover(Purpose::Sync, stretches).await?;
+        for found in look.due {
+            if taken >= most {
+                break;
+            }
+            let Some(seen) = link.queue.see(Purpose::Sync, &found.entry.id).await? else { continue };
+            taken += u64::from(self.check_out_one(&link, &seen, until).await?);
+        }
+        let now = link.queue.now()?;
+        self.on_disk(move |spool| spool.learn_time(now)).await?;
+        Ok(taken)
+    }
+
+    /// What is to be claimed is written down first: should this process die before it has written down that it is, the next
+    /// one finds a claim for which nobody waits, and ends it.
+    async fn check_out_one(&self, link: &Link, seen: &Seen, until: StoreTime) -> Result<bool> {
+        let (now, task) = (link.queue.now()?.earliest, seen.task());
+        let (worker, lease_id) = (self.spool.config().node_id.clone(), self.random_name());
+        let deed = Deed::Claim { lease_id: lease_id.clone(), from: None };
+        let (epoch, clock) = (task.epoch.saturating_add(1), ClockMark::Bucket);
+        let (generation, base_rev) = (task.generation, task.rev);
+        let intent = Op { task: task.id, generation, epoch, base_rev, at: now, clock, deed };
+        let seq = self.on_disk(move |spool| spool.note(&intent)).await?;
+        let claim = Event::Claim { worker, lease_id, lease: until.since(now) };
+        let advanced = link.queue.advance(Purpose::Sync, seen, &claim, self.name()).await?;
+        if let Advanced::Done(seen) = &advanced {
+            link.remember(seen);
+            self.keep_checkout(seen).await?;
+        }
+        self.on_disk(move |spool| spool.sent(seq)).await?;
+        Ok(matches!(advanced, Advanced::Done(_)))
+    }
+
+    /// The bucket's time.
+    pub async fn now(&mut self) -> Result<Now> {
+        self.link().await?.queue.now()
+    }
+
+    pub(super) fn random_name(&self) -> leasehold_core::HexName {
+        leasehold_core::HexName::from_random(self.host().random_bits())
+    }
+}

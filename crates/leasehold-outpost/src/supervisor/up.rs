@@ -1,0 +1,434 @@
+//! Up: what was done here, in order for each task, by the table of [`leasehold_core::outpost::reconcile`].
+
+use futures::StreamExt;
+use futures::stream;
+use leasehold_core::outpost::{
+    Action, ClockMark, Consistency, Deed, Known, Local, Op, Standing, Why, Write, reconcile,
+};
+use leasehold_core::{
+    Error, Event, Kind, LeaseId, Now, Rejected, Result, Status, StoreTime, Task, TaskId, record,
+};
+use leasehold_queue::{Advanced, Created, Seen};
+use leasehold_store::Purpose;
+use leasehold_store::mutant::{Rule, breaks};
+use std::collections::BTreeMap;
+
+use super::{Link, Supervisor, Synced};
+use crate::spool::{Checkout, Spool};
+
+/// So many tasks are dealt with at once.
+const AT_ONCE: usize = 16;
+/// A record that changes before every try is not tried for ever.
+const TRIES_MAX: usize = 8;
+
+/// What became of an operation.
+pub(super) enum Applied {
+    /// The bucket knows it, or need not know it. What is here of the task follows when nothing is left to be sent.
+    Sent(Synced, Then),
+    /// It cannot be decided yet, and neither can what follows it.
+    Later,
+}
+
+/// What becomes of what is here of a task.
+pub(super) enum Then {
+    /// It stays.
+    Stays,
+    /// It becomes what the bucket has.
+    Becomes(Box<Task>),
+    /// It goes.
+    Goes,
+}
+
+/// Something that a node says about a task.
+pub(super) struct Word<'a> {
+    pub(super) local: Local,
+    pub(super) op: &'a Op,
+    /// The claim that a put would make, if it makes one.
+    pub(super) lease_id: LeaseId,
+    pub(super) known: Known,
+}
+
+impl Supervisor {
+    pub(super) async fn up(&self, link: &Link) -> Result<Synced> {
+        let ops = self.on_disk(Spool::outbox).await?;
+        let mut by_task: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for (seq, op) in ops {
+            by_task.entry(op.task).or_default().push((seq, op));
+        }
+        let all: Vec<_> = stream::iter(by_task.into_values().map(|ops| self.up_task(link, ops)))
+            .buffer_unordered(AT_ONCE)
+            .collect()
+            .await;
+        let mut synced = Synced::default();
+        for one in all {
+            match one {
+                Ok(one) => synced.add(one),
+                Err(error) if error.kind() == Kind::Unavailable => return Err(error),
+                // One task that makes no sense does not keep the others.
+                Err(error) => tracing::error!("what was done here cannot be sent: {error}"),
+            }
+        }
+        Ok(synced)
+    }
+
+    async fn up_task(&self, link: &Link, ops: Vec<(u64, Op)>) -> Result<Synced> {
+        let mut all = Synced::default();
+        for (at, (seq, op)) in ops.iter().enumerate() {
+            let seq = *seq;
+            // A claim that has ended meanwhile is written down together with its end.
+            let has_ended = |later: &(u64, Op)| later.1.deed.lease_id() == op.deed.lease_id();
+            if matches!(op.deed, Deed::Claim { .. }) && ops[at + 1..].iter().any(has_ended) {
+                self.on_disk(move |spool| spool.sent(seq)).await?;
+                continue;
+            }
+            let has_started = self.consistency() == Consistency::Relaxed;
+            let word = Word::of(op, has_started, self);
+            if matches!(op.deed, Deed::Complete { .. }) && breaks(Rule::SentTooEarly) {
+                self.on_disk(move |spool| spool.sent(seq)).await?;
+            }
+            match self.apply(link, &word).await? {
+                Applied::Sent(synced, then) => {
+                    all.add(synced);
+                    all.sent += 1;
+                    self.on_disk(move |spool| spool.sent(seq)).await?;
+                    self.follow(op.task, then).await?;
+                }
+                Applied::Later => break,
+            }
+        }
+        Ok(all)
+    }
+
+    /// Makes the bucket agree with what the node says, or the node with the bucket.
+    pub(super) async fn apply(&self, link: &Link, word: &Word<'_>) -> Result<Applied> {
+        let id = &word.op.task;
+        let mut seen = link.recall(id);
+        // What is remembered may be old: enough for a put on condition, but not for anything else.
+        let mut is_fresh = false;
+        if seen.is_none() {
+            seen = link.queue.see(Purpose::Sync, id).await?;
+            is_fresh = true;
+        }
+        for _ in 0..TRIES_MAX {
+            let standing = Standing::of(seen.as_ref().map(Seen::task), &word.known, link.queue.now()?);
+            let action = reconcile(word.local, standing, self.consistency(), self.finishes());
+            let Action::Write(write) = action else {
+                if !is_fresh {
+                    seen = link.queue.see(Purpose::Sync, id).await?;
+                    is_fresh = true;
+                    continue;
+                }
+                return self.conclude(link, word, action, seen.as_ref().map(Seen::task)).await;
+            };
+            let advanced = match (write, &seen) {
+                (Write::Create, there) => match self.create(link, word.op, there.as_ref()).await? {
+                    Created::Done(seen) => Advanced::Done(seen),
+                    Created::Exists(Some(seen)) => Advanced::Changed(seen),
+                    Created::Exists(None) => Advanced::Missing,
+                },
+                (_, None) => Advanced::Missing,
+                (write, Some(known)) => match word.event(write, self, link.queue.now()?) {
+                    Some(event) => link.queue.advance(Purpose::Sync, known, &event, self.name()).await?,
+                    // There is nothing to write: it is so already.
+                    None => return self.conclude(link, word, Action::Done, Some(known.task())).await,
+                },
+            };
+            match advanced {
+                Advanced::Done(now) | Advanced::Refused(Rejected::AlreadySo, now) => {
+                    link.remember(&now);
+                    return self.written(link, word, write, &now).await;
+                }
+                Advanced::Changed(now) => seen = Some(now),
+                Advanced::Refused(rejected, now) => {
+                    if let Some(applied) = self.refused(link, word, write, &rejected, &now).await? {
+                        return Ok(applied);
+                    }
+                    seen = link.queue.see(Purpose::Sync, id).await?;
+                }
+                Advanced::Missing => seen = link.queue.see(Purpose::Sync, id).await?,
+            }
+            is_fresh = true;
+        }
+        Err(Error::new(Kind::Unavailable, format!("task {id} changes all the time")))
+    }
+
+    async fn create(&self, link: &Link, op: &Op, there: Option<&Seen>) -> Result<Created> {
+        let Deed::Submit { record: value, .. } = &op.deed else {
+            return Err(Error::new(Kind::Internal, "only a submit creates a task"));
+        };
+        let mut task = read_record(value)?;
+        if op.clock == ClockMark::Boot {
+            task = task.submitted_at(link.queue.now()?.earliest);
+        }
+        match there {
+            Some(mark) => link.queue.create_over(Purpose::Sync, mark, task).await,
+            None => link.queue.create(Purpose::Sync, task).await,
+        }
+    }
+
+    /// The bucket has taken it over.
+    async fn written(&self, link: &Link, word: &Word<'_>, write: Write, seen: &Seen) -> Result<Applied> {
+        let (mut synced, mut then) = (Synced::default(), Then::Stays);
+        match write {
+            Write::Claim | Write::TakeOver if word.local == Local::CheckedOut => {
+                self.keep_checkout(seen).await?;
+                synced.confirmed += 1;
+            }
+            Write::Claim | Write::TakeOver => {
+                if self.confirm(link, word, seen).await? {
+                    synced.confirmed += 1;
+                }
+            }
+            Write::Renew => synced.renewed += 1,
+            _ => then = Then::Becomes(Box::new(seen.task().clone())),
+        }
+        if is_called_off(seen.task()) {
+            let id = word.op.task;
+            self.on_disk(move |spool| spool.call_off(&id)).await?;
+        }
+        Ok(Applied::Sent(synced, then))
+    }
+
+    /// Lets the process start that waits for it. If there is none any more, the task is everybody's again.
+    async fn confirm(&self, link: &Link, word: &Word<'_>, seen: &Seen) -> Result<bool> {
+        let (id, lease_id, remote) = (word.op.task, word.lease_id.clone(), seen.task().clone());
+        let lease = lease_id.clone();
+        let is_there = self.on_disk(move |spool| spool.confirm(&id, &lease, &remote)).await?;
+        if is_there || self.speaks_of(&lease_id).await? {
+            return Ok(is_there);
+        }
+        link.forget(&id);
+        link.queue.advance(Purpose::Sync, seen, &Event::Release { lease_id }, self.name()).await?;
+        Ok(false)
+    }
+
+    /// Whether something about this claim, other than that it was made, is still to be sent.
+    async fn speaks_of(&self, lease_id: &LeaseId) -> Result<bool> {
+        let lease_id = lease_id.clone();
+        let ops = self.on_disk(Spool::outbox).await?;
+        let is_about =
+            |op: &Op| !matches!(op.deed, Deed::Claim { .. }) && op.deed.lease_id() == Some(&lease_id);
+        Ok(ops.iter().any(|(_, op)| is_about(op)))
+    }
+
+    /// What is here of a task follows the bucket, unless something is still to be sent.
+    pub(super) async fn follow(&self, id: TaskId, then: Then) -> Result<()> {
+        self.on_disk(move |spool| match then {
+            Then::Stays => Ok(()),
+            Then::Becomes(remote) if remote.status() == Status::Pending => {
+                spool.mirror(&remote, None).map(|_| ())
+            }
+            // Others have it, or it has ended.
+            Then::Becomes(remote) => {
+                spool.replace_final(&remote)?;
+                spool.forget_sent(&id).map(|_| ())
+            }
+            Then::Goes => spool.forget_sent(&id).map(|_| ()),
+        })
+        .await
+    }
+
+    /// The bucket does not take it over, or needs not.
+    async fn conclude(
+        &self,
+        link: &Link,
+        word: &Word<'_>,
+        action: Action,
+        remote: Option<&Task>,
+    ) -> Result<Applied> {
+        let (mut synced, mut then, op) = (Synced::default(), Then::Stays, word.op);
+        link.forget(&op.task);
+        let is_claim = matches!(op.deed, Deed::Claim { .. });
+        match action {
+            Action::GoOn if word.local == Local::Tentative => {
+                if let Some(seen) = link.queue.see(Purpose::Sync, &op.task).await? {
+                    self.confirm(link, word, &seen).await?;
+                    synced.confirmed += 1;
+                }
+            }
+            Action::GoOn | Action::Write(_) => {}
+            Action::Done => then = becomes(remote),
+            Action::Drop(why) => {
+                if let Some(why) = why {
+                    Self::report(op, why);
+                }
+                if is_claim {
+                    synced.refused += 1;
+                    self.revoke(word, false).await?;
+                }
+                then = becomes(remote);
+            }
+            Action::Stop(why) => {
+                self.note_conflict(op, why).await?;
+                synced.duplicates += u64::from(is_run_twice(why));
+                synced.refused += 1;
+                self.revoke(word, false).await?;
+            }
+            Action::Conflict(why) => {
+                self.note_conflict(op, why).await?;
+                synced.duplicates += u64::from(is_run_twice(why));
+                synced.conflicts += 1;
+                then = becomes(remote);
+            }
+            Action::Refuse(why) => {
+                Self::report(op, why);
+                then = becomes(remote);
+            }
+        }
+        Ok(Applied::Sent(synced, then))
+    }
+
+    async fn note_conflict(&self, op: &Op, why: Why) -> Result<()> {
+        Self::report(op, why);
+        if breaks(Rule::ConflictThrownAway) {
+            return Ok(());
+        }
+        let op = op.clone();
+        self.on_disk(move |spool| spool.conflict(&op, why)).await
+    }
+
+    async fn revoke(&self, word: &Word<'_>, keeps_copy: bool) -> Result<()> {
+        let (id, lease_id) = (word.op.task, word.lease_id.clone());
+        self.on_disk(move |spool| spool.revoke(&id, &lease_id, keeps_copy)).await.map(|_| ())
+    }
+
+    /// The record does not allow it. Nothing if the table should be asked again.
+    async fn refused(
+        &self,
+        link: &Link,
+        word: &Word<'_>,
+        write: Write,
+        rejected: &Rejected,
+        seen: &Seen,
+    ) -> Result<Option<Applied>> {
+        let starts = matches!(write, Write::Claim | Write::TakeOver);
+        let event = match rejected {
+            // It waits for a later moment: whoever has begun with it goes on, and the claim is tried again.
+            Rejected::NotBefore(_) if starts && word.local == Local::Running => {
+                return Ok(Some(Applied::Later));
+            }
+            Rejected::NotBefore(_) if write == Write::Claim => {
+                self.revoke(word, true).await?;
+                let synced = Synced { refused: 1, ..Synced::default() };
+                return Ok(Some(Applied::Sent(synced, becomes(Some(seen.task())))));
+            }
+            Rejected::TooLate(_) if starts => Event::Expire,
+            // No attempt is left, or it was called off: that is for everyone to see.
+            Rejected::Status(_) if write == Write::TakeOver => Event::TimeOut,
+            Rejected::Status(_) if write == Write::Retry => {
+                return self
+                    .conclude(link, word, Action::Refuse(Why::NotEnded), Some(seen.task()))
+                    .await
+                    .map(Some);
+            }
+            _ => return Ok(None),
+        };
+        link.queue.advance(Purpose::Sync, seen, &event, self.name()).await?;
+        Ok(None)
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.spool.config().node_id.as_str()
+    }
+
+    fn finishes(&self) -> bool {
+        self.spool.config().finishes
+    }
+}
+
+fn becomes(remote: Option<&Task>) -> Then {
+    match remote {
+        Some(remote) if !remote.is_tombstone() => Then::Becomes(Box::new(remote.clone())),
+        _ => Then::Goes,
+    }
+}
+
+fn is_run_twice(why: Why) -> bool {
+    matches!(why, Why::TakenByOthers | Why::CompletedByOthers | Why::FailedByOthers)
+}
+
+fn is_called_off(task: &Task) -> bool {
+    matches!(&task.state, leasehold_core::State::Running(claim) if claim.cancel_requested)
+}
+
+/// The task of a record that was written on a node.
+fn read_record(value: &serde_json::Value) -> Result<Task> {
+    let text = |field: &str| value.get(field).and_then(serde_json::Value::as_str).unwrap_or_default();
+    let key = format!("tasks/{}/{}.json", text("shard"), text("id"));
+    record::read(&key, value.to_string().as_bytes())
+}
+
+impl<'a> Word<'a> {
+    pub(super) fn of(op: &'a Op, has_started: bool, by: &Supervisor) -> Self {
+        let lease_id = op.deed.lease_id().cloned();
+        let (from, write_id) = match &op.deed {
+            Deed::Claim { from, .. } => (from.clone(), None),
+            Deed::Submit { write_id, .. } => (None, Some(write_id.clone())),
+            _ => (None, None),
+        };
+        let known =
+            Known { generation: op.generation, epoch: op.epoch, lease_id: lease_id.clone(), from, write_id };
+        let lease_id = lease_id.unwrap_or_else(|| by.random_name());
+        Self { local: Local::of(&op.deed, has_started), op, lease_id, known }
+    }
+
+    /// A moment that a node meant, which may not have known the bucket's time: then it is as far from now as it was then.
+    fn in_store_time(&self, moment: StoreTime, now: Now) -> StoreTime {
+        match self.op.clock {
+            ClockMark::Bucket => moment,
+            ClockMark::Boot => now.earliest.plus(moment.since(self.op.at)),
+        }
+    }
+
+    /// The event that makes it so; nothing if there is none.
+    fn event(&self, write: Write, by: &Supervisor, now: Now) -> Option<Event> {
+        let (lease_id, lease, worker) =
+            (self.lease_id.clone(), by.options.lease, by.spool.config().node_id.clone());
+        Some(match (write, &self.op.deed) {
+            (Write::Claim, _) => Event::Claim { worker, lease_id, lease },
+            (Write::TakeOver, _) => {
+                let from = self.known.from.clone().or_else(|| self.known.lease_id.clone());
+                Event::TakeOver { worker, lease_id, lease, from }
+            }
+            (Write::Renew, _) => Event::Renew { lease_id, lease, progress: None },
+            (Write::Complete, Deed::Complete { lease_id, output, results }) => {
+                let (lease_id, output, results) = (lease_id.clone(), output.clone(), results.clone());
+                Event::Complete { lease_id, output, results }
+            }
+            (Write::CompleteOffline, Deed::Complete { lease_id, output, results }) => {
+                let (lease_id, output, results) = (lease_id.clone(), output.clone(), results.clone());
+                Event::CompleteOffline { lease_id, output, results }
+            }
+            (Write::Fail, Deed::Fail { lease_id, error, retryable, after }) => {
+                let (lease_id, error) = (lease_id.clone(), error.clone());
+                Event::Fail { lease_id, error, retryable: *retryable, after: *after }
+            }
+            (Write::FailOffline, Deed::Fail { lease_id, error, retryable, after }) => {
+                let (lease_id, error) = (lease_id.clone(), error.clone());
+                Event::FailOffline { lease_id, error, retryable: *retryable, after: *after }
+            }
+            (Write::Release, Deed::Release { until: Some(until), .. }) => {
+                Event::Snooze { lease_id, until: self.in_store_time(*until, now) }
+            }
+            (Write::Release, Deed::Stop { .. }) => Event::Stop { lease_id },
+            (Write::Release, _) => Event::Release { lease_id },
+            (Write::Reschedule, Deed::Release { until: Some(until), .. }) => {
+                Event::Reschedule { at: self.in_store_time(*until, now) }
+            }
+            (Write::Reschedule, Deed::Stop { .. }) | (Write::Cancel, _) => Event::Cancel,
+            (Write::Retry, _) => Event::Retry,
+            _ => return None,
+        })
+    }
+}
+
+impl Supervisor {
+    /// A check-out was made, or made anew.
+    pub(super) async fn keep_checkout(&self, seen: &Seen) -> Result<()> {
+        let task = seen.task().clone();
+        let leasehold_core::State::Running(claim) = &task.state else { return Ok(()) };
+        let Some(lease_id) = task.lease_id.clone() else { return Ok(()) };
+        let checkout = Checkout { lease_id, epoch: task.epoch, expires_at: claim.expires_at };
+        self.on_disk(move |spool| spool.mirror(&task, Some(checkout))).await.map(|_| ())
+    }
+}

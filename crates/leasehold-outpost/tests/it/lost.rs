@@ -1,0 +1,67 @@
+//! Whoever has lost a lease is told so, and changes nothing.
+
+use leasehold_core::{Artifacts, Kind};
+use leasehold_outpost::{Held, Spool};
+use serde_json::json;
+
+use crate::support::{Stand, claim, order, snapshot, stand};
+
+fn assert_lost(spool: &Spool, held: &Held) {
+    let before = snapshot(spool.root());
+    let kinds = [
+        spool.heartbeat(&mut held.clone()).unwrap_err().kind(),
+        spool.standing(held).unwrap_err().kind(),
+        spool.complete(held, json!(1), Artifacts::new()).unwrap_err().kind(),
+        spool.fail(held, "x", true, None).unwrap_err().kind(),
+        spool.fail(held, "x", false, None).unwrap_err().kind(),
+        spool.release(held, None).unwrap_err().kind(),
+        spool.stop(held).unwrap_err().kind(),
+    ];
+    assert_eq!(kinds, [Kind::Lost; 7]);
+    assert_eq!(snapshot(spool.root()), before);
+}
+
+fn claimed() -> (Stand, Held) {
+    let stand = stand();
+    let id = stand.spool.submit(order()).unwrap();
+    let held = claim(&stand.spool, &id, "w").unwrap();
+    (stand, held)
+}
+
+#[test]
+fn to_another_worker() {
+    let (stand, held) = claimed();
+    stand.advance(601);
+    claim(&stand.spool, &held.task.id, "next").unwrap();
+    assert_lost(&stand.spool, &held);
+}
+
+#[test]
+fn to_another_who_has_completed_it() {
+    let (stand, held) = claimed();
+    stand.advance(601);
+    let next = claim(&stand.spool, &held.task.id, "next").unwrap();
+    stand.spool.complete(&next, json!("theirs"), Artifacts::new()).unwrap();
+    assert_lost(&stand.spool, &held);
+    assert_lost(&stand.spool, &next);
+}
+
+#[test]
+fn by_giving_it_back() {
+    let (stand, held) = claimed();
+    stand.spool.release(&held, None).unwrap();
+    assert_lost(&stand.spool, &held);
+    // Also when the same process takes it again.
+    claim(&stand.spool, &held.task.id, "w").unwrap();
+    assert_lost(&stand.spool, &held);
+}
+
+#[test]
+fn to_the_bucket() {
+    for keeps_copy in [true, false] {
+        let (stand, held) = claimed();
+        assert!(stand.spool.revoke(&held.task.id, &held.lease.lease_id, keeps_copy).unwrap());
+        assert_lost(&stand.spool, &held);
+        assert_eq!(claim(&stand.spool, &held.task.id, "next").is_some(), keeps_copy);
+    }
+}

@@ -1,0 +1,97 @@
+//! Records that make no sense go to where a person finds them, with the reason, and never round in circles.
+
+use leasehold_core::Status;
+use leasehold_core::outpost::SpoolFile;
+use leasehold_outpost::{OutpostConfig, Place, Spool};
+use std::fs;
+use std::sync::Arc;
+
+use crate::support::{any, claim, config, of, op_names, order, path, places, send_all, stand};
+
+#[test]
+fn a_task_that_does_not_parse_goes_to_failed_when_somebody_wants_it() {
+    for (body, word) in
+        [("", "EOF"), ("{\"id\"", "EOF"), ("{\"shard\": \"0\"}", "missing field"), ("[]", "invalid")]
+    {
+        let stand = stand();
+        let id = stand.spool.submit(order()).unwrap();
+        send_all(&stand.spool);
+        fs::write(path(&stand.spool, &SpoolFile::Task(id)), body).unwrap();
+        assert_eq!(stand.spool.poll(9, &any).unwrap(), [id], "so that it is dealt with");
+        assert!(claim(&stand.spool, &id, "w").is_none());
+        assert_eq!(places(&stand.spool, &id), ["failed"], "{body}");
+        assert!(stand.spool.poll(9, &any).unwrap().is_empty());
+        let there = stand.spool.get(&id).unwrap().unwrap();
+        assert_eq!((there.place, there.task.status()), (Place::Failed, Status::Failed));
+        assert_eq!(there.task.input, body);
+        assert!(there.task.error.as_ref().unwrap().contains(word), "{:?}", there.task.error);
+        assert!(stand.spool.requeue(&id).is_err(), "there is nothing to run again");
+        assert!(op_names(&stand.spool).is_empty());
+    }
+}
+
+#[test]
+fn recover_finds_them_too() {
+    let stand = stand();
+    let [torn, empty, good] = [(); 3].map(|()| stand.spool.submit(order()).unwrap());
+    fs::write(path(&stand.spool, &SpoolFile::Task(torn)), "{").unwrap();
+    fs::remove_file(path(&stand.spool, &SpoolFile::Task(empty))).unwrap();
+    let recovered = stand.spool.recover().unwrap();
+    assert_eq!(recovered.unreadable, 2);
+    assert_eq!([torn, empty, good].map(|id| places(&stand.spool, &id)[0]), ["failed", "failed", "pending"]);
+    let task = stand.spool.get(&empty).unwrap().unwrap().task;
+    assert_eq!(task.error.as_deref(), Some("there is no task.json"));
+    assert_eq!(stand.spool.recover().unwrap().unreadable, 0);
+}
+
+#[test]
+fn names_that_are_not_ids_are_left_alone() {
+    let stand = stand();
+    let strange = stand.spool.root().join("pending/notes");
+    fs::create_dir(&strange).unwrap();
+    stand.spool.recover().unwrap();
+    assert!(strange.is_dir() && stand.spool.poll(9, &any).unwrap().is_empty());
+}
+
+#[test]
+fn operations_that_cannot_be_read_go_to_conflicts() {
+    let stand = stand();
+    stand.spool.submit(order()).unwrap();
+    stand.spool.submit(order()).unwrap();
+    fs::write(path(&stand.spool, &SpoolFile::Outbox(1)), "{").unwrap();
+    let seqs: Vec<_> = stand.spool.outbox().unwrap().iter().map(|(seq, _)| *seq).collect();
+    assert_eq!(seqs, [2]);
+    assert_eq!(fs::read_dir(stand.spool.root().join("conflicts")).unwrap().count(), 1);
+}
+
+#[test]
+fn numbers_of_operations_are_never_given_twice() {
+    let stand = stand();
+    stand.spool.submit(order()).unwrap();
+    assert!(stand.spool.has_news().unwrap());
+    send_all(&stand.spool);
+    assert!(!stand.spool.has_news().unwrap());
+    stand.spool.submit(order()).unwrap();
+    assert_eq!(stand.spool.outbox().unwrap()[0].0, 2);
+    // Also when the count of them was lost in a power cut.
+    fs::write(stand.spool.root().join("outbox.last"), "").unwrap();
+    stand.spool.submit(order()).unwrap();
+    assert_eq!(stand.spool.outbox().unwrap()[1].0, 3);
+    fs::write(stand.spool.root().join("outbox.last"), "00000000000000000001").unwrap();
+    stand.other().submit(order()).unwrap();
+    assert_eq!(stand.spool.outbox().unwrap()[2].0, 4);
+}
+
+#[test]
+fn settings_are_the_same_for_all() {
+    let stand = stand();
+    let host = || Arc::new(stand.host.clone());
+    let error = Spool::create(stand.data.path(), &of(), config(), host()).unwrap_err();
+    assert!(error.to_string().contains("other settings"), "{error}");
+    let opened = Spool::open(stand.data.path(), &of(), host()).unwrap();
+    assert_eq!(opened.config(), stand.spool.config());
+    let nowhere = Spool::open(&stand.data.path().join("x"), &of(), host()).unwrap_err();
+    assert!(nowhere.to_string().contains("no outpost"), "{nowhere}");
+    let changed = OutpostConfig { completed_max: 1, ..opened.config().clone() };
+    assert!(Spool::create(stand.data.path(), &of(), changed, host()).is_err());
+}

@@ -1,0 +1,570 @@
+//! Workers on a spool: the same handlers as over a bucket, in a time that passes without waiting.
+#![expect(clippy::disallowed_methods, reason = "tests own what they start, in tokio's time")]
+
+use futures::future::BoxFuture;
+use leasehold_core::outpost::{Consistency, Deed};
+use leasehold_core::task::Claim;
+use leasehold_core::{Kind, NewTask, Result, State, Status, Task, TaskId};
+use leasehold_outpost::{Checkout, OutpostConfig, Place, Spool};
+use leasehold_store::host::{Instant, Running};
+use leasehold_store::{Host, SystemHost};
+use leasehold_worker::{Context, Counts, Shutdown, TaskError, Worker, WorkerOptions};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tempfile::TempDir;
+
+use crate::support::{
+    self, bucket, claim, config, folder, lease, of, op_names, ops, places, relaxed, remote, send_all,
+    snapshot,
+};
+
+/// A machine in tokio's time, with one thread.
+#[derive(Debug)]
+struct TokioHost {
+    started: tokio::time::Instant,
+    drawn: AtomicU64,
+}
+
+impl Host for TokioHost {
+    fn instant(&self) -> Instant {
+        let passed = tokio::time::Instant::now().duration_since(self.started);
+        let boot_ns = 1_000_000_000_000 + i64::try_from(passed.as_nanos()).unwrap();
+        Instant { boot_ns, wall_ns: boot_ns }
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        SystemHost.sleep(duration)
+    }
+
+    fn random(&self) -> u64 {
+        self.drawn
+            .fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed)
+            .wrapping_mul(0xbf58_476d_1ce4_e5b9)
+            .rotate_left(31)
+    }
+
+    fn spawn(&self, work: BoxFuture<'static, ()>) -> Running {
+        SystemHost.spawn(work)
+    }
+
+    fn spawn_apart(&self, _name: &str, work: BoxFuture<'static, ()>) -> Running {
+        SystemHost.spawn(work)
+    }
+}
+
+struct Node {
+    _data: TempDir,
+    spool: Spool,
+}
+
+fn node(config: OutpostConfig) -> Node {
+    let data = folder();
+    let host = TokioHost { started: tokio::time::Instant::now(), drawn: AtomicU64::new(1) };
+    let spool = Spool::create(data.path(), &of(), config, Arc::new(host)).unwrap();
+    Node { _data: data, spool }
+}
+
+/// One that has heard of the bucket.
+fn strict() -> Node {
+    let node = node(config());
+    assert_eq!(node.spool.config().consistency, Consistency::Strict);
+    node.spool.learn_time(bucket(0)).unwrap();
+    node
+}
+
+fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+async fn pass(duration: Duration) {
+    tokio::time::sleep(duration).await;
+}
+
+impl Node {
+    fn worker(&self) -> Worker {
+        Worker::at(Arc::new(self.spool.clone()), self.spool.host().clone(), "w1").unwrap()
+    }
+
+    fn submit(&self, task_type: &str, input: Value) -> TaskId {
+        self.spool.submit(NewTask::new(task_type, input).unwrap()).unwrap()
+    }
+
+    fn get(&self, id: &TaskId) -> (Task, Place) {
+        let there = self.spool.get(id).unwrap().expect("the task is here");
+        (there.task, there.place)
+    }
+
+    fn task(&self, id: &TaskId) -> Task {
+        self.get(id).0
+    }
+}
+
+/// A worker with one handler, until nothing is left.
+async fn work<F, R>(node: &Node, task_type: &str, run: F) -> Counts
+where
+    F: Fn(Context, Value) -> R + Send + Sync + 'static,
+    R: Future<Output = std::result::Result<Value, TaskError>> + Send + 'static,
+{
+    node.worker().handle(task_type, run).unwrap().run_until_empty().await.unwrap()
+}
+
+type AtWork = (Shutdown, tokio::task::JoinHandle<Result<Counts>>);
+
+fn start(worker: Worker) -> AtWork {
+    let shutdown = Shutdown::default();
+    (shutdown.clone(), tokio::spawn(worker.run(shutdown)))
+}
+
+async fn stop((shutdown, running): AtWork) -> Counts {
+    shutdown.drain();
+    running.await.unwrap().unwrap()
+}
+
+/// A handler that begins, tells when it was told to stop, and never ends.
+fn endless(worker: Worker, told: &Arc<AtomicU64>) -> Worker {
+    let told = told.clone();
+    let run = move |context: Context, _: Value| {
+        let told = told.clone();
+        async move {
+            let _ended = Ended(told);
+            context.cancelled().await;
+            std::future::pending::<std::result::Result<Value, TaskError>>().await
+        }
+    };
+    worker.handle("work", run).unwrap()
+}
+
+struct Ended(Arc<AtomicU64>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Relaxed);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_relaxed_node_works_without_any_bucket() {
+    let node = node(relaxed());
+    let ids: Vec<_> = (0..20).map(|number| node.submit("double", json!(number))).collect();
+    let wrong = node.submit("double", json!("two"));
+    let other = node.submit("unknown", json!(0));
+    let double = async |_: Context, number: u64| Ok::<_, TaskError>(2 * number);
+    let worker = node.worker().handle("double", double).unwrap();
+    let monitor = worker.monitor();
+    let counts = worker.run_until_empty().await.unwrap();
+    assert_eq!((counts.started, counts.completed, counts.failed, counts.lost), (21, 20, 1, 0));
+    assert_eq!(monitor.counts(), counts);
+    for (number, id) in ids.iter().enumerate() {
+        let (task, place) = node.get(id);
+        assert_eq!((task.output(), place), (Some(&json!(2 * number)), Place::Completed));
+        assert_eq!(places(&node.spool, id), ["completed"]);
+    }
+    assert_eq!(node.get(&wrong).1, Place::Failed, "what does not fit the handler fails for good");
+    assert_eq!(node.get(&other).1, Place::Pending, "what nobody here can run stays");
+    let mut told = BTreeMap::<String, u64>::new();
+    for name in op_names(&node.spool) {
+        *told.entry(name).or_default() += 1;
+    }
+    let told: Vec<_> = told.iter().map(|(name, times)| (name.as_str(), *times)).collect();
+    assert_eq!(told, [("claim", 21), ("complete", 20), ("fail", 1), ("submit", 22)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_fails_is_followed_by_another_after_a_pause() {
+    let node = node(relaxed());
+    let id = node.submit("work", json!(null));
+    let began = tokio::time::Instant::now();
+    let counts = work(&node, "work", |context, _| async move {
+        assert_eq!(u64::from(context.attempt()), context.epoch());
+        match context.attempt() {
+            1 => Err(TaskError::Retry("not yet".into())),
+            2 => panic!("oh"),
+            attempt => Ok(json!(attempt)),
+        }
+    })
+    .await;
+    assert_eq!((counts.started, counts.put_back, counts.completed), (3, 2, 1));
+    let passed = began.elapsed();
+    assert!((secs(24)..secs(45)).contains(&passed), "10 s and 20 s, with jitter: {passed:?}");
+    let task = node.task(&id);
+    assert_eq!((task.attempt, task.output()), (3, Some(&json!(3))));
+    assert!(task.error.unwrap().contains("the handler panicked: oh"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_fails_too_often_or_for_good_waits_for_a_person() {
+    let node = node(relaxed());
+    let often = node.spool.submit(NewTask { max_attempts: 2, ..support::order() }).unwrap();
+    let at_once = node.submit("never", json!(null));
+    let worker = node
+        .worker()
+        .handle("work", async |_: Context, _: Value| {
+            Err::<(), _>(TaskError::RetryAfter("oh".into(), secs(3)))
+        })
+        .unwrap()
+        .handle("never", async |_: Context, _: Value| Err::<(), _>(TaskError::Permanent("no".into())))
+        .unwrap();
+    let counts = worker.run_until_empty().await.unwrap();
+    assert_eq!((counts.started, counts.failed, counts.put_back), (3, 2, 1));
+    for (id, error) in [(often, "oh"), (at_once, "no")] {
+        let (task, place) = node.get(&id);
+        assert_eq!((task.error.as_deref(), place), (Some(error), Place::Failed));
+    }
+    let huge = node.submit("huge", json!(null));
+    work(&node, "huge", |_, _| async { Ok(json!("x".repeat(3_000_000))) }).await;
+    let (task, place) = node.get(&huge);
+    assert_eq!(place, Place::Failed);
+    assert!(task.error.unwrap().contains("output"), "what cannot be written down fails for good");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_that_is_snoozed_comes_again_without_an_attempt() {
+    let node = node(relaxed());
+    let id = node.submit("work", json!(null));
+    let runs = Arc::new(AtomicU64::new(0));
+    let counted = runs.clone();
+    let began = tokio::time::Instant::now();
+    work(&node, "work", move |context, _| {
+        let run = counted.fetch_add(1, Relaxed);
+        async move {
+            assert_eq!(context.attempt(), 1);
+            if run == 0 { Err(TaskError::Snooze(secs(30))) } else { Ok(json!("done")) }
+        }
+    })
+    .await;
+    assert_eq!(runs.load(Relaxed), 2);
+    assert!(began.elapsed() >= secs(30));
+    assert_eq!(node.task(&id).status(), Status::Completed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_that_is_called_off_while_it_runs_is_stopped() {
+    let (node, told) = (node(relaxed()), Arc::new(AtomicU64::new(0)));
+    let id = node.submit("work", json!(null));
+    let at_work = start(endless(node.worker(), &told));
+    pass(secs(1)).await;
+    assert!(matches!(node.get(&id).1, Place::Leased(_)));
+    node.spool.cancel(&id).unwrap();
+    pass(secs(6)).await;
+    assert_eq!(told.load(Relaxed), 1, "soon, not only at the next heartbeat");
+    let (task, place) = node.get(&id);
+    assert_eq!((task.status(), place), (Status::Cancelled, Place::Failed));
+    let counts = stop(at_work).await;
+    assert_eq!((counts.started, counts.cancelled), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_has_lost_its_task_is_stopped_and_writes_nothing() {
+    let (node, told) = (node(relaxed()), Arc::new(AtomicU64::new(0)));
+    let id = node.submit("work", json!(null));
+    let at_work = start(endless(node.worker(), &told));
+    pass(secs(1)).await;
+    let held = lease(&node.spool, &id).unwrap();
+    assert!(node.spool.revoke(&id, &held.lease_id, false).unwrap());
+    let before = snapshot(node.spool.root());
+    pass(secs(6)).await;
+    assert_eq!(told.load(Relaxed), 1);
+    let counts = stop(at_work).await;
+    assert_eq!((counts.started, counts.lost, counts.put_back), (1, 1, 0));
+    assert_eq!(snapshot(node.spool.root()), before);
+}
+
+/// It comes to its end between two looks, and finds that the task is not its own any more.
+#[tokio::test(start_paused = true)]
+async fn a_result_that_comes_after_the_task_was_lost_is_only_kept() {
+    let node = node(relaxed());
+    let id = node.submit("work", json!(null));
+    let (spool, seen) = (node.spool.clone(), Arc::new(Mutex::new(None)));
+    let kept = seen.clone();
+    let counts = work(&node, "work", move |_, _| {
+        let held = lease(&spool, &id).unwrap();
+        spool.revoke(&id, &held.lease_id, false).unwrap();
+        *kept.lock().unwrap() = Some(snapshot(spool.root()));
+        async { Ok(json!("late")) }
+    })
+    .await;
+    assert_eq!((counts.completed, counts.lost), (0, 1));
+    let mut after = snapshot(node.spool.root());
+    let in_conflicts =
+        |path: &std::path::PathBuf| path.parent().is_some_and(|folder| folder.ends_with("conflicts"));
+    let kept: Vec<_> = after.keys().filter(|path| in_conflicts(path)).cloned().collect();
+    assert_eq!(kept.len(), 1);
+    let body = String::from_utf8(after.remove(&kept[0]).unwrap()).unwrap();
+    assert!(body.contains("late") && body.contains("taken_by_others"), "{body}");
+    assert_eq!(Some(after), seen.lock().unwrap().take());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_run_is_kept_alive() {
+    let node = node(relaxed());
+    let id = node.submit("work", json!(null));
+    let worker = node.worker().handle("work", async |_: Context, _: Value| {
+        pass(Duration::from_mins(25)).await;
+        Ok::<_, TaskError>("done")
+    });
+    let at_work = start(worker.unwrap());
+    pass(secs(1)).await;
+    let first = lease(&node.spool, &id).unwrap();
+    for minute in 1..=24 {
+        pass(Duration::from_mins(1)).await;
+        let now = lease(&node.spool, &id).unwrap();
+        assert_eq!(now.lease_id, first.lease_id, "minute {minute}");
+        assert!(!now.is_stale(&node.spool.now()), "minute {minute}");
+        let silent = node.spool.now().boot.since(now.heartbeat_at);
+        assert!(silent <= secs(66), "minute {minute}: not heard of for {silent:?}");
+        assert!(claim(&node.spool, &id, "w2").is_none());
+    }
+    pass(Duration::from_mins(2)).await;
+    let counts = stop(at_work).await;
+    assert_eq!((counts.started, counts.completed, counts.lost), (1, 1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_dead_worker_has_left_is_waited_for() {
+    let node = node(relaxed());
+    let id = node.submit("work", json!(null));
+    claim(&node.spool, &id, "dead").unwrap();
+    let began = tokio::time::Instant::now();
+    let counts = work(&node, "work", |context, _| async move { Ok(json!(context.epoch())) }).await;
+    assert!(began.elapsed() > Duration::from_mins(10));
+    assert_eq!((counts.started, counts.completed), (1, 1));
+    let task = node.task(&id);
+    assert_eq!((task.epoch, task.attempt, task.output()), (2, 2, Some(&json!(2))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_workers_share_what_there_is() {
+    let node = node(relaxed());
+    let ids: Vec<_> = (0..60).map(|number| node.submit("work", json!(number))).collect();
+    let ran = Arc::new(Mutex::new(BTreeMap::<u64, u64>::new()));
+    let worker = || {
+        let ran = ran.clone();
+        let run = move |_: Context, number: u64| {
+            *ran.lock().unwrap().entry(number).or_default() += 1;
+            async {
+                pass(secs(1)).await;
+                Ok::<_, TaskError>(())
+            }
+        };
+        node.worker().handle("work", run).unwrap()
+    };
+    let (one, two) = tokio::join!(worker().run_until_empty(), worker().run_until_empty());
+    let (one, two) = (one.unwrap(), two.unwrap());
+    assert_eq!(one.completed + two.completed, 60);
+    assert!(one.completed > 0 && two.completed > 0);
+    assert!(ran.lock().unwrap().values().all(|times| *times == 1));
+    assert!(ids.iter().all(|id| node.get(id).1 == Place::Completed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn something_new_is_found_soon() {
+    let node = node(relaxed());
+    let worker = node.worker().handle("work", async |_: Context, _: Value| Ok::<_, TaskError>(()));
+    let at_work = start(worker.unwrap());
+    pass(secs(600)).await;
+    let id = node.submit("work", json!(null));
+    pass(Duration::from_millis(2_100)).await;
+    assert_eq!(node.get(&id).1, Place::Completed);
+    stop(at_work).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_stopped_lets_handlers_finish_and_then_gives_back() {
+    let (node, told) = (node(relaxed()), Arc::new(AtomicU64::new(0)));
+    let quick = node.submit("quick", json!(null));
+    let slow = node.submit("work", json!(null));
+    let worker = endless(node.worker(), &told).handle("quick", async |_: Context, _: Value| {
+        pass(secs(20)).await;
+        Ok::<_, TaskError>(())
+    });
+    let at_work = start(worker.unwrap());
+    pass(secs(1)).await;
+    at_work.0.drain();
+    pass(secs(1)).await;
+    let late = node.submit("quick", json!(null));
+    let counts = stop(at_work).await;
+    assert_eq!((counts.started, counts.completed, counts.put_back), (2, 1, 1));
+    assert_eq!(told.load(Relaxed), 1);
+    assert_eq!(node.get(&quick).1, Place::Completed);
+    let (task, place) = node.get(&slow);
+    assert_eq!(
+        (task.attempt, task.status(), place),
+        (0, Status::Pending, Place::Pending),
+        "no attempt is lost"
+    );
+    assert_eq!(node.get(&late).1, Place::Pending, "nothing new is begun");
+    assert_eq!(op_names(&node.spool).iter().filter(|name| *name == "release").count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_told_to_abort_gives_back_at_once() {
+    let (node, told) = (node(relaxed()), Arc::new(AtomicU64::new(0)));
+    let id = node.submit("work", json!(null));
+    let at_work = start(endless(node.worker(), &told));
+    pass(secs(1)).await;
+    let began = tokio::time::Instant::now();
+    at_work.0.abort();
+    stop(at_work).await;
+    assert!(began.elapsed() < secs(1));
+    assert_eq!((node.get(&id).1, told.load(Relaxed)), (Place::Pending, 1));
+}
+
+/// It holds on to its task and does not stop: then nothing may be written, and the lease is left to run out.
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_does_not_stop_keeps_its_task_from_others() {
+    let node = node(relaxed());
+    let id = node.submit("work", json!(null));
+    let worker = node
+        .worker()
+        .handle_awaited("work", async |_: Context, _: Value| {
+            std::future::pending::<std::result::Result<(), TaskError>>().await
+        })
+        .unwrap();
+    let at_work = start(worker);
+    pass(secs(1)).await;
+    at_work.0.abort();
+    let counts = stop(at_work).await;
+    assert_eq!((counts.started, counts.lost), (1, 1));
+    assert!(matches!(node.get(&id).1, Place::Leased(_)));
+    assert!(claim(&node.spool, &id, "w2").is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_strict_node_starts_nothing_that_the_bucket_has_not_confirmed() {
+    let node = strict();
+    let ids: Vec<_> = (0..3).map(|_| node.submit("work", json!(null))).collect();
+    let worker = node.worker().handle("work", async |_: Context, _: Value| Ok::<_, TaskError>(()));
+    let at_work = start(worker.unwrap());
+    pass(secs(30)).await;
+    assert!(ids.iter().all(|id| matches!(node.get(id).1, Place::Leased(_))), "they wait for its word");
+    pass(secs(40)).await;
+    assert!(ids.iter().all(|id| node.get(id).1 == Place::Pending), "and are given back");
+    pass(Duration::from_hours(6)).await;
+    let told = op_names(&node.spool).len();
+    assert!(told < 3 + 6 * 30, "{told} operations in an outbox that nobody empties");
+    let counts = stop(at_work).await;
+    assert_eq!(counts, Counts::default());
+    assert!(ids.iter().all(|id| node.task(id).attempt == 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_a_confirmation_gives_back_when_stopped() {
+    let node = strict();
+    let id = node.submit("work", json!(null));
+    let worker = node.worker().handle("work", async |_: Context, _: Value| Ok::<_, TaskError>(()));
+    let at_work = start(worker.unwrap());
+    pass(secs(5)).await;
+    let began = tokio::time::Instant::now();
+    assert_eq!(stop(at_work).await, Counts::default());
+    assert!(began.elapsed() < secs(1));
+    assert_eq!(node.get(&id).1, Place::Pending);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_strict_node_runs_what_was_checked_out_also_while_the_bucket_is_silent() {
+    let node = strict();
+    let mine = node.submit("work", json!(null));
+    let worker = node
+        .worker()
+        .handle("work", async |context: Context, _: Value| Ok::<_, TaskError>(json!(context.epoch())));
+    let at_work = start(worker.unwrap());
+    pass(secs(90)).await;
+    let (task, checkout) = checked_out(&node, 7);
+    node.spool.mirror(&task, Some(checkout.clone())).unwrap();
+    pass(secs(3)).await;
+    let (done, place) = node.get(&task.id);
+    assert_eq!(
+        (done.output(), place),
+        (Some(&json!(5)), Place::Completed),
+        "with the epoch that it has there"
+    );
+    assert_eq!(done.lease_id, Some(checkout.lease_id));
+    assert_eq!(node.get(&mine).1, Place::Pending);
+    let counts = stop(at_work).await;
+    assert_eq!((counts.started, counts.completed), (1, 1));
+}
+
+/// A task of the bucket that is claimed there for this node.
+fn checked_out(node: &Node, bits: u128) -> (Task, Checkout) {
+    let now = node.spool.now().bucket.unwrap().earliest;
+    let expires_at = now.plus(Duration::from_hours(1));
+    let lease_id = leasehold_core::HexName::from_random(bits);
+    let claim = Claim { by: support::worker("pi-1"), expires_at, renewed_at: None, cancel_requested: false };
+    let before = remote(bits);
+    let task = Task {
+        state: State::Running(claim),
+        epoch: 5,
+        attempt: 1,
+        lease_id: Some(lease_id.clone()),
+        updated_at: now,
+        ..before
+    };
+    (task, Checkout { lease_id, epoch: 5, expires_at })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_strict_node_starts_what_the_bucket_confirms_with_its_epoch() {
+    let node = strict();
+    let task = remote(9);
+    node.spool.mirror(&task, None).unwrap();
+    let worker = node.worker().handle("work", async |context: Context, _: Value| {
+        pass(Duration::from_mins(12)).await;
+        Ok::<_, TaskError>(json!([context.epoch(), context.attempt()]))
+    });
+    let at_work = start(worker.unwrap());
+    pass(secs(10)).await;
+    let claims: Vec<_> =
+        ops(&node.spool).into_iter().filter(|op| matches!(op.deed, Deed::Claim { .. })).collect();
+    let lease_id = claims[0].deed.lease_id().unwrap().clone();
+    let (confirmed, _) = checked_out(&node, 9);
+    let confirmed = Task { lease_id: Some(lease_id.clone()), attempt: 2, ..confirmed };
+    assert!(node.spool.confirm(&task.id, &lease_id, &confirmed).unwrap());
+    send_all(&node.spool);
+    pass(Duration::from_mins(13)).await;
+    let (done, place) = node.get(&task.id);
+    assert_eq!((done.output(), place), (Some(&json!([5, 2])), Place::Completed));
+    let counts = stop(at_work).await;
+    assert_eq!((counts.started, counts.completed), (1, 1));
+    assert_eq!(op_names(&node.spool), ["complete"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_the_bucket_refuses_is_not_run() {
+    let node = strict();
+    let id = node.submit("work", json!(null));
+    let worker = node.worker().handle("work", async |_: Context, _: Value| Ok::<_, TaskError>(()));
+    let at_work = start(worker.unwrap());
+    pass(secs(2)).await;
+    let held = lease(&node.spool, &id).unwrap();
+    assert!(node.spool.revoke(&id, &held.lease_id, false).unwrap());
+    pass(secs(2)).await;
+    assert_eq!(stop(at_work).await, Counts::default());
+    assert!(places(&node.spool, &id).is_empty());
+}
+
+/// Threads of its own for what blocks, and for heartbeats.
+#[tokio::test(flavor = "multi_thread")]
+async fn it_works_on_a_real_machine() {
+    let data = folder();
+    let spool = support::real(data.path());
+    let ids: Vec<_> = (0..30).map(|_| spool.submit(support::order()).unwrap()).collect();
+    let worker = || {
+        let worker = Worker::at(Arc::new(spool.clone()), spool.host().clone(), "w1").unwrap();
+        worker.handle("work", async |_: Context, _: Value| Ok::<_, TaskError>("done")).unwrap()
+    };
+    let (one, two) = tokio::join!(worker().run_until_empty(), worker().run_until_empty());
+    assert_eq!(one.unwrap().completed + two.unwrap().completed, 30);
+    assert!(ids.iter().all(|id| places(&spool, id) == ["completed"]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn options_of_buckets_are_refused() {
+    let node = node(relaxed());
+    let inbox = Some(leasehold_worker::InboxLease::default());
+    let worker = node.worker().handle("work", async |_: Context, _: Value| Ok::<_, TaskError>(())).unwrap();
+    let error = worker.options(WorkerOptions { inbox, ..WorkerOptions::default() }).run_until_empty().await;
+    assert_eq!(error.unwrap_err().kind(), Kind::Invalid);
+}

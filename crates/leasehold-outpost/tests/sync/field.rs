@@ -1,0 +1,174 @@
+//! A field of nodes around one bucket: each with a folder, a supervisor and a link that can be cut. Time is moved by tests.
+
+use bytes::Bytes;
+use futures::FutureExt;
+use leasehold_core::outpost::{Campaign, Consistency};
+use leasehold_core::{HexName, Kind, Name, NewTask, Task, TaskId, WorkerId};
+use leasehold_outpost::{Held, OutpostConfig, Spool, Supervisor, SupervisorOptions, Synced};
+use leasehold_queue::Queue;
+use leasehold_store::seam::{Answer, Failure, Get, List, Page, PutAnswer, When};
+use leasehold_store::testing::FakeHost;
+use leasehold_store::{Around, Client, Host, MemoryStore, Store, Version};
+use serde_json::json;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// The bucket, and what all share.
+pub(crate) struct Field {
+    pub(crate) host: FakeHost,
+    pub(crate) store: Arc<MemoryStore>,
+    pub(crate) queue: Queue,
+    directory: TempDir,
+    consistency: Consistency,
+}
+
+/// One machine.
+pub(crate) struct Node {
+    pub(crate) spool: Spool,
+    pub(crate) supervisor: Supervisor,
+    pub(crate) link: Arc<Link>,
+    pub(crate) client: Client,
+    instances: AtomicU64,
+}
+
+/// A store that can be out of reach.
+#[derive(Debug)]
+pub(crate) struct Link {
+    inner: Arc<MemoryStore>,
+    pub(crate) is_cut: AtomicBool,
+}
+
+impl Link {
+    fn check(&self) -> Result<(), Failure> {
+        if self.is_cut.load(SeqCst) {
+            return Err(Failure::last(Kind::Unavailable, "the link is cut"));
+        }
+        Ok(())
+    }
+}
+
+impl Around for Link {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
+    fn get<'a>(&'a self, key: &'a str, unless: Option<&'a Version>) -> Answer<'a, Get> {
+        match self.check() {
+            Ok(()) => self.inner.get(key, unless),
+            Err(failure) => async { Err(failure) }.boxed(),
+        }
+    }
+
+    fn put<'a>(&'a self, key: &'a str, body: Bytes, when: &'a When) -> Answer<'a, PutAnswer> {
+        match self.check() {
+            Ok(()) => self.inner.put(key, body, when),
+            Err(failure) => async { Err(failure) }.boxed(),
+        }
+    }
+
+    fn delete<'a>(&'a self, key: &'a str) -> Answer<'a, ()> {
+        match self.check() {
+            Ok(()) => self.inner.delete(key),
+            Err(failure) => async { Err(failure) }.boxed(),
+        }
+    }
+
+    fn list<'a>(&'a self, list: &'a List) -> Answer<'a, Page> {
+        match self.check() {
+            Ok(()) => self.inner.list(list),
+            Err(failure) => async { Err(failure) }.boxed(),
+        }
+    }
+}
+
+pub(crate) fn minutes(minutes: u64) -> Duration {
+    Duration::from_mins(minutes)
+}
+
+pub(crate) fn order() -> NewTask {
+    NewTask::new("measure", json!({"picture": 1})).unwrap()
+}
+
+impl Field {
+    pub(crate) async fn new(consistency: Consistency) -> Self {
+        let host = FakeHost::new();
+        let as_host: Arc<dyn Host> = Arc::new(host.clone());
+        let store = Arc::new(MemoryStore::new(&as_host));
+        let queue = Queue::connect(Client::new(store.clone(), as_host)).await.unwrap().acting_as("bucket");
+        Self { host, store, queue, directory: tempfile::tempdir().unwrap(), consistency }
+    }
+
+    pub(crate) fn data(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub(crate) fn node(&self, name: &str) -> Node {
+        self.node_with(name, |_| {})
+    }
+
+    pub(crate) fn node_with(&self, name: &str, change: impl FnOnce(&mut OutpostConfig)) -> Node {
+        let host: Arc<dyn Host> = Arc::new(self.host.clone());
+        let mut config = OutpostConfig::new(Name::checked("node", name).unwrap());
+        config.consistency = self.consistency;
+        change(&mut config);
+        let of = Campaign::new("spring", "pictures").unwrap();
+        let spool = Spool::create(&self.data(name), &of, config, host.clone()).unwrap();
+        let link = Arc::new(Link { inner: self.store.clone(), is_cut: AtomicBool::new(false) });
+        let client = Client::new(link.clone(), host).with_patience(Duration::from_secs(1));
+        let connect = {
+            let client = client.clone();
+            Arc::new(move || Queue::connect(client.clone()).boxed())
+        };
+        let supervisor = Supervisor::new(spool.clone(), connect, SupervisorOptions::default());
+        Node { spool, supervisor, link, client, instances: AtomicU64::new(0) }
+    }
+
+    pub(crate) async fn submit(&self) -> TaskId {
+        self.queue.submit_task(order()).await.unwrap().id
+    }
+
+    pub(crate) async fn get(&self, id: &TaskId) -> Task {
+        self.queue.get(id).await.unwrap()
+    }
+
+    pub(crate) fn pass(&self, time: Duration) {
+        self.host.advance(time);
+    }
+}
+
+impl Node {
+    pub(crate) async fn sync(&mut self) -> Synced {
+        self.supervisor.sync().await.unwrap()
+    }
+
+    pub(crate) fn cut(&self) {
+        self.link.is_cut.store(true, SeqCst);
+    }
+
+    pub(crate) fn mend(&self) {
+        self.link.is_cut.store(false, SeqCst);
+    }
+
+    /// A process of this node takes the task.
+    pub(crate) fn claim(&self, id: &TaskId) -> Option<Held> {
+        let worker: WorkerId = Name::checked("worker id", "w").unwrap();
+        let instance = HexName::from_random(self.instances.fetch_add(1, SeqCst).into());
+        self.spool.claim(id, &worker, &instance).unwrap()
+    }
+
+    pub(crate) fn complete(&self, held: &Held, output: u32) -> Task {
+        self.spool.complete(held, json!(output), leasehold_core::Artifacts::new()).unwrap()
+    }
+
+    /// How many results have no place in the bucket.
+    pub(crate) fn conflicts(&self) -> usize {
+        std::fs::read_dir(self.spool.root().join("conflicts")).map_or(0, Iterator::count)
+    }
+
+    pub(crate) fn has_nothing_to_send(&self) -> bool {
+        self.spool.outbox().unwrap().is_empty()
+    }
+}

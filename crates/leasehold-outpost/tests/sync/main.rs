@@ -1,0 +1,7 @@
+//! Nodes and a bucket: real files, real supervisors, a store in memory, links that are cut. Time moves only when a test
+//! moves it.
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the report, in its helpers too")]
+
+mod field;
+mod reconnecting;
+mod syncing;
