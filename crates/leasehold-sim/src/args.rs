@@ -10,7 +10,7 @@ use crate::scenario::{Cut, Options, Scenario};
 /// What is played, and what goes wrong.
 #[derive(Debug, Clone, Args)]
 pub struct PlayArgs {
-    /// What to play: counters, queue, bell, purge, shards, direct or artifacts
+    /// What to play: counters, queue, bell, purge, shards, direct, artifacts or outpost
     #[arg(long, default_value = "counters", value_parser = scenario)]
     pub scenario: Scenario,
     /// What goes wrong: wild, mild or none, with what differs, like wild,late=0; what is usual there, if not given

@@ -25,6 +25,8 @@ pub(crate) const EPOCH_NS: i64 = 1_767_225_600_000_000_000;
 #[derive(Debug)]
 pub struct Machine {
     rate_ppm: i64,
+    /// How often it was started.
+    boots: u64,
     clocks: Mutex<Clocks>,
 }
 
@@ -45,7 +47,7 @@ impl Machine {
             EPOCH_NS + years_off * 365 * 86_400 * SECOND_NS + chance.around_zero(10 * 3_600 * SECOND_NS);
         let boot_offset_ns = chance.around_zero(1_000_000 * SECOND_NS).abs();
         let clocks = Mutex::new(Clocks { boot_offset_ns, wall_offset_ns, missed_ns: 0 });
-        Self { rate_ppm: chance.around_zero(RATE_PPM_MAX), clocks }
+        Self { rate_ppm: chance.around_zero(RATE_PPM_MAX), boots: 1, clocks }
     }
 
     /// The same machine after it was started anew: its boot clock begins at zero.
@@ -53,7 +55,7 @@ impl Machine {
         let clocks = self.clocks();
         let boot_offset_ns = -self.local_ns(now);
         let again = Clocks { boot_offset_ns, wall_offset_ns: clocks.wall_offset_ns, missed_ns: 0 };
-        Self { rate_ppm: self.rate_ppm, clocks: Mutex::new(again) }
+        Self { rate_ppm: self.rate_ppm, boots: self.boots + 1, clocks: Mutex::new(again) }
     }
 
     /// Sets the wall clock forward or back.
@@ -131,6 +133,12 @@ impl SimHost {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Which start of its machine it runs in.
+    #[must_use]
+    pub fn boot(&self) -> u64 {
+        self.machine.boots
     }
 
     pub(crate) fn machine(&self) -> &Machine {

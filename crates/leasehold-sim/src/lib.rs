@@ -15,7 +15,7 @@
 //! | [`chance`] | one seed, one sequence, for ever |
 //! | [`mutants`], [`shrink`] | rules broken on purpose, which must be noticed; a failure made small |
 //! | [`cost`] | the bill: the same code for a day, every request counted |
-//! | [`scenario`], [`counters`], [`queue`], [`shards`], [`direct`], [`artifacts`] | what is played in a world |
+//! | [`scenario`], [`counters`], [`queue`], [`shards`], [`direct`], [`artifacts`], [`outpost`] | what is played in a world |
 //! | `model` | index and lease as models, exhausted by a checker (tests only) |
 //!
 //! What runs here must draw no chance of its own: `tokio::select!` only with `biased;`, `futures::select_biased!`
@@ -37,10 +37,12 @@ pub mod failed;
 pub mod faults;
 pub mod host;
 mod leases;
+mod links;
 #[cfg(test)]
 mod model;
 pub mod mutants;
 mod network;
+pub mod outpost;
 pub mod queue;
 pub mod scenario;
 pub mod shards;

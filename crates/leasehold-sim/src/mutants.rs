@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use crate::queue::Careless;
 use crate::scenario::Options;
-use crate::scenario::Scenario::{self, Artifacts, Bell, Counters, Direct, Purge, Queue, Shards};
+use crate::scenario::Scenario::{self, Artifacts, Bell, Counters, Direct, Outpost, Purge, Queue, Shards};
 use crate::world::World;
 pub use store::Broken;
 
@@ -67,7 +67,7 @@ use Mutant::{Code, Migration, Store};
 
 /// All of them.
 #[rustfmt::skip]
-pub const ALL: [About; 49] = [
+pub const ALL: [About; 55] = [
     // Conditions and answers.
     about(Store(B::NoCondition), Queue, "wild", "P2", "P2: its revision", "a task is written whatever stands there"),
     about(Store(B::NoAbsence), Queue, "wild", "P2", "P2: its revision", "a task is created whatever stands there"),
@@ -122,6 +122,13 @@ pub const ALL: [About; 49] = [
     about(Code(Rule::ResultNotPublished), Artifacts, STEADY, "files", "was promised, and is", "a task is completed although its results were not published"),
     about(Code(Rule::JournalTrusted), Artifacts, STEADY, "files", "was given", "after a power cut a journal is trusted"),
     about(Code(Rule::StagingGoesOn), Artifacts, "wild,date-jump=0,lost=1200", "P2", "P2: the handler of", "staging goes on when the claim is lost"),
+    // Outposts.
+    about(Code(Rule::ClaimUnconfirmed), Outpost, STEADY, "P2", "and the bucket knows nothing of", "in a strict queue a handler starts before the bucket has confirmed its claim"),
+    about(Code(Rule::LiveLeaseTaken), Outpost, STEADY, "P2", "alive and heard of", "a lease is taken from a process that is heard of").from(6),
+    about(Code(Rule::NoHeartbeat), Outpost, STEADY, "P2", "alive and heard of", "a worker on a node does not say that it is alive"),
+    about(Code(Rule::ChangeLeftHalfDone), Outpost, STEADY, "P3", "lost: ", "what a dead process has begun with files is not carried out"),
+    about(Code(Rule::SentTooEarly), Outpost, STEADY, "P3", "lost: ", "a result leaves the outbox before the bucket has it").from(5),
+    about(Code(Rule::ConflictThrownAway), Outpost, STEADY, "P3", "lost: ", "a result that comes second is thrown away"),
     // Hints and requests.
     about(Store(B::NoRing), Bell, "none", "latency", "was seen after", "the bell is never rung"),
     about(Code(Rule::NoSecondLook), Bell, "none", "latency", "was seen after", "whoever hears the bell looks only once"),

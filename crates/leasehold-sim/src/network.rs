@@ -7,7 +7,7 @@ use bytes::Bytes;
 use leasehold_store::seam::{
     Cause, Failure, Get, List, Page, PartId, PutAnswer, Ranged, UploadId, Version, When,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,6 +20,7 @@ use crate::executor::{Executor, ProcessId};
 use crate::faults::{Events, Fate, Faults, USUAL_LATENCY_MAX};
 use crate::host::SimHost;
 use crate::trace::Trace;
+use crate::world::inner::machine_of;
 
 /// So many hosts answer for the bucket …
 const HOSTS: usize = 5;
@@ -81,6 +82,8 @@ struct State {
     hosts_off_ns: [i64; HOSTS],
     /// Processes to be killed in this instant.
     doomed: Vec<ProcessId>,
+    /// Machines that do not reach the bucket.
+    cut: BTreeSet<String>,
 }
 
 impl Network {
@@ -99,6 +102,7 @@ impl Network {
             sent: BTreeMap::new(),
             hosts_off_ns,
             doomed: Vec::new(),
+            cut: BTreeSet::new(),
         });
         Self { executor, bucket, trace, state }
     }
@@ -122,11 +126,27 @@ impl Network {
     }
 
     /// Kills a process after this step, if anyone is to be killed at all.
-    pub(crate) fn doom(&self, process: ProcessId) {
+    pub(crate) fn doom(&self, process: ProcessId) -> bool {
         let mut state = self.state();
-        if state.faults.crash_at_write > 0 && state.events.next_happens() {
+        let is_doomed = state.faults.crash_at_write > 0 && state.events.next_happens();
+        if is_doomed {
             state.doomed.push(process);
         }
+        is_doomed
+    }
+
+    /// The links of this machine are cut, or mended.
+    pub(crate) fn set_cut(&self, machine: &str, is_cut: bool) {
+        let mut state = self.state();
+        if is_cut {
+            state.cut.insert(machine.to_owned())
+        } else {
+            state.cut.remove(machine)
+        };
+    }
+
+    fn is_cut(&self, process: &str) -> bool {
+        self.state().cut.contains(machine_of(process))
     }
 
     pub(crate) fn take_doomed(&self) -> Vec<ProcessId> {
@@ -187,6 +207,10 @@ impl Journey {
     async fn travel(self, tell: oneshot::Sender<Delivered>) {
         let executor = self.network.executor.clone();
         executor.sleep(self.there).await;
+        if self.network.is_cut(&self.name) {
+            self.note("→ the link is cut");
+            return self.lose(tell).await;
+        }
         let delivered = match self.fate {
             Fate::Served => self.serve(""),
             Fate::ThrottledButApplied => {
@@ -224,6 +248,9 @@ impl Journey {
             }
         };
         executor.sleep(self.back).await;
+        if self.network.is_cut(&self.name) {
+            return self.lose(tell).await;
+        }
         // The client may have given up.
         let _ = tell.send(delivered);
     }

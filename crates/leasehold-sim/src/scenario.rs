@@ -10,6 +10,7 @@ use crate::direct;
 use crate::failed::Failed;
 use crate::faults::Faults;
 use crate::mutants::Mutant;
+use crate::outpost;
 use crate::queue;
 use crate::shards;
 use crate::world::World;
@@ -31,6 +32,8 @@ pub enum Scenario {
     Direct,
     /// Tasks that need files and give some, which are removed when their time is over; see [`artifacts`].
     Artifacts,
+    /// Nodes with folders, links that are cut, and one bucket; see [`outpost`].
+    Outpost,
 }
 
 /// How to play it. As text: the arguments that say so on the command line.
@@ -112,8 +115,16 @@ pub struct Report {
 
 impl Scenario {
     /// Every scenario.
-    pub const ALL: [Scenario; 7] =
-        [Self::Counters, Self::Queue, Self::Bell, Self::Purge, Self::Shards, Self::Direct, Self::Artifacts];
+    pub const ALL: [Scenario; 8] = [
+        Self::Counters,
+        Self::Queue,
+        Self::Bell,
+        Self::Purge,
+        Self::Shards,
+        Self::Direct,
+        Self::Artifacts,
+        Self::Outpost,
+    ];
 
     /// Its name.
     #[must_use]
@@ -126,6 +137,7 @@ impl Scenario {
             Self::Shards => "shards",
             Self::Direct => "direct",
             Self::Artifacts => "artifacts",
+            Self::Outpost => "outpost",
         }
     }
 
@@ -136,12 +148,12 @@ impl Scenario {
     }
 
     /// What usually goes wrong in it. How soon a bell is heard can be said only where nothing does, and how long a file is
-    /// kept only where the store's time does not jump.
+    /// kept, or whose claim is live, only where the store's time does not jump.
     #[must_use]
     pub fn faults(self) -> Faults {
         match self {
             Self::Bell => Faults::none(),
-            Self::Artifacts => Faults::steady(),
+            Self::Artifacts | Self::Outpost => Faults::steady(),
             _ => Faults::wild(),
         }
     }
@@ -163,6 +175,7 @@ impl Scenario {
             Self::Shards => shards::play(&mut world),
             Self::Direct => direct::play(&mut world),
             Self::Artifacts => artifacts::play(&mut world),
+            Self::Outpost => outpost::play(&mut world),
         };
         let options = || Box::new(options.clone());
         let summary = played.map_err(|failed| Failed { options: options(), ..failed })?;

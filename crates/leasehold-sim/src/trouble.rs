@@ -55,12 +55,15 @@ fn happen(world: &Arc<Inner>, shares: Troubles, chance: &mut Chance, really: boo
     } else if drawn < to_crash + pause + stall {
         let duration = a_while(chance);
         // Whoever stands still already would miss the same time twice, and its boot clock would go back.
-        if !really || world.executor.is_paused(host.process()) {
+        let here = world.neighbours(name);
+        if !really || here.iter().any(|(_, host)| world.executor.is_paused(host.process())) {
             return;
         }
         world.trace.line(now, host.name(), "stalls, and its boot clock with it");
         host.machine().miss(duration);
-        world.executor.pause(host.process(), duration);
+        for (_, host) in &here {
+            world.executor.pause(host.process(), duration);
+        }
     } else if drawn < to_crash + pause + stall + wall_jump {
         let by_ns = chance.around_zero(nanos(Duration::from_hours(2)));
         if !really {
@@ -95,19 +98,28 @@ fn crash(world: &Arc<Inner>, name: &str, process: ProcessId, chance: &mut Chance
     if !really {
         return;
     }
-    if let Some(actor) = world.people().actors.get_mut(name) {
-        actor.host = None;
+    // With a machine go all of its processes.
+    let dead = if reboots { world.neighbours(name) } else { Vec::new() };
+    let others = dead.into_iter().filter(|(other, _)| other != name);
+    let dead = others.map(|(other, host)| (other, host.process()));
+    let dead: Vec<_> = std::iter::once((name.to_owned(), process)).chain(dead).collect();
+    for (name, process) in &dead {
+        if let Some(actor) = world.people().actors.get_mut(name) {
+            actor.host = None;
+        }
+        world.executor.kill(*process);
     }
-    world.executor.kill(process);
     if reboots {
         world.reboot(name);
     }
-    let (again, name) = (world.clone(), name.to_owned());
-    let restart = async move {
-        again.executor.sleep(away).await;
-        again.start(&name);
-    };
-    world.executor.spawn(ProcessId::WORLD, Box::pin(restart));
+    for (name, _) in dead {
+        let again = world.clone();
+        let restart = async move {
+            again.executor.sleep(away).await;
+            again.start(&name);
+        };
+        world.executor.spawn(ProcessId::WORLD, Box::pin(restart));
+    }
 }
 
 fn living(world: &Inner) -> Vec<(String, Arc<SimHost>)> {

@@ -8,7 +8,7 @@
 //!
 //! A run is a function of its seed: replay it with the command that its failure names.
 
-mod inner;
+pub(crate) mod inner;
 
 use futures::future::BoxFuture;
 use leasehold_store::{Client, Store};
@@ -73,7 +73,9 @@ pub(crate) struct Inner {
 /// Who lives in the world.
 #[derive(Default)]
 pub(crate) struct People {
-    machines: BTreeMap<String, (Arc<Machine>, u64)>,
+    machines: BTreeMap<String, Arc<Machine>>,
+    /// How often each process was started.
+    starts: BTreeMap<String, u64>,
     pub(crate) actors: BTreeMap<String, Actor>,
 }
 
@@ -164,7 +166,8 @@ impl World {
         self.inner.clients.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Starts a process on the machine of this name, which keeps its clocks from start to start.
+    /// Starts a process on the machine of this name, which keeps its clocks from start to start. What stands before a slash
+    /// names the machine: `n1/worker` and `n1/supervisor` share one.
     #[must_use]
     pub fn process(&self, name: &str) -> (Arc<SimHost>, Client) {
         self.inner.process(name)
@@ -232,9 +235,14 @@ impl World {
     }
 
     /// Kills whoever is named to it after the step, as long as anyone is to be killed.
-    pub(crate) fn reaper(&self) -> Arc<dyn Fn(ProcessId) + Send + Sync> {
+    pub(crate) fn reaper(&self) -> Arc<dyn Fn(ProcessId) -> bool + Send + Sync> {
         let network = self.inner.network.clone();
         Arc::new(move |process| network.doom(process))
+    }
+
+    /// Cuts machines off from the bucket.
+    pub(crate) fn links(&self) -> crate::links::Links {
+        crate::links::Links::new(self.inner.network.clone(), self.inner.executor.clone())
     }
 
     /// What goes wrong from now on.

@@ -52,7 +52,7 @@ pub(super) struct Cast {
     lease: Duration,
     keep: Duration,
     tasks_max: Option<u64>,
-    kill: Arc<dyn Fn(ProcessId) + Send + Sync>,
+    kill: Arc<dyn Fn(ProcessId) -> bool + Send + Sync>,
     /// So many submits were begun.
     submits: Arc<Mutex<u64>>,
     /// Machines on which someone has worked before.

@@ -101,7 +101,7 @@ impl Disk {
 pub(super) struct Frail {
     pub(super) artifacts: Artifacts,
     pub(super) host: Arc<SimHost>,
-    pub(super) kill: Arc<dyn Fn(ProcessId) + Send + Sync>,
+    pub(super) kill: Arc<dyn Fn(ProcessId) -> bool + Send + Sync>,
 }
 
 impl fmt::Debug for Frail {

@@ -10,15 +10,17 @@ use crate::store::SimStore;
 
 impl Inner {
     pub(crate) fn process(&self, name: &str) -> (Arc<SimHost>, Client) {
-        let machine = Chance::derived(self.seed, &format!("machine {name}"));
+        let on = machine_of(name);
+        let machine = Chance::derived(self.seed, &format!("machine {on}"));
         let mut people = self.people();
-        let (machine, starts) = people
-            .machines
-            .entry(name.to_owned())
-            .or_insert_with_key(|_| (Arc::new(Machine::new(&mut machine.clone())), 0));
+        let starts = people.starts.entry(name.to_owned()).or_default();
         *starts += 1;
         let label = if *starts == 1 { name.to_owned() } else { format!("{name}.{starts}") };
-        let machine = machine.clone();
+        let machine = people
+            .machines
+            .entry(on.to_owned())
+            .or_insert_with(|| Arc::new(Machine::new(&mut machine.clone())))
+            .clone();
         drop(people);
         let chance = Chance::derived(self.seed, &format!("process {label}"));
         let process = self.executor.process(&label);
@@ -48,12 +50,24 @@ impl Inner {
     /// Gives a machine a boot clock that begins anew.
     pub(crate) fn reboot(&self, name: &str) {
         let now = self.executor.now();
-        if let Some((machine, _)) = self.people().machines.get_mut(name) {
+        if let Some(machine) = self.people().machines.get_mut(machine_of(name)) {
             *machine = Arc::new(machine.rebooted(now));
         }
+    }
+
+    /// Who lives on the machine of a process, itself included.
+    pub(crate) fn neighbours(&self, name: &str) -> Vec<(String, Arc<SimHost>)> {
+        let people = self.people();
+        let here = people.actors.iter().filter(|(other, _)| machine_of(other) == machine_of(name));
+        here.filter_map(|(other, actor)| Some((other.clone(), actor.host.clone()?))).collect()
     }
 
     pub(crate) fn people(&self) -> MutexGuard<'_, People> {
         self.people.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The machine on which a process runs, by their names.
+pub(crate) fn machine_of(name: &str) -> &str {
+    name.split_once('/').map_or(name, |(machine, _)| machine)
 }

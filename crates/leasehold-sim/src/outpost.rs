@@ -1,0 +1,59 @@
+//! Nodes with folders around one bucket, while links are cut and everything else goes wrong.
+//!
+//! Two or three nodes, each a machine with a folder of its own, a supervisor and one or two workers; on each of them somebody
+//! submits, calls off, requeues and checks out. Beside them a producer, a worker and an operator who have the bucket alone.
+//! Links are cut for up to twenty minutes; processes are killed, also between two changes of files, and whole machines
+//! started anew. Seeds choose strict or relaxed, and how long handlers take: some need heartbeats to stay alive.
+//!
+//! The `Judge` reads every record that is ever written to the bucket, and knows what handlers do and give. When faults have
+//! stopped and links are mended, every task ends, and the folders must be in order.
+
+mod cast;
+mod judge;
+mod node;
+mod records;
+mod users;
+
+use std::time::Duration;
+
+use crate::failed::Failed;
+use crate::world::World;
+use cast::Cast;
+
+/// Faults stop after this; a link may stay cut for twenty minutes more.
+const FAULTS_FOR: Duration = Duration::from_mins(30);
+/// Afterwards everything has ended within this: five attempts of twenty minutes, with pauses of ten, on a node that waits for
+/// fifteen before it asks again.
+const REST_WITHIN: Duration = Duration::from_hours(8);
+/// The last request that was held up has landed after this.
+const LATE_WITHIN: Duration = Duration::from_mins(22);
+/// Within so many minutes nothing is left in the folders of what others have ended.
+const ORDER_WITHIN_MINS: u32 = 45;
+
+/// Plays it; the summary says what was done.
+pub(crate) fn play(world: &mut World) -> Result<String, Failed> {
+    let mut chance = world.chance("outpost");
+    let cast = Cast::new(world, &mut chance).map_err(|error| world.failed(format!("no disk: {error}")))?;
+    let judge = cast.judge.clone();
+    let watching = judge.clone();
+    world.check(move |change, _| watching.watch(change));
+    world.stop_faults_at(FAULTS_FOR);
+    cast.enter(world);
+    let executor = world.executor().clone();
+    let is_at_rest = || executor.now() > FAULTS_FOR && cast.is_produced() && judge.is_at_rest();
+    let is_sent = || is_at_rest() && cast.nodes.iter().all(node::Node::has_nothing_to_send);
+    world.run_until(is_sent, FAULTS_FOR + REST_WITHIN)?;
+    world.run_for(LATE_WITHIN)?;
+    world.run_until(is_sent, REST_WITHIN)?;
+    let is_in_order = || cast.nodes.iter().try_for_each(|node| node.is_in_order(&judge));
+    for _ in 0..ORDER_WITHIN_MINS {
+        if is_in_order().is_ok() {
+            break;
+        }
+        world.run_for(Duration::from_mins(1))?;
+    }
+    is_in_order().and_then(|()| judge.sum_up(&cast.nodes)).map_err(|message| world.failed(message))
+}
+
+#[cfg(test)]
+mod tests;

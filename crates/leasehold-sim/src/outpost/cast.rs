@@ -1,0 +1,348 @@
+//! Who lives on the nodes and beside them, with all that they do.
+
+use futures::FutureExt;
+use leasehold_core::new_task::Start;
+use leasehold_core::outpost::Consistency;
+use leasehold_core::{Error, NewTask, TaskId};
+use leasehold_outpost::{Connect, Spool, Supervisor, SupervisorOptions};
+use leasehold_queue::{Queue, QueueConfig};
+use leasehold_store::{Client, Host, HostExt};
+use leasehold_worker::{Context, Polling, Shutdown, TaskError, Worker, WorkerOptions};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::FAULTS_FOR;
+use super::judge::Judge;
+use super::node::Node;
+use crate::alarm::Alarm;
+use crate::chance::Chance;
+use crate::executor::ProcessId;
+use crate::host::SimHost;
+use crate::trace::Trace;
+use crate::world::World;
+
+pub(super) const SECOND: Duration = Duration::from_secs(1);
+/// A handler looks around so often.
+const SLICE: Duration = Duration::from_secs(5);
+/// Links are cut so often, on average twice as often.
+const CUT_EVERY_MAX: Duration = Duration::from_mins(10);
+const KINDS: [&str; 7] = ["quick", "quick", "long", "very-long", "retries", "fatal", "snoozes"];
+/// What a handler gives is looked for on its node so often, for so long.
+const LOOKS: u32 = 60;
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// The one who has the bucket alone, among the producers.
+pub(super) const BUCKET: &str = "producer";
+
+/// Everyone, and what they share.
+#[derive(Clone)]
+pub(super) struct Cast {
+    pub(super) judge: Judge,
+    pub(super) nodes: Vec<Node>,
+    alarm: Alarm,
+    trace: Trace,
+    workers: Vec<usize>,
+    /// So often the folders are looked at.
+    pub(super) look_every: Duration,
+    orders: Arc<Mutex<Orders>>,
+    tell: Tell,
+}
+
+/// Looks for what a run has given on its node.
+type Tell = Arc<dyn Fn(u64, &str, TaskId) + Send + Sync>;
+
+/// What is still to be submitted, by the name of the process.
+#[derive(Default)]
+pub(super) struct Orders {
+    left: BTreeMap<String, Vec<NewTask>>,
+    /// One was begun, and nobody knows yet how it ended.
+    pub(super) open: BTreeSet<String>,
+}
+
+impl Cast {
+    pub(super) fn new(world: &World, chance: &mut Chance) -> io::Result<Self> {
+        let consistency = if chance.happens(5_000) { Consistency::Strict } else { Consistency::Relaxed };
+        let struck = [0, 20, 60][chance.index(3)];
+        let count = 2 + chance.index(2);
+        let nodes =
+            (1..=count).map(|number| Node::new(format!("n{number}"), consistency, world.reaper(), struck));
+        let nodes: Vec<_> = nodes.collect::<io::Result<_>>()?;
+        let judge = Judge::new(world.executor().clone(), world.bucket_handle(), consistency);
+        let workers = nodes.iter().map(|_| 1 + chance.index(2)).collect();
+        let look_every = [SECOND, SECOND * 2, SECOND * 3][chance.index(3)];
+        let mut orders = Orders::default();
+        for number in 0..10 + chance.below(16) {
+            let at = chance.index(count + 1);
+            let by = nodes.get(at).map_or_else(|| BUCKET.to_owned(), |node| format!("{}/user", node.name));
+            let order = order(number, at < count, chance);
+            let is_there = world.what_is_cut().tasks.is_none_or(|tasks| number < tasks);
+            if is_there && !world.what_is_cut().without.contains(&by) {
+                orders.left.entry(by).or_default().push(order);
+            }
+        }
+        let (executor, looking) = (world.executor().clone(), (judge.clone(), nodes.clone()));
+        let tell = move |run: u64, node: &str, id: TaskId| {
+            let (judge, nodes) = looking.clone();
+            let Some(node) = nodes.into_iter().find(|known| known.name == node) else { return };
+            let sleeping = executor.clone();
+            let look = async move {
+                for _ in 0..LOOKS {
+                    if node.has_result(&id.to_string(), run) {
+                        return judge.is_kept(run);
+                    }
+                    sleeping.sleep(LOOK_EVERY).await;
+                }
+            };
+            executor.spawn(ProcessId::WORLD, Box::pin(look));
+        };
+        let (alarm, trace) = (world.alarm().clone(), world.trace().clone());
+        let (orders, tell) = (Arc::new(Mutex::new(orders)), Arc::new(tell));
+        Ok(Self { judge, nodes, alarm, trace, workers, look_every, orders, tell })
+    }
+
+    /// Everyone starts.
+    pub(super) fn enter(&self, world: &World) {
+        for (node, workers) in self.nodes.iter().zip(&self.workers) {
+            let (cast, own) = (self.clone(), node.clone());
+            world.actor(&format!("{}/supervisor", node.name), move |host, client| {
+                cast.clone().supervise(own.clone(), host, client).boxed()
+            });
+            for number in 1..=*workers {
+                let (cast, own) = (self.clone(), node.clone());
+                world.actor(&format!("{}/w{number}", node.name), move |host, _| {
+                    cast.clone().work(own.clone(), number, host).boxed()
+                });
+            }
+            let (cast, own) = (self.clone(), node.clone());
+            world.actor(&format!("{}/user", node.name), move |host, client| {
+                cast.clone().use_node(own.clone(), host, client).boxed()
+            });
+        }
+        let cast = self.clone();
+        world.actor(BUCKET, move |host, client| cast.clone().produce(host, client).boxed());
+        let cast = self.clone();
+        world.actor("worker", move |host, client| cast.clone().work_at_bucket(host, client).boxed());
+        let cast = self.clone();
+        world.actor("operator", move |host, client| cast.clone().operate(host, client).boxed());
+        let (links, nodes) = (world.links(), self.nodes.clone());
+        let (executor, mut chance) = (world.executor().clone(), world.chance("links"));
+        let (trace, judge) = (self.trace.clone(), self.judge.clone());
+        let cut = async move {
+            while executor.now() < FAULTS_FOR {
+                executor.sleep(chance.between(Duration::ZERO, CUT_EVERY_MAX)).await;
+                let node = &nodes[chance.index(nodes.len())].name;
+                let most = if chance.happens(3_000) { 20 } else { 4 };
+                let duration = chance.between(SECOND * 10, Duration::from_mins(most));
+                if links.cut(node, duration) {
+                    trace.line(judge.now(), node, format_args!("is cut off for {duration:?}"));
+                }
+            }
+        };
+        world.spawn(ProcessId::WORLD, cut);
+    }
+
+    /// Whether everything was submitted, or given up with its producer.
+    pub(super) fn is_produced(&self) -> bool {
+        let orders = self.orders();
+        orders.open.is_empty() && orders.left.values().all(Vec::is_empty)
+    }
+
+    pub(super) fn is_calm(&self) -> bool {
+        self.judge.now() > FAULTS_FOR
+    }
+
+    async fn supervise(self, node: Node, host: Arc<SimHost>, client: Client) {
+        let Some(spool) = self.open(&node, &host).await else { return };
+        let options = SupervisorOptions {
+            look_every: self.look_every,
+            window: 1 + one_of(&host, 6),
+            full_pass: Duration::from_mins(15),
+            ..SupervisorOptions::default()
+        };
+        let supervisor = Supervisor::new(spool, connect(client), options);
+        let ended = supervisor.run(Shutdown::default()).await;
+        self.alarm.raise(format!("the supervisor of {} ended: {ended:?}", node.name));
+    }
+
+    async fn work(self, node: Node, number: usize, host: Arc<SimHost>) {
+        let Some(spool) = self.open(&node, &host).await else { return };
+        let name = format!("{}-w{number}", node.name);
+        loop {
+            let shutdown = Shutdown::default();
+            let stopping = (!self.is_calm()).then(|| {
+                let (stop, sleep) = (shutdown.clone(), host.sleep(host.random_below(FAULTS_FOR)));
+                let aborts = host.random().is_multiple_of(2);
+                host.spawn(Box::pin(async move {
+                    sleep.await;
+                    if aborts { stop.abort() } else { stop.drain() }
+                }))
+            });
+            let as_host: Arc<dyn Host> = host.clone();
+            let worker = Worker::at(Arc::new(spool.clone()), as_host, &name);
+            let ran = self.run(worker, Some(node.name.clone()), &host, shutdown).await;
+            drop(stopping);
+            if let Err(error) = ran {
+                self.note(&host, format!("has ended: {error}"));
+                host.sleep(SECOND).await;
+            }
+        }
+    }
+
+    async fn work_at_bucket(self, host: Arc<SimHost>, client: Client) {
+        let queue = self.queue(&host, client).await;
+        let worker = Worker::new(queue, "worker", None);
+        let ran = self.run(worker, None, &host, Shutdown::default()).await;
+        self.alarm.raise(format!("the worker with the bucket has ended: {ran:?}"));
+    }
+
+    async fn run(
+        &self,
+        worker: Result<Worker, Error>,
+        node: Option<String>,
+        host: &Arc<SimHost>,
+        shutdown: Shutdown,
+    ) -> leasehold_core::Result<()> {
+        let polling = Polling { min: SECOND * 2, max: SECOND * 30, ..Polling::default() };
+        let options = WorkerOptions {
+            concurrency: 2,
+            lease: SECOND * 90,
+            polling,
+            drain: SECOND * 8,
+            recover_every: SECOND * 60,
+            ..WorkerOptions::default()
+        };
+        let (cast, own) = (self.clone(), host.clone());
+        let handle = move |context, _: Value| cast.clone().handle(node.clone(), own.clone(), context);
+        let counts = worker?.options(options).handle("*", handle)?.run(shutdown).await?;
+        self.note(host, format!("has stopped: {counts:?}"));
+        Ok(())
+    }
+
+    /// One run of a handler.
+    async fn handle(
+        self,
+        node: Option<String>,
+        host: Arc<SimHost>,
+        context: Context,
+    ) -> Result<Value, TaskError> {
+        let run = match self.judge.begin(&context, node.as_deref(), host.process()) {
+            Ok(run) => run,
+            Err(wrong) => {
+                self.alarm.raise(wrong);
+                return Ok(Value::Null);
+            }
+        };
+        let _ends = Ends { judge: self.judge.clone(), run };
+        let (id, kind) = (context.task().id, context.task().task_type.to_string());
+        self.note(&host, format!("begins run {run} of {id} in epoch {}", context.epoch()));
+        let takes = match kind.as_str() {
+            "long" => host.random_below(Duration::from_mins(5)),
+            "very-long" => Duration::from_mins(9) + host.random_below(Duration::from_mins(9)),
+            _ => host.random_below(SECOND * 20),
+        };
+        let until = self.judge.now() + takes;
+        while self.judge.now() < until {
+            host.sleep(SLICE.min(until.saturating_sub(self.judge.now()) + Duration::from_millis(1))).await;
+            self.judge.goes_on(run);
+        }
+        match kind.as_str() {
+            "retries" if context.attempt() < 3 => Err(TaskError::Retry("not yet".into())),
+            "fatal" => Err(TaskError::Permanent("never".into())),
+            "snoozes" if context.epoch() < 3 => Err(TaskError::Snooze(host.random_below(SECOND * 60))),
+            _ => {
+                self.judge.gives(run);
+                if let Some(node) = &node {
+                    (self.tell)(run, node, id);
+                }
+                Ok(json!({ "run": run }))
+            }
+        }
+    }
+
+    /// The spool, once it can be opened; nothing if the process died over it.
+    pub(super) async fn open(&self, node: &Node, host: &Arc<SimHost>) -> Option<Spool> {
+        match node.open(host) {
+            Ok(spool) => Some(spool),
+            Err(error) => {
+                self.note(host, format!("cannot open its folder: {error}"));
+                // It is killed in this very step.
+                host.sleep(SECOND).await;
+                self.alarm.raise(format!("{} could not open its folder: {error}", host.name()));
+                None
+            }
+        }
+    }
+
+    pub(super) async fn queue(&self, host: &Arc<SimHost>, client: Client) -> Queue {
+        loop {
+            match Queue::with_config(client.clone(), QueueConfig::default()).await {
+                Ok(queue) => return queue,
+                Err(error) => self.note(host, format!("cannot connect: {error}")),
+            }
+            host.sleep(SECOND).await;
+        }
+    }
+
+    pub(super) fn next(&self, name: &str) -> Option<NewTask> {
+        let mut orders = self.orders();
+        let order = orders.left.get_mut(name)?.pop()?;
+        orders.open.insert(name.to_owned());
+        Some(order)
+    }
+
+    pub(super) fn some(&self, host: &Arc<SimHost>) -> Option<TaskId> {
+        let known = self.judge.submitted();
+        (!known.is_empty()).then(|| known[one_of(host, known.len())])
+    }
+
+    pub(super) fn note(&self, host: &SimHost, what: String) {
+        self.trace.line(self.judge.now(), host.name(), what);
+    }
+
+    pub(super) fn orders(&self) -> MutexGuard<'_, Orders> {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(super) fn connect(client: Client) -> Connect {
+    Arc::new(move || {
+        let client = client.clone();
+        async move { Queue::with_config(client, QueueConfig::default()).await }.boxed()
+    })
+}
+
+fn order(number: u64, is_on_node: bool, chance: &mut Chance) -> NewTask {
+    let kind = KINDS[chance.index(KINDS.len())];
+    let mut order = NewTask::new(kind, json!({ "order": number })).expect("the kinds are good names");
+    if chance.happens(2_000) {
+        order.start = Start::After(chance.between(Duration::ZERO, Duration::from_mins(4)));
+    }
+    if chance.happens(1_000) {
+        order.expires_in = Some(chance.between(Duration::from_mins(5), Duration::from_mins(20)));
+    }
+    // Two nodes may have the same idea.
+    if is_on_node && chance.happens(2_000) {
+        order = NewTask { input: Value::Null, ..NewTask::new("quick", Value::Null).expect("a good name") };
+        order.idempotency_key = Some(format!("key {}", chance.below(2)));
+    }
+    order
+}
+
+/// Tells the judge that a handler is no more, however it came to that.
+struct Ends {
+    judge: Judge,
+    run: u64,
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.judge.end(self.run);
+    }
+}
+
+/// An index into something with so many elements.
+pub(super) fn one_of(host: &Arc<SimHost>, len: usize) -> usize {
+    usize::try_from(host.random() % len as u64).unwrap_or(0)
+}

@@ -1,0 +1,153 @@
+//! The folder of a node: a real directory, and what must be true of it.
+
+use leasehold_core::outpost::{Campaign, Consistency, Op, Why};
+use leasehold_core::{Name, Result};
+use leasehold_outpost::{OutpostConfig, Spool, Steps};
+use leasehold_store::Host;
+use serde::Deserialize;
+use serde_json::Value;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use tempfile::TempDir;
+
+use super::judge::Judge;
+use crate::chance::Chance;
+use crate::executor::ProcessId;
+use crate::host::SimHost;
+
+/// Files in memory need not wait for a disk.
+const MEMORY: &str = "/dev/shm";
+
+/// A machine with a folder. Clones are the same one.
+#[derive(Clone)]
+pub(super) struct Node {
+    pub(super) name: String,
+    pub(super) consistency: Consistency,
+    data: Arc<TempDir>,
+    /// Kills a process, if anyone is to be killed.
+    reaper: Arc<dyn Fn(ProcessId) -> bool + Send + Sync>,
+    /// One change of a file in so many is the last of its process.
+    struck_per_ten_thousand: u32,
+}
+
+/// What lies in `conflicts/`.
+#[derive(Deserialize)]
+pub(super) struct Conflict {
+    pub(super) op: Op,
+    pub(super) why: Why,
+}
+
+impl Node {
+    pub(super) fn new(
+        name: String,
+        consistency: Consistency,
+        reaper: Arc<dyn Fn(ProcessId) -> bool + Send + Sync>,
+        struck_per_ten_thousand: u32,
+    ) -> io::Result<Self> {
+        let data = if Path::new(MEMORY).is_dir() { TempDir::new_in(MEMORY)? } else { TempDir::new()? };
+        Ok(Self { name, consistency, data: Arc::new(data), reaper, struck_per_ten_thousand })
+    }
+
+    /// The spool, as a process of this node has it.
+    pub(super) fn open(&self, host: &Arc<SimHost>) -> Result<Spool> {
+        let mut config = OutpostConfig::new(Name::checked("node", &self.name)?);
+        config.consistency = self.consistency;
+        let as_host: Arc<dyn Host> = host.clone();
+        let spool = Spool::create(self.data.path(), &campaign()?, config, as_host)?;
+        let chance = Mutex::new(Chance::new(host.random()));
+        let strikes =
+            Strikes { node: self.clone(), process: host.process(), chance, is_dead: AtomicBool::new(false) };
+        let spool =
+            spool.with_boot_id(&format!("{}-{}", self.name, host.boot())).with_steps(Arc::new(strikes));
+        spool.recover()?;
+        Ok(spool)
+    }
+
+    pub(super) fn has_nothing_to_send(&self) -> bool {
+        self.names("outbox").is_empty()
+    }
+
+    /// Whether the end of a run is written down here.
+    pub(super) fn has_result(&self, id: &str, run: u64) -> bool {
+        let completed = read(&self.folder("completed").join(format!("{id}.json")));
+        if completed.is_some_and(|record| record["output"]["run"] == run) {
+            return true;
+        }
+        let ops = self.names("outbox");
+        let mut ops = ops.iter().filter_map(|name| read(&self.folder("outbox").join(name)));
+        ops.any(|op| op["op"] == "complete" && op["output"]["run"] == run)
+    }
+
+    pub(super) fn conflicts(&self) -> Vec<Conflict> {
+        let names = self.names("conflicts");
+        let read = |name: &String| fs::read(self.folder("conflicts").join(name)).ok();
+        names.iter().filter_map(read).filter_map(|body| serde_json::from_slice(&body).ok()).collect()
+    }
+
+    /// Nothing is to be sent, everything has ended, each task lies in one place, and nothing else lies about.
+    pub(super) fn is_in_order(&self, judge: &Judge) -> std::result::Result<(), String> {
+        let name = &self.name;
+        for folder in ["outbox", "pending", "tmp"] {
+            let left = self.names(folder);
+            if !left.is_empty() {
+                let about = left.iter().map(|id| judge.record(id)).collect::<Vec<_>>().join(", ");
+                return Err(format!("order: {folder}/ of {name} is not empty: {left:?} {about}"));
+            }
+        }
+        let (completed, failed) = (self.names("completed"), self.names("failed"));
+        match completed.iter().find(|id| failed.contains(id)) {
+            Some(twice) => Err(format!("order: {twice} is completed and has failed on {name}")),
+            None => Ok(()),
+        }
+    }
+
+    fn names(&self, folder: &str) -> Vec<String> {
+        let Ok(read) = fs::read_dir(self.folder(folder)) else { return Vec::new() };
+        let mut names: Vec<_> =
+            read.filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned())).collect();
+        names.sort();
+        names
+    }
+
+    fn folder(&self, folder: &str) -> PathBuf {
+        let of = campaign().expect("the names are good");
+        self.data.path().join(of.folder()).join(folder)
+    }
+}
+
+fn campaign() -> Result<Campaign> {
+    Campaign::new("spring", "pictures")
+}
+
+fn read(path: &Path) -> Option<Value> {
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
+}
+
+/// Kills a process between two changes of files.
+struct Strikes {
+    node: Node,
+    process: ProcessId,
+    chance: Mutex<Chance>,
+    is_dead: AtomicBool,
+}
+
+impl std::fmt::Debug for Strikes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Strikes").field("process", &self.process).finish_non_exhaustive()
+    }
+}
+
+impl Steps for Strikes {
+    fn step(&self, what: &'static str) -> io::Result<()> {
+        let mut chance = self.chance.lock().unwrap_or_else(PoisonError::into_inner);
+        let strikes = chance.happens(self.node.struck_per_ten_thousand);
+        if self.is_dead.load(Relaxed) || strikes && (self.node.reaper)(self.process) {
+            self.is_dead.store(true, Relaxed);
+            return Err(io::Error::other(format!("the process has died before a {what}")));
+        }
+        Ok(())
+    }
+}

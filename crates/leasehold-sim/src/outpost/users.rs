@@ -1,0 +1,110 @@
+//! Producers and operators, on the nodes and with the bucket.
+
+use leasehold_core::TaskId;
+use leasehold_outpost::{Spool, Supervisor, SupervisorOptions};
+use leasehold_store::{Client, Host, HostExt};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::cast::{BUCKET, Cast, SECOND, connect, one_of};
+use super::node::Node;
+use crate::host::SimHost;
+
+/// Longest rest of somebody who does something now and then.
+const REST_MAX: Duration = Duration::from_secs(90);
+
+impl Cast {
+    /// Somebody on a node submits, calls off, requeues and checks out.
+    pub(super) async fn use_node(self, node: Node, host: Arc<SimHost>, client: Client) {
+        let name = format!("{}/user", node.name);
+        self.orders().open.remove(&name);
+        let Some(spool) = self.open(&node, &host).await else { return };
+        loop {
+            host.sleep(host.random_below(REST_MAX)).await;
+            let what = if self.is_calm() { 0 } else { host.random() % 8 };
+            let done = match what {
+                0..=3 => {
+                    let Some(order) = self.next(&name) else {
+                        if self.is_calm() {
+                            return;
+                        }
+                        continue;
+                    };
+                    let own = spool.clone();
+                    let told = host.blocking(move || own.submit(order)).await;
+                    told.as_ref().iter().for_each(|id| self.judge.told(**id));
+                    self.orders().open.remove(&name);
+                    told.map(|id| format!("has submitted {id}"))
+                }
+                4 => {
+                    self.on_some(&spool, &host, |spool, id| {
+                        spool.cancel(id).map(|()| format!("has called off {id}"))
+                    })
+                    .await
+                }
+                5 | 6 => {
+                    self.on_some(&spool, &host, |spool, id| {
+                        spool.requeue(id).map(|_| format!("has requeued {id}"))
+                    })
+                    .await
+                }
+                _ => self.check_out(spool.clone(), &host, client.clone()).await,
+            };
+            self.note(&host, done.unwrap_or_else(|error| format!("did {what} in vain: {error}")));
+        }
+    }
+
+    async fn on_some(
+        &self,
+        spool: &Spool,
+        host: &Arc<SimHost>,
+        what: impl FnOnce(&Spool, &TaskId) -> leasehold_core::Result<String> + Send + 'static,
+    ) -> leasehold_core::Result<String> {
+        let Some(id) = self.some(host) else { return Ok("knows nothing yet".to_owned()) };
+        let spool = spool.clone();
+        host.blocking(move || what(&spool, &id)).await
+    }
+
+    async fn check_out(
+        &self,
+        spool: Spool,
+        host: &Arc<SimHost>,
+        client: Client,
+    ) -> leasehold_core::Result<String> {
+        let options = SupervisorOptions { look_every: self.look_every, ..SupervisorOptions::default() };
+        let mut supervisor = Supervisor::new(spool, connect(client), options);
+        let now = supervisor.now().await?;
+        let until = now.latest_known().plus(SECOND * 60 + host.random_below(Duration::from_mins(30)));
+        let most = 1 + one_of(host, 4);
+        let taken = supervisor.check_out(most, None, until).await?;
+        Ok(format!("has checked out {taken} until {until}"))
+    }
+
+    pub(super) async fn produce(self, host: Arc<SimHost>, client: Client) {
+        self.orders().open.remove(BUCKET);
+        let queue = self.queue(&host, client).await;
+        loop {
+            host.sleep(host.random_below(REST_MAX)).await;
+            let Some(order) = self.next(BUCKET) else { return };
+            let told = queue.submit_task(order).await;
+            self.note(&host, format!("was told {told:?}"));
+            if let Ok(submitted) = told {
+                self.judge.told(submitted.id);
+            }
+            self.orders().open.remove(BUCKET);
+        }
+    }
+
+    /// Somebody with the bucket calls off and retries.
+    pub(super) async fn operate(self, host: Arc<SimHost>, client: Client) {
+        let queue = self.queue(&host, client).await;
+        while !self.is_calm() {
+            host.sleep(host.random_below(REST_MAX * 2)).await;
+            let Some(id) = self.some(&host) else { continue };
+            let cancels = host.random().is_multiple_of(3);
+            let done = if cancels { queue.cancel(&id).await } else { queue.retry(&id).await };
+            let done = done.map(|done| format!("{done:?}").chars().take(60).collect::<String>());
+            self.note(&host, format!("{} {id}: {done:?}", if cancels { "calls off" } else { "retries" }));
+        }
+    }
+}
