@@ -6,8 +6,8 @@ mod reference;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
 use crate::commands::{
-    artifact, cost, get, leases, list, migrate, operate, overview, serve_pieces, submit, submit_many, tail,
-    worker, workers,
+    artifact, cost, get, leases, list, migrate, operate, outpost, overview, serve_pieces, submit,
+    submit_many, tail, worker, workers,
 };
 
 /// Below the options of the command itself.
@@ -132,6 +132,10 @@ pub(crate) enum Command {
         after_help = "Example:\n  leasehold serve-pieces --listen 0.0.0.0:7400 --advertise 10.0.0.5:7400"
     )]
     ServePieces(serve_pieces::ServePieces),
+    /// A queue in a folder of this machine, for links that come and go: work goes on, and a supervisor keeps it in step
+    /// with a bucket
+    #[command(after_help = "Example:\n  leasehold outpost init --campaign survey/photos --node pi-1")]
+    Outpost(outpost::Outpost),
     /// What a workload would cost in a month: the real code in virtual time, every request counted
     #[command(
         after_help = "Example:\n  leasehold cost --workers 50 --tasks-per-day 100000 --mode leased --provider aws"
@@ -159,8 +163,12 @@ pub(crate) enum Command {
 impl Command {
     /// Whether it goes on until someone stops it, and wants to be told.
     pub(crate) fn runs_until_stopped(&self) -> bool {
-        use Command::{Demo, Monitor, ServePieces, Tail, Up, Worker};
-        matches!(self, Demo | Monitor | ServePieces(_) | Tail(_) | Up(_) | Worker(_))
+        use Command::{Demo, Monitor, Outpost, ServePieces, Tail, Up, Worker};
+        use outpost::OutpostCommand;
+        match self {
+            Outpost(args) => matches!(args.command, OutpostCommand::Run | OutpostCommand::Work(_)),
+            _ => matches!(self, Demo | Monitor | ServePieces(_) | Tail(_) | Up(_) | Worker(_)),
+        }
     }
 }
 

@@ -11,6 +11,7 @@ pub(crate) mod leases;
 pub(crate) mod list;
 pub(crate) mod migrate;
 pub(crate) mod operate;
+pub(crate) mod outpost;
 pub(crate) mod overview;
 pub(crate) mod pieces;
 pub(crate) mod serve_pieces;
@@ -52,17 +53,45 @@ pub(crate) async fn run(
         Command::Doctor => doctor::run(client(&settings()?.queue)?, printer).await?,
         Command::Artifact { command } => artifact::run(command, &settings()?, printer).await?,
         Command::ServePieces(args) => serve_pieces::run(args, &settings()?, printer, shutdown).await?,
-        _ => with_queue(args.command, &settings()?, printer, shutdown).await?,
+        Command::Outpost(_) => {
+            let settings = settings()?;
+            if let Command::Outpost(args) = args.command {
+                Box::pin(outpost::run(args.command, settings, printer, shutdown)).await?;
+            }
+        }
+        _ => Box::pin(with_queue(args.command, &settings()?, printer, shutdown)).await?,
     }
     Ok(())
 }
 
-/// Settings for what is not built yet are refused, not ignored.
-pub(crate) fn refuse_unbuilt(settings: &Settings) -> leasehold_core::Result<()> {
+/// What works on a bucket only says so.
+pub(crate) fn only_on_a_bucket(settings: &Settings) -> leasehold_core::Result<()> {
     if settings.queue.kind == typed::QueueType::Filesystem {
-        return Err(Error::invalid("queue.type filesystem is not built yet; leave the setting out"));
+        return Err(Error::invalid("this works on the bucket, not on an outpost; set queue.type to bucket"));
     }
     Ok(())
+}
+
+/// The commands that are the same on an outpost.
+async fn with_spool(
+    command: Command,
+    settings: &Settings,
+    printer: &Printer,
+    shutdown: Shutdown,
+) -> anyhow::Result<()> {
+    let spool = || outpost::open(settings);
+    match command {
+        Command::Submit(args) => outpost::submit(&spool()?, &args, printer),
+        Command::Worker(args) => outpost::work(&spool()?, &args, settings, printer, shutdown).await,
+        Command::Get(args) => outpost::get(&spool()?, &args.id, printer),
+        Command::Cancel(which) if which.task_type.is_none() => {
+            outpost::cancel(&spool()?, &which.ids, printer)
+        }
+        Command::Retry(which) if which.task_type.is_none() => {
+            outpost::requeue(&spool()?, &which.ids, printer)
+        }
+        _ => Ok(only_on_a_bucket(settings)?),
+    }
 }
 
 async fn with_queue(
@@ -71,7 +100,9 @@ async fn with_queue(
     printer: &Printer,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
-    refuse_unbuilt(settings)?;
+    if settings.queue.kind == typed::QueueType::Filesystem {
+        return Box::pin(with_spool(command, settings, printer, shutdown)).await;
+    }
     let queue = &open_queue(&command, &settings.queue).await?;
     match command {
         Command::Init(_) => overview::init(queue, printer),
@@ -96,6 +127,7 @@ async fn with_queue(
         Command::Leases { command: LeasesCommand::Break(args) } => leases::end(queue, &args, printer).await,
         Command::Tail(args) => tail::run(queue, &args, printer, &shutdown).await,
         Command::Artifact { .. }
+        | Command::Outpost(_)
         | Command::ServePieces(_)
         | Command::Cost(_)
         | Command::Demo
@@ -126,6 +158,20 @@ fn flags(global: &Global, command: &Command) -> Flags {
             .with("--lease-secs", "worker.lease_secs", work.lease_secs)
             .with("--drain-secs", "worker.drain_secs", work.drain_secs)
             .with("--serve-pieces", "pieces.serve", work.serve_pieces.then_some(true)),
+        Command::Outpost(args) => {
+            let flags = flags.with("--campaign", "queue.campaign", args.campaign.as_deref()).with(
+                "--data",
+                "outpost.data",
+                args.data.as_deref(),
+            );
+            match &args.command {
+                outpost::OutpostCommand::Work(work) => flags
+                    .with("--id", "worker.id", work.id.as_deref())
+                    .with("--concurrency", "worker.concurrency", work.concurrency)
+                    .with("--drain-secs", "worker.drain_secs", work.drain_secs),
+                _ => flags,
+            }
+        }
         Command::Artifact { command: artifact::Artifact::Get(get) } => flags
             .with("--cache", "pieces.cache", get.cache.as_deref())
             .with("--no-peers", "pieces.peers", get.no_peers.then_some(false)),

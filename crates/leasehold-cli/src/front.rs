@@ -31,7 +31,7 @@ impl Front {
         crate::log();
         let flags = flags(said)?.with_profile(profile);
         let settings = settings::load(&Surroundings::of_process()?, &flags)?;
-        commands::refuse_unbuilt(&settings)?;
+        commands::only_on_a_bucket(&settings)?;
         Ok(Self { settings })
     }
 

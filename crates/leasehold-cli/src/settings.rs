@@ -35,7 +35,7 @@ use std::path::PathBuf;
 
 use kind::Value;
 use table::{Setting, TABLE};
-use typed::{Pieces, Queue, Worker};
+use typed::{Outpost, Pieces, Queue, Worker};
 
 /// Variables that are ours but set nothing: what is logged, which profile, what a worker tells the programs it runs (they
 /// may use this command line, too), the servers of the tests.
@@ -141,13 +141,14 @@ pub(crate) struct Settings {
     pub(crate) queue: Queue,
     pub(crate) worker: Worker,
     pub(crate) pieces: Pieces,
+    pub(crate) outpost: Outpost,
     /// All of them, in the order of the table.
     pub(crate) all: Vec<Effective>,
 }
 
 /// Finds out what holds.
 pub(crate) fn load(around: &Surroundings, flags: &Flags) -> Result<Settings> {
-    typed(resolve(around, flags)?, files::cache_folder(around))
+    typed(resolve(around, flags)?, files::cache_folder(around), files::data_folder(around))
 }
 
 /// The value of each setting that counts, each fit for itself. Whether they fit together is checked in [`typed`].
@@ -168,13 +169,14 @@ fn resolve(around: &Surroundings, flags: &Flags) -> Result<Vec<Effective>> {
 
 /// What holds where neither files nor variables count.
 pub(crate) fn load_bare(flags: &Flags) -> Result<Settings> {
-    typed(effective(&from_flags(flags)?), None)
+    typed(effective(&from_flags(flags)?), None, None)
 }
 
-/// Checks them against each other; `cache` is where artifacts are if nobody says where.
-fn typed(all: Vec<Effective>, cache: Option<PathBuf>) -> Result<Settings> {
+/// Checks them against each other; `cache` and `data` are where artifacts and outposts are if nobody says where.
+fn typed(all: Vec<Effective>, cache: Option<PathBuf>, data: Option<PathBuf>) -> Result<Settings> {
     let (queue, worker, pieces) = (Queue::new(&all)?, Worker::new(&all)?, Pieces::new(&all, cache)?);
-    Ok(Settings { queue, worker, pieces, all })
+    let outpost = Outpost::new(&all, data);
+    Ok(Settings { queue, worker, pieces, outpost, all })
 }
 
 fn effective(given: &[Given]) -> Vec<Effective> {

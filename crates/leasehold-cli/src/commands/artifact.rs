@@ -143,7 +143,7 @@ async fn remove(client: &Client, printer: &Printer) -> anyhow::Result<()> {
 }
 
 /// Reads seconds, or a number with a unit.
-fn duration(text: &str) -> std::result::Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> std::result::Result<Duration, String> {
     let wrong = || format!("`{text}` is no duration; write seconds, or like 45m, 12h, 90d");
     let (number, unit) = match text.find(|letter: char| !letter.is_ascii_digit()) {
         Some(at) => text.split_at(at),

@@ -14,7 +14,7 @@ use crate::table::{self, Cell, MOMENT, Table};
 #[derive(Debug, Args)]
 pub(crate) struct Get {
     /// The task's id
-    id: TaskId,
+    pub(crate) id: TaskId,
 }
 
 #[derive(Debug, Args)]

@@ -20,10 +20,10 @@ const AT_ONCE: usize = 32;
 pub(crate) struct Which {
     /// The tasks' ids
     #[arg(value_name = "ID")]
-    ids: Vec<TaskId>,
+    pub(crate) ids: Vec<TaskId>,
     /// All tasks of this type to which it can happen
     #[arg(long = "type", value_name = "TYPE")]
-    task_type: Option<String>,
+    pub(crate) task_type: Option<String>,
 }
 
 #[derive(Debug, Args)]

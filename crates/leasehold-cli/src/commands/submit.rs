@@ -87,6 +87,20 @@ pub(crate) async fn run(
     Ok(())
 }
 
+/// The task for an outpost, which has no store to wait for or to put files into.
+pub(crate) fn order_here(args: &Submit) -> Result<NewTask> {
+    for (is_given, flag) in
+        [(args.wait, "--wait"), (args.direct, "--direct"), (!args.files.is_empty(), "--file")]
+    {
+        if is_given {
+            return Err(Error::invalid(format!("{flag} needs the bucket; an outpost works without")));
+        }
+    }
+    let mut order = order(args)?;
+    order.idempotency_key.clone_from(&args.key);
+    Ok(order)
+}
+
 fn order(args: &Submit) -> Result<NewTask> {
     let mut order = NewTask::new(&args.task_type, parse_input(&args.input)?)?;
     order.start = match (args.delay, args.at) {

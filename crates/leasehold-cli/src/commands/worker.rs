@@ -55,6 +55,13 @@ pub(crate) struct Work {
     drain: bool,
 }
 
+impl Work {
+    /// Whether it is to stop when there is nothing left to do.
+    pub(crate) fn is_drain(&self) -> bool {
+        self.drain
+    }
+}
+
 pub(crate) async fn work(
     queue: &Queue,
     args: &Work,

@@ -57,6 +57,11 @@ pub(super) fn cache_folder(around: &Surroundings) -> Option<PathBuf> {
     Some(xdg(around, "XDG_CACHE_HOME", ".cache")?.join("leasehold"))
 }
 
+/// Where the outposts of this machine are, if nobody says where.
+pub(super) fn data_folder(around: &Surroundings) -> Option<PathBuf> {
+    Some(xdg(around, "XDG_DATA_HOME", ".local/share")?.join("leasehold"))
+}
+
 fn xdg(around: &Surroundings, variable: &str, usual: &str) -> Option<PathBuf> {
     // The specification of XDG says to ignore relative paths.
     let wanted = around.variables.get(variable).map(PathBuf::from).filter(|path| path.is_absolute());

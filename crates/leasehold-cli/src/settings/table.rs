@@ -43,6 +43,13 @@ pub(crate) const TABLE: &[Setting] = &[
         help: "Work on the store itself, or on an outpost: a folder that is brought into line with a bucket later.",
     },
     Setting {
+        name: "queue.campaign",
+        kind: Kind::Text,
+        default: None,
+        variable: "LEASEHOLD_QUEUE_CAMPAIGN",
+        help: "`CAMPAIGN/QUEUE`: the queue lies at `campaigns/CAMPAIGN/queues/QUEUE` below the store. An outpost needs it.",
+    },
+    Setting {
         name: "queue.shard_prefix_len",
         kind: Kind::Whole { from: 1, to: 4 },
         default: None,
@@ -246,6 +253,27 @@ pub(crate) const TABLE: &[Setting] = &[
         default: Some("10"),
         variable: "LEASEHOLD_SHARD_LEASING_RENEW_SECS",
         help: "How often it is renewed: at most a third of how long it lasts, so that one renewal may fail.",
+    },
+    Setting {
+        name: "outpost.data",
+        kind: Kind::Path,
+        default: None,
+        variable: "LEASEHOLD_OUTPOST_DATA",
+        help: "Where the folders of this machine's outposts are; unset, `leasehold` in `XDG_DATA_HOME` or in `~/.local/share`.",
+    },
+    Setting {
+        name: "outpost.cycle_secs",
+        kind: Kind::Whole { from: 1, to: 3_600 },
+        default: Some("60"),
+        variable: "LEASEHOLD_OUTPOST_CYCLE_SECS",
+        help: "How often a supervisor comes round when there is nothing to send.",
+    },
+    Setting {
+        name: "outpost.window",
+        kind: Kind::Whole { from: 1, to: 10_000 },
+        default: Some("32"),
+        variable: "LEASEHOLD_OUTPOST_WINDOW",
+        help: "How many free tasks an outpost keeps for the workers of its machine.",
     },
     Setting {
         name: "pieces.cache",

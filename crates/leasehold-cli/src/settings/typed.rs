@@ -1,5 +1,6 @@
 //! The settings as commands use them, checked against each other.
 
+use leasehold_core::outpost::Campaign;
 use leasehold_core::{Error, Result, ShardLen, WorkerId};
 use leasehold_pieces::Secret;
 use leasehold_queue::{DirectDispatch, Selection};
@@ -20,6 +21,8 @@ pub(crate) struct Queue {
     /// What the address leaves open.
     pub(crate) open: OpenOptions,
     pub(crate) kind: QueueType,
+    /// Which queue below the store; nothing if it is the store itself.
+    pub(crate) campaign: Option<Campaign>,
     /// Unset: what the queue says, or the default for a new one.
     pub(crate) shard_len: Option<ShardLen>,
     /// Nothing if tasks are for any worker.
@@ -88,6 +91,15 @@ pub(crate) struct Pieces {
     pub(crate) download_bytes_per_sec: Option<u64>,
 }
 
+/// The outposts of this machine.
+#[derive(Debug)]
+pub(crate) struct Outpost {
+    /// Nothing if nobody says where, and there is no home for it either.
+    pub(crate) data: Option<PathBuf>,
+    pub(crate) cycle: Duration,
+    pub(crate) window: usize,
+}
+
 impl Queue {
     pub(super) fn new(all: &[Effective]) -> Result<Self> {
         let durability = required(text(all, "queue.durability")).parse()?;
@@ -103,9 +115,20 @@ impl Queue {
         };
         let digits = whole(all, "queue.shard_prefix_len");
         let shard_len = digits.map(|digits| ShardLen::new(u8::try_from(digits).unwrap_or(u8::MAX)));
-        let store = required(text(all, "queue.store")).to_owned();
-        Ok(Self { store, open, kind, shard_len: shard_len.transpose()?, direct: direct(all) })
+        let campaign = campaign(all)?;
+        let store = required(text(all, "queue.store"));
+        let store = match &campaign {
+            Some(campaign) => format!("{}/{}", store.trim_end_matches('/'), campaign.prefix()),
+            None => store.to_owned(),
+        };
+        Ok(Self { store, open, kind, campaign, shard_len: shard_len.transpose()?, direct: direct(all) })
     }
+}
+
+fn campaign(all: &[Effective]) -> Result<Option<Campaign>> {
+    let name = "queue.campaign";
+    let parsed = text(all, name).map(str::parse).transpose();
+    parsed.map_err(|error: Error| Error::invalid(format!("{name} ({}): {error}", get(all, name).origin)))
 }
 
 impl Worker {
@@ -142,6 +165,16 @@ impl Pieces {
             upload_bytes_per_sec: whole(all, "pieces.upload_bytes_per_sec"),
             download_bytes_per_sec: whole(all, "pieces.download_bytes_per_sec"),
         })
+    }
+}
+
+impl Outpost {
+    pub(super) fn new(all: &[Effective], usual_data: Option<PathBuf>) -> Self {
+        Self {
+            data: text(all, "outpost.data").map(PathBuf::from).or(usual_data),
+            cycle: secs(all, "outpost.cycle_secs"),
+            window: count(all, "outpost.window"),
+        }
     }
 }
 

@@ -11,6 +11,7 @@ mod doctor;
 mod help;
 mod leases;
 mod migrate;
+mod outposts;
 mod output;
 mod sharing;
 mod shelf;

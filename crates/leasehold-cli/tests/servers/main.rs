@@ -9,4 +9,5 @@ mod crashes;
 mod doctor;
 mod late_submits;
 mod migrate;
+mod outposts;
 mod sharing;

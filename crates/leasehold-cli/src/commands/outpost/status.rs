@@ -1,0 +1,33 @@
+//! `leasehold outpost status`: what is here, and what the bucket does not know yet.
+
+use leasehold_core::outpost::ClockMark;
+use leasehold_outpost::Spool;
+use serde_json::json;
+
+use crate::printer::{Printer, line};
+
+pub(super) fn run(spool: &Spool, printer: &Printer) -> anyhow::Result<()> {
+    let (counts, config, now) = (spool.count()?, spool.config(), spool.now());
+    let clock = match now.mark() {
+        ClockMark::Bucket => "the bucket's",
+        ClockMark::Boot => "this machine's own: the bucket was not heard of since it started",
+    };
+    if printer.is_json() {
+        line(json!({
+            "queue": spool.campaign().to_string(), "node": config.node_id, "consistency": config.consistency,
+            "folder": spool.root(), "counts": counts, "time": now.present().earliest, "clock": now.mark(),
+        }));
+        return Ok(());
+    }
+    let row = |name: &str, value: &str| line(format_args!("{name:<12} {value}"));
+    row("queue", &format!("{} in {}", spool.campaign(), spool.root().display()));
+    row("node", &format!("{}, {}", config.node_id, config.consistency));
+    row("time", clock);
+    row("waiting", &format!("{}, of which {} checked out", counts.free, counts.checked_out));
+    row("leased", &format!("{}, of which {} not confirmed", counts.leased, counts.tentative));
+    row("completed", &counts.completed.to_string());
+    row("failed", &counts.failed.to_string());
+    row("to be sent", &counts.outbox.to_string());
+    row("conflicts", &format!("{}, of which {} run twice", counts.conflicts, counts.duplicates));
+    Ok(())
+}

@@ -1,0 +1,109 @@
+//! Outposts from the command line: the guide, typed in on three machines; one setting for both kinds of queue.
+
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::common::{leasehold, said};
+
+fn shell(script: &str, home: &Path) -> String {
+    let mut shell = Command::new("bash");
+    shell.args(["-euo", "pipefail", "-c", script]).env_clear().current_dir(home).env("HOME", home);
+    shell.env("PATH", std::env::var_os("PATH").unwrap());
+    let output = shell.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_commands_of_the_guide_can_be_typed_on_three_machines() {
+    let guide = include_str!("../../../../docs/guides/outpost.md");
+    let blocks = guide.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    let field = tempfile::tempdir().unwrap();
+    let bucket = field.path().join("bucket");
+    // A folder stands for the bucket, and the supervisor does not keep the typist from going on.
+    let guide = blocks.collect::<String>();
+    assert!(guide.contains("s3://field-data/river") && guide.contains("leasehold outpost run\n"));
+    let guide = guide
+        .replace("s3://field-data/river ", &format!("{} ", bucket.display()))
+        .replace("leasehold outpost run\n", "\"$LEASEHOLD\" outpost run > /dev/null 2>&1 & RUN=$!\n");
+    for node in ["pi-1", "pi-2", "pi-3"] {
+        let home = field.path().join(node);
+        fs::create_dir(&home).unwrap();
+        let program = "#!/bin/sh\ncat > /dev/null\necho 42\n";
+        fs::write(home.join("measure.sh"), program).unwrap();
+        fs::set_permissions(home.join("measure.sh"), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .unwrap();
+        let script = format!(
+            "LEASEHOLD='{}'\nleasehold() {{ \"$LEASEHOLD\" \"$@\"; }}\n{}\nkill $RUN\nwait $RUN\n",
+            env!("CARGO_BIN_EXE_leasehold"),
+            guide.replace("--node pi-1", &format!("--node {node}"))
+        );
+        let said = shell(&script, &home);
+        assert!(said.contains("2 completed") || said.matches("1 completed").count() == 2, "{said}");
+    }
+    let mut list = leasehold(&["list", "--json"]);
+    list.env("LEASEHOLD_STORE", &bucket).env("LEASEHOLD_QUEUE_CAMPAIGN", "spring/pictures");
+    let listed = String::from_utf8(list.output().unwrap().stdout).unwrap();
+    let tasks: Vec<Value> = listed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(tasks.len(), 6, "{listed}");
+    for task in tasks {
+        assert_eq!((&task["status"], &task["output"]), (&"completed".into(), &42.into()), "{task}");
+    }
+}
+
+#[test]
+fn one_setting_decides_where_a_program_works() {
+    let place = tempfile::tempdir().unwrap();
+    let run = |kind: &str, args: &[&str]| {
+        let mut command = leasehold(args);
+        command
+            .env("LEASEHOLD_STORE", place.path().join("bucket"))
+            .env("LEASEHOLD_QUEUE_CAMPAIGN", "spring/pictures")
+            .env("LEASEHOLD_OUTPOST_DATA", place.path().join("data"))
+            .env("LEASEHOLD_QUEUE_TYPE", kind);
+        command
+    };
+    let text = |mut command: Command| {
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    text(run("bucket", &["outpost", "init", "--node", "pi-1", "--consistency", "relaxed"]));
+    for kind in ["bucket", "filesystem"] {
+        let id = text(run(kind, &["submit", "-t", "measure", "-i", "\"picture\""]));
+        text(run(kind, &["worker", "--exec", "measure=cat", "--drain"]));
+        let task: Value = serde_json::from_str(&text(run(kind, &["get", &id, "--json"]))).unwrap();
+        assert_eq!((&task["status"], &task["output"]), (&"completed".into(), &"picture".into()), "{kind}");
+    }
+    text(run("filesystem", &["outpost", "sync"]));
+    assert_eq!(text(run("bucket", &["list", "--json"])).lines().count(), 2, "both are in the bucket");
+    let refused = said(&mut run("folder", &["submit", "-t", "measure"]));
+    assert!(refused.contains("queue.type must be `bucket` or `filesystem`, not `folder`"), "{refused}");
+    assert!(refused.ends_with("exit code 64"), "{refused}");
+    let refused = said(&mut run("filesystem", &["list"]));
+    assert!(refused.contains("set queue.type to bucket") && refused.ends_with("exit code 64"), "{refused}");
+}
+
+#[test]
+fn mistakes_are_explained() {
+    let place = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| {
+        let mut command = leasehold(args);
+        command.env("LEASEHOLD_STORE", place.path().join("bucket"));
+        command.env("LEASEHOLD_OUTPOST_DATA", place.path().join("data"));
+        said(&mut command)
+    };
+    for (args, words) in [
+        (&["outpost", "status"][..], "set queue.campaign, like `survey/photos`"),
+        (&["outpost", "status", "--campaign", "spring"], "`spring` is not like `campaign/queue`"),
+        (&["outpost", "status", "--campaign", "../x"], "starts with a dot"),
+        (&["outpost", "status", "--campaign", "spring/pictures"], "leasehold outpost init"),
+        (&["outpost", "init", "--campaign", "a/b", "--consistency", "loose"], "there are strict, relaxed"),
+        (&["outpost", "init", "--campaign", "a/b", "--node", "a/b"], "character other than"),
+    ] {
+        let said = run(args);
+        assert!(said.contains(words), "{args:?}: {said}");
+    }
+}

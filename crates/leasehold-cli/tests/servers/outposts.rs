@@ -1,0 +1,239 @@
+//! Nodes around a real server: separate folders, a supervisor and a worker process each.
+
+use leasehold_store::testing::Weed;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::common::leasehold;
+
+/// How often the queue is asked how far it is.
+const ASK_EVERY: Duration = Duration::from_millis(500);
+
+struct Field {
+    endpoint: String,
+    place: tempfile::TempDir,
+    campaign: &'static str,
+}
+
+/// The processes of a node; they are killed with it.
+struct Node {
+    processes: Vec<Child>,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        for process in &mut self.processes {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
+
+impl Field {
+    fn new(weed: &Weed, campaign: &'static str) -> Self {
+        Self { endpoint: weed.endpoint(), place: tempfile::tempdir().unwrap(), campaign }
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = leasehold(args);
+        command
+            .env("LEASEHOLD_STORE", "s3://field/river")
+            .env("LEASEHOLD_QUEUE_CAMPAIGN", self.campaign)
+            .env("LEASEHOLD_OUTPOST_CYCLE_SECS", "2")
+            .env("AWS_ENDPOINT_URL", &self.endpoint)
+            .env("AWS_ACCESS_KEY_ID", "test")
+            .env("AWS_SECRET_ACCESS_KEY", "testsecret")
+            .env("AWS_REGION", "us-east-1");
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> String {
+        let output = self.command(args).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    fn json(&self, args: &[&str]) -> Value {
+        serde_json::from_str(&self.run(args)).unwrap()
+    }
+
+    fn data(&self, node: &str) -> PathBuf {
+        self.place.path().join(node)
+    }
+
+    fn log(&self) -> PathBuf {
+        self.place.path().join("log")
+    }
+
+    /// What all processes have complained of.
+    fn said(&self) -> PathBuf {
+        self.place.path().join("said")
+    }
+
+    fn init(&self, node: &str, consistency: &str) {
+        let data = self.data(node);
+        self.run(&["outpost", "init", "--node", node, "--consistency", consistency, "--data", text(&data)]);
+    }
+
+    /// A supervisor and a worker. The worker has no credentials.
+    fn start(&self, node: &str) -> Node {
+        let data = self.data(node);
+        let said = fs::File::options().create(true).append(true).open(self.said()).unwrap();
+        let quiet = |mut command: Command| {
+            let said = said.try_clone().unwrap();
+            command.env("LEASEHOLD_LOG", "warn").stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
+            command.spawn().unwrap()
+        };
+        let mut worker = leasehold(&["outpost", "work", "--exec", &self.program(), "--concurrency", "4"]);
+        worker.args(["--data", text(&data), "--campaign", self.campaign]);
+        let supervisor = self.command(&["outpost", "run", "--data", text(&data)]);
+        Node { processes: vec![quiet(supervisor), quiet(worker)] }
+    }
+
+    /// Notes every run of every task.
+    fn program(&self) -> String {
+        format!("note=sh -c 'echo $LEASEHOLD_TASK_ID >> {}'", text(&self.log()))
+    }
+
+    fn submit(&self, tasks: usize) {
+        let lines = self.place.path().join("tasks");
+        fs::write(&lines, "{\"task_type\": \"note\"}\n".repeat(tasks)).unwrap();
+        self.run(&["submit-many", text(&lines)]);
+    }
+
+    /// Waits until so many tasks are completed.
+    fn wait(&self, tasks: usize, patience: Duration) {
+        let began = Instant::now();
+        loop {
+            // To ask the server costs it as much as the work: not before all was done once.
+            let mut done = self.runs().len();
+            if done >= tasks {
+                let listed = self.run(&["list", "--status", "completed", "--limit", "100000", "--json"]);
+                done = listed.lines().count();
+                if done >= tasks {
+                    return;
+                }
+            }
+            let said = || fs::read_to_string(self.said()).unwrap_or_default();
+            assert!(began.elapsed() < patience, "{done} of {tasks} after {patience:?}:\n{}", said());
+            std::thread::sleep(ASK_EVERY);
+        }
+    }
+
+    /// How often each task was run.
+    fn runs(&self) -> BTreeMap<String, usize> {
+        let mut runs = BTreeMap::new();
+        for id in fs::read_to_string(self.log()).unwrap_or_default().lines() {
+            *runs.entry(id.to_owned()).or_default() += 1;
+        }
+        runs
+    }
+
+    /// Every task is completed, and has one completion in its history.
+    fn check_completions(&self, tasks: usize) {
+        let all = self.run(&["list", "--limit", "100000", "--json"]);
+        assert_eq!(all.lines().count(), tasks);
+        for line in all.lines() {
+            let task: Value = serde_json::from_str(line).unwrap();
+            let history = task["history"].as_array().unwrap();
+            let completions = history.iter().filter(|change| change["to"] == "completed").count();
+            assert_eq!((&task["status"], completions), (&"completed".into(), 1), "{task}");
+        }
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+async fn weed() -> Weed {
+    let weed = Weed::start(std::env::var_os("LEASEHOLD_WEED").expect("run ./test").as_ref()).await.unwrap();
+    weed.create_bucket("field").await.unwrap();
+    weed
+}
+
+const TASKS: usize = 2_000;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_and_eight_nodes_complete_two_thousand_tasks_once_each() {
+    let weed = weed().await;
+    for (campaign, consistency, nodes) in [
+        ("strict/two", "strict", 2),
+        ("strict/eight", "strict", 8),
+        ("relaxed/two", "relaxed", 2),
+        ("relaxed/eight", "relaxed", 8),
+    ] {
+        let field = Field::new(&weed, campaign);
+        let names: Vec<_> = (0..nodes).map(|number| format!("pi-{number}")).collect();
+        for name in &names {
+            field.init(name, consistency);
+        }
+        field.submit(TASKS);
+        let began = Instant::now();
+        let started: Vec<_> = names.iter().map(|name| field.start(name)).collect();
+        field.wait(TASKS, Duration::from_mins(5));
+        let seconds = began.elapsed().as_secs_f64();
+        // What was run twice is still to be told of.
+        std::thread::sleep(Duration::from_secs(5));
+        drop(started);
+        field.check_completions(TASKS);
+        let runs = field.runs();
+        assert_eq!(runs.len(), TASKS);
+        let twice = runs.values().sum::<usize>() - TASKS;
+        let status =
+            |name: &String| field.json(&["outpost", "status", "--data", text(&field.data(name)), "--json"]);
+        let told: u64 = names.iter().map(|name| status(name)["counts"]["duplicates"].as_u64().unwrap()).sum();
+        println!(
+            "{nodes} nodes, {consistency}: {seconds:.0} s, {twice} runs more than tasks, {told} told of"
+        );
+        if consistency == "strict" {
+            assert_eq!(twice, 0, "{runs:?}");
+        }
+        // One that was stopped before its program has noted anything is told of as well.
+        assert!(told >= twice as u64, "{told} told of {twice}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn work_goes_on_while_the_server_is_stopped_and_all_of_it_arrives() {
+    let mut weed = weed().await;
+    let relaxed = Field::new(&weed, "cut/relaxed");
+    let strict = Field::new(&weed, "cut/strict");
+    relaxed.init("pi-1", "relaxed");
+    strict.init("pi-1", "strict");
+    strict.submit(20);
+    let data = strict.data("pi-1");
+    let checkout = ["outpost", "checkout", "5", "--for", "1h", "--data", text(&data), "--json"];
+    assert_eq!(strict.json(&checkout)["checked_out"], 5);
+    strict.run(&["outpost", "sync", "--data", text(&data)]);
+    weed.stop().await.unwrap();
+    let nodes = [relaxed.start("pi-1"), strict.start("pi-1")];
+    let data = relaxed.data("pi-1");
+    for _ in 0..20 {
+        relaxed.run(&["outpost", "submit", "-t", "note", "--data", text(&data)]);
+    }
+    let began = Instant::now();
+    while relaxed.runs().len() < 20 || strict.runs().len() < 5 {
+        assert!(
+            began.elapsed() < Duration::from_mins(1),
+            "{} and {}",
+            relaxed.runs().len(),
+            strict.runs().len()
+        );
+        std::thread::sleep(ASK_EVERY);
+    }
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!((relaxed.runs().len(), strict.runs().len()), (20, 5), "strict starts nothing else");
+    weed.restart().await.unwrap();
+    relaxed.wait(20, Duration::from_mins(2));
+    strict.wait(20, Duration::from_mins(2));
+    drop(nodes);
+    for field in [&relaxed, &strict] {
+        field.check_completions(20);
+        assert!(field.runs().values().all(|runs| *runs == 1), "{:?}", field.runs());
+    }
+}
