@@ -179,31 +179,30 @@ async fn init(args: &Init, settings: &Settings, printer: &Printer) -> anyhow::Re
         finishes: args.finish,
         ..OutpostConfig::new(node_id)
     };
-    let reached = reach(settings, args.consistency).await?;
+    let is_reached = reach(settings).await?;
     let spool = Spool::create(&data, &of, config, Arc::new(SystemHost))?;
     let config = spool.config();
     if printer.is_json() {
         line(json!({
             "folder": spool.root(), "node": config.node_id, "consistency": config.consistency,
-            "bucket": settings.queue.store, "is_reached": reached.is_some(),
+            "bucket": settings.queue.store, "is_reached": is_reached,
         }));
         return Ok(());
     }
     line(format_args!("outpost of {of} in {}", spool.root().display()));
     line(format_args!("node {}, {}, {}", config.node_id, config.consistency, settings.queue.store));
-    if reached.is_none() {
+    if !is_reached {
         printer.note("the bucket cannot be reached now; `leasehold outpost run` tries again");
     }
     Ok(())
 }
 
-/// Founds the queue in the bucket; nothing if that is out of reach. A store without conditions is not for a strict queue.
-async fn reach(settings: &Settings, consistency: Consistency) -> Result<Option<Queue>> {
+/// Founds the queue in the bucket; false if that is out of reach.
+async fn reach(settings: &Settings) -> Result<bool> {
     let client = super::client(&settings.queue)?.with_patience(Duration::from_secs(3));
     match Queue::with_config(client, super::config(&settings.queue, "cli")).await {
-        Ok(queue) => Ok(Some(queue)),
-        Err(error) if error.kind() == Kind::Unavailable => Ok(None),
-        Err(error) if consistency == Consistency::Strict && error.kind() == Kind::Invalid => Err(error),
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == Kind::Unavailable => Ok(false),
         Err(error) => Err(error),
     }
 }
