@@ -9,6 +9,7 @@ use crate::ids::{Artifacts, Name, TaskId, TaskType};
 use crate::limits::{
     ARTIFACTS_MAX, INLINE_BYTES_MAX, JSON_DEPTH_MAX, PLAN_AHEAD_MAX, TAG_BYTES_MAX, TAGS_MAX,
 };
+use crate::outpost::SURELY_BUCKET;
 use crate::retry::RetryPolicy;
 use crate::shard::Shard;
 use crate::step::Act;
@@ -144,14 +145,15 @@ impl NewTask {
 
 impl Task {
     /// The same new task as if it had been submitted at this moment: for one that was submitted where nobody knew the
-    /// store's time.
+    /// store's time. A date that its producer has given stays.
     #[must_use]
     pub fn submitted_at(mut self, at: StoreTime) -> Task {
         let before = std::mem::replace(&mut self.created_at, at);
         self.updated_at = at;
-        self.expires_at = self.expires_at.map(|expiry| at.plus(expiry.since(before)));
+        let moved = |time: StoreTime| if time >= SURELY_BUCKET { time } else { at.plus(time.since(before)) };
+        self.expires_at = self.expires_at.map(moved);
         if let State::Pending { available_at } = &mut self.state {
-            *available_at = at.plus(available_at.since(before));
+            *available_at = moved(*available_at);
         }
         for change in &mut self.history.changes {
             change.at = at;

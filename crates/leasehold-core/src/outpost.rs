@@ -13,7 +13,7 @@ pub mod op;
 pub mod path;
 pub mod reconcile;
 
-pub use lease::{ClockMark, DiskLease, NodeNow};
+pub use lease::{ClockMark, DiskLease, NodeNow, SURELY_BUCKET};
 pub use op::{Deed, Op};
 pub use path::{Campaign, SpoolFile};
 pub use reconcile::{Action, Consistency, Known, Local, Standing, Why, Write, reconcile};

@@ -37,6 +37,8 @@ pub enum Event {
         lease: Duration,
         /// The claim of its own that it replaces; that need not have run out.
         from: Option<LeaseId>,
+        /// Nobody has begun under that claim, so that it does not count as an attempt.
+        is_unused: bool,
     },
     /// Its worker keeps it.
     Renew {
@@ -238,8 +240,8 @@ pub fn step(task: &Task, event: &Event, act: &Act) -> Result<Step, Rejected> {
     let now = act.now.earliest;
     let course = match event {
         Event::Claim { worker, lease_id, lease } => next.claim(task, worker, lease_id, *lease, act.now)?,
-        Event::TakeOver { worker, lease_id, lease, from } => {
-            next.take_over(task, from.as_ref(), act.now)?;
+        Event::TakeOver { worker, lease_id, lease, from, is_unused } => {
+            next.take_over(task, from.as_ref(), *is_unused, act.now)?;
             next.hold(worker, lease_id, *lease, act.now)
         }
         Event::Renew { lease_id, lease, progress } => {
@@ -254,12 +256,13 @@ pub fn step(task: &Task, event: &Event, act: &Act) -> Result<Step, Rejected> {
             next.fail(settled(task, lease_id)?.cancel_requested, shortened(error), *retryable, *after, act)
         }
         Event::CompleteOffline { lease_id, output, results } => {
-            next.claim_offline(task, lease_id, &[Status::Pending, Status::Running, Status::Failed])?;
+            let possible = [Status::Pending, Status::Running, Status::Failed];
+            next.claim_offline(task, lease_id, &possible, &[Status::Completed])?;
             let (output, results) = (output.clone(), results.clone());
             next.end(State::Completed { output, results, finished_at: now })
         }
         Event::FailOffline { lease_id, error, retryable, after } => {
-            next.claim_offline(task, lease_id, &[Status::Pending])?;
+            next.claim_offline(task, lease_id, &[Status::Pending], &[Status::Pending, Status::Failed])?;
             next.fail(false, shortened(error), *retryable, *after, act)
         }
         Event::Snooze { lease_id, until } => next.hand_back(settled(task, lease_id)?, *until, now),
@@ -336,12 +339,21 @@ impl Next {
     }
 
     /// What has no attempt left, or was called off, is not taken over: it times out.
-    fn take_over(&mut self, from: &Task, ours: Option<&LeaseId>, now: Now) -> Result<(), Rejected> {
+    fn take_over(
+        &mut self,
+        from: &Task,
+        ours: Option<&LeaseId>,
+        is_unused: bool,
+        now: Now,
+    ) -> Result<(), Rejected> {
         let State::Running(claim) = &from.state else { return Err(refused(from)) };
-        if claim.cancel_requested || from.attempt >= from.max_attempts {
+        let is_ours = ours.is_some() && from.lease_id.as_ref() == ours;
+        if is_ours && is_unused {
+            self.task.attempt = self.task.attempt.saturating_sub(1);
+        }
+        if claim.cancel_requested || self.task.attempt >= from.max_attempts {
             return Err(refused(from));
         }
-        let is_ours = ours.is_some() && from.lease_id.as_ref() == ours;
         if !is_ours && !now.is_past(claim.expires_at) {
             return Err(Rejected::NotBefore(claim.expires_at));
         }
@@ -355,8 +367,9 @@ impl Next {
         from: &Task,
         lease_id: &LeaseId,
         possible: &[Status],
+        leads_to: &[Status],
     ) -> Result<(), Rejected> {
-        if from.lease_id.as_ref() == Some(lease_id) && from.status() != Status::Running {
+        if from.lease_id.as_ref() == Some(lease_id) && leads_to.contains(&from.status()) {
             return Err(Rejected::AlreadySo);
         }
         if !possible.contains(&from.status()) {

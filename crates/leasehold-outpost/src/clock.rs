@@ -47,11 +47,12 @@ impl NodeClock {
         Self { path: data.join("clock.json"), host, boot_id: boot_id.into() }
     }
 
-    /// Which start of the machine this is, as the system names it.
-    #[must_use]
-    pub fn boot_id() -> String {
-        let named = fs::read_to_string("/proc/sys/kernel/random/boot_id");
-        named.map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
+    /// Which start of the machine this is, as the system names it. Without a name nobody could tell the living from those
+    /// who died with the machine.
+    pub fn boot_id() -> Result<String> {
+        let path = Path::new("/proc/sys/kernel/random/boot_id");
+        let named = fs::read_to_string(path).map_err(|error| disk::failed("cannot read", path, error))?;
+        Ok(named.trim().to_owned())
     }
 
     /// The present. What cannot be read was not heard.

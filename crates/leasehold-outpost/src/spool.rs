@@ -11,6 +11,7 @@
 //! outbox/<seq>.json         what was done here and is not yet in the bucket
 //! outbox.last               the last number that was given there
 //! conflicts/                what was made here and has no place in the bucket any more
+//! wants/                    what the workers of this node handle
 //! tmp/                      files in the making
 //! ```
 //!
@@ -30,8 +31,8 @@
 //! | `recover` | order, after others have died |
 //! | `settle` | what becomes of a task that was claimed |
 //! | `submit` | what producers and people do |
-//! | `tally` | how much there is of everything |
 //! | `trim` | completed tasks go, after a while |
+//! | `wants` | what the workers of this node handle |
 
 mod change;
 mod claim;
@@ -44,6 +45,7 @@ mod recover;
 mod settle;
 mod submit;
 mod trim;
+mod wants;
 mod watch;
 
 use leasehold_core::outpost::{Campaign, DiskLease, NodeNow, SpoolFile};
@@ -60,6 +62,8 @@ use crate::disk::{self, Disk, Lasting, Steps};
 pub use copies::Mirrored;
 pub use recover::Recovered;
 pub use submit::{Place, Whereabouts};
+pub(crate) use wants::SAID_EVERY;
+pub use wants::Wants;
 pub use watch::{News, SpoolCounts};
 
 /// The queue of one node. Clones are the same queue.
@@ -103,6 +107,9 @@ pub struct Checkout {
     pub epoch: u64,
     /// Until when it counts, by the bucket's time.
     pub expires_at: StoreTime,
+    /// It has run out once, and was claimed again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_extended: bool,
 }
 
 /// A task that lies on this node.
@@ -123,8 +130,8 @@ pub struct Copy {
 impl Spool {
     /// Makes the queue of a node, or opens it if it is there with the same settings.
     pub fn create(data: &Path, of: &Campaign, config: OutpostConfig, host: Arc<dyn Host>) -> Result<Self> {
-        let spool = Self::at(data, of, config, host);
-        for folder in ["", "tmp", "pending", "completed", "failed", "outbox", "conflicts"] {
+        let spool = Self::at(data, of, config, host)?;
+        for folder in ["", "tmp", "pending", "completed", "failed", "outbox", "conflicts", wants::WANTS] {
             spool.disk.make(&spool.root.join(folder))?;
         }
         let path = spool.root.join(CONFIG);
@@ -156,10 +163,10 @@ impl Spool {
         Self::create(data, of, OutpostConfig::from_json(&path, &body)?, host)
     }
 
-    fn at(data: &Path, of: &Campaign, config: OutpostConfig, host: Arc<dyn Host>) -> Self {
+    fn at(data: &Path, of: &Campaign, config: OutpostConfig, host: Arc<dyn Host>) -> Result<Self> {
         let root = data.join(of.folder());
-        Self {
-            clock: NodeClock::new(data, host.clone(), &NodeClock::boot_id()),
+        Ok(Self {
+            clock: NodeClock::new(data, host.clone(), &NodeClock::boot_id()?),
             disk: Disk::new(root.join("tmp"), host.clone()),
             root,
             data: data.to_owned(),
@@ -168,7 +175,7 @@ impl Spool {
             host,
             outbox_index: Arc::default(),
             seen: Arc::default(),
-        }
+        })
     }
 
     /// With somebody who is told of every change of a file before it happens.

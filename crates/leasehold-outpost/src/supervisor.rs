@@ -17,21 +17,23 @@ use futures::future::{BoxFuture, Either, select};
 use leasehold_core::limits::DISK_LEASE_STALE;
 use leasehold_core::outpost::{Consistency, Op, Why};
 use leasehold_core::{Kind, Result, TaskId};
-use leasehold_queue::{Bell, Queue, Seen};
+use leasehold_queue::{Queue, Seen};
 use leasehold_store::host::Instant;
 use leasehold_store::{Host, HostExt};
 use leasehold_worker::{Shutdown, Stage};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::spool::Spool;
+use walk::Walk;
 
 mod checkout;
 mod down;
 mod hold;
 mod up;
+mod walk;
 
 /// How a supervisor behaves.
 #[derive(Debug, Clone)]
@@ -42,7 +44,7 @@ pub struct SupervisorOptions {
     pub debounce: Duration,
     /// The outbox is looked at so often: a look at a directory.
     pub look_every: Duration,
-    /// So many free tasks are kept here for workers of this node.
+    /// So many free tasks of each type are kept here for workers of this node.
     pub window: usize,
     /// How long a claim of this node lasts in the bucket without being renewed.
     pub lease: Duration,
@@ -106,6 +108,9 @@ pub struct Supervisor {
     connect: Connect,
     options: SupervisorOptions,
     link: Option<Arc<Link>>,
+    walk: Arc<tokio::sync::Mutex<Walk>>,
+    /// The bucket was reached before: whatever is wrong now may be wrong with the link.
+    has_connected: bool,
     /// When it last came round with success.
     came_round: Option<Instant>,
 }
@@ -121,27 +126,19 @@ pub(crate) struct Link {
     pub(crate) queue: Queue,
     /// Tasks as they were last seen or written: their next change needs no get.
     seen: Mutex<HashMap<TaskId, Seen>>,
-    pub(crate) walk: tokio::sync::Mutex<Walk>,
-}
-
-/// What the looks at the index have shown.
-#[derive(Default)]
-pub(crate) struct Walk {
-    pub(crate) bell: Bell,
-    pub(crate) looked_at: Option<Instant>,
-    /// Entries whose task was not free, by the revision of the entry.
-    pub(crate) skip: HashMap<TaskId, u64>,
-    /// The last look has shown more than is kept here.
-    pub(crate) has_more: bool,
-    /// Check-outs that have run out and were claimed once more.
-    pub(crate) extended: std::collections::HashSet<TaskId>,
-    /// When something becomes due that was not at the last look.
-    pub(crate) next: Option<leasehold_core::StoreTime>,
+    pub(crate) walk: Arc<tokio::sync::Mutex<Walk>>,
+    /// Operations that were tried in vain: that is done again in the next cycle.
+    later: Mutex<HashSet<u64>>,
 }
 
 impl Link {
-    fn new(queue: Queue) -> Self {
-        Self { queue, seen: Mutex::default(), walk: tokio::sync::Mutex::default() }
+    fn new(queue: Queue, walk: Arc<tokio::sync::Mutex<Walk>>) -> Self {
+        Self { queue, seen: Mutex::default(), walk, later: Mutex::default() }
+    }
+
+    /// What is left for later, and is not tried again before the next cycle.
+    pub(crate) fn later(&self) -> MutexGuard<'_, HashSet<u64>> {
+        self.later.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn remember(&self, seen: &Seen) {
@@ -165,7 +162,8 @@ impl Supervisor {
     /// A supervisor for a spool whose queue in the bucket is opened so.
     #[must_use]
     pub fn new(spool: Spool, connect: Connect, options: SupervisorOptions) -> Self {
-        Self { spool, connect, options, link: None, came_round: None }
+        let (link, walk) = (None, Arc::default());
+        Self { spool, connect, options, link, walk, has_connected: false, came_round: None }
     }
 
     /// Comes round until told to stop, and once more then.
@@ -186,10 +184,13 @@ impl Supervisor {
                     }
                     self.link = None;
                 }
-                // The layout of the queue may have changed: it is opened anew, and if that fails there is nothing to be done.
-                Err(error) if error.kind() == Kind::Invalid && self.link.take().is_some() => {
-                    tracing::warn!("out of step with the bucket, which is opened anew: {error}");
-                    was_down = true;
+                // Whatever is wrong was right before: the layout of the queue may have changed, or credentials. It is opened
+                // anew until somebody has put it right.
+                Err(error) if self.has_connected => {
+                    if !std::mem::replace(&mut was_down, true) {
+                        tracing::error!("out of step with the bucket, which is opened anew: {error}");
+                    }
+                    self.link = None;
                 }
                 Err(error) => return Err(error),
             }
@@ -210,11 +211,14 @@ impl Supervisor {
     async fn turn(&mut self) -> Result<Synced> {
         let link = self.link().await?;
         let _alone = self.alone().await?;
-        let now = link.queue.now()?;
-        self.on_disk(move |spool| spool.learn_time(now)).await?;
-        let mut all = self.up(&link).await?;
+        self.learn_time(&link).await?;
         let now = self.host().instant();
-        if self.came_round.is_none_or(|at| now.since(at) >= self.options.cycle) {
+        let is_round = self.came_round.is_none_or(|at| now.since(at) >= self.options.cycle);
+        if is_round {
+            link.later().clear();
+        }
+        let mut all = self.up(&link).await?;
+        if is_round {
             all.add(self.hold(&link).await?);
             all.add(self.down(&link).await?);
             self.on_disk(|spool| spool.trim().and_then(|_| spool.recover())).await?;
@@ -222,9 +226,17 @@ impl Supervisor {
         } else if self.is_short(&link).await? {
             all.add(self.down(&link).await?);
         }
-        let now = link.queue.now()?;
-        self.on_disk(move |spool| spool.learn_time(now)).await?;
+        self.learn_time(&link).await?;
         Ok(all)
+    }
+
+    /// Writes down what the bucket's time is. A disk that is full does not stop us: sending empties it.
+    pub(crate) async fn learn_time(&self, link: &Link) -> Result<()> {
+        let now = link.queue.now()?;
+        if let Err(error) = self.on_disk(move |spool| spool.learn_time(now)).await {
+            tracing::warn!("the bucket's time was not written down: {error}");
+        }
+        Ok(())
     }
 
     /// Waits until something is to be sent, or a cycle is over.
@@ -245,7 +257,8 @@ impl Supervisor {
             if is_down {
                 continue;
             }
-            match self.on_disk(Spool::news).await {
+            let later = self.link.as_ref().map(|link| link.later().clone()).unwrap_or_default();
+            match self.on_disk(move |spool| spool.news(&later)).await {
                 Ok(Some(news)) if news.is_urgent => return,
                 Ok(Some(_)) => {
                     if now.since(*has_news_since.get_or_insert(now)) >= self.options.debounce {
@@ -268,8 +281,10 @@ impl Supervisor {
             return Ok(link.clone());
         }
         let queue = (self.connect)().await?.acting_as(self.spool.config().node_id.as_str());
-        let link = Arc::new(Link::new(queue));
+        self.walk.lock().await.begin_anew();
+        let link = Arc::new(Link::new(queue, self.walk.clone()));
         self.link = Some(link.clone());
+        self.has_connected = true;
         // What was checked out may have run out meanwhile, and others may have what runs here.
         self.came_round = None;
         Ok(link)

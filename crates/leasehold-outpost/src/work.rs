@@ -32,7 +32,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-use crate::spool::{Copy, Held, Spool};
+use crate::spool::{Copy, Held, SAID_EVERY, Spool};
 use keep::Kept;
 
 /// A folder is looked at this often at least.
@@ -71,6 +71,7 @@ impl Provider for Spool {
             let mut slots = FuturesUnordered::new();
             let ended = shift.fill(&mut slots).await;
             shift.drain(&mut slots).await;
+            shift.say_nothing_more().await;
             let counts = shift.crew.counts();
             drop((slots, shift));
             keeping.await;
@@ -109,7 +110,13 @@ impl Shift {
         let polling =
             Polling { min: most.min.min(LOOK_EVERY_MAX), max: most.max.min(LOOK_EVERY_MAX), ..most };
         let mut pause = polling.min;
+        let mut said_at = None;
         while !self.shutdown.is_asked_for() {
+            let now = self.crew.host().instant();
+            if said_at.is_none_or(|at| now.since(at) >= SAID_EVERY) {
+                self.say_what_is_wanted().await;
+                said_at = Some(now);
+            }
             self.look(slots).await?;
             if self.crew.options().until_empty && slots.is_empty() && !self.is_more_coming().await? {
                 return Ok(());
@@ -117,6 +124,21 @@ impl Shift {
             pause = if self.rest(slots, pause).await { polling.min } else { polling.slower(pause) };
         }
         Ok(())
+    }
+
+    /// So that what comes to this node is of use here.
+    async fn say_what_is_wanted(&self) {
+        let (instance, types) = (self.instance.clone(), self.crew.types());
+        if let Err(error) = self.blocking(move |spool| spool.want(&instance, types)).await {
+            tracing::warn!("the supervisor was not told what is handled here: {error}");
+        }
+    }
+
+    async fn say_nothing_more(&self) {
+        let instance = self.instance.clone();
+        if let Err(error) = self.blocking(move |spool| spool.want_no_more(&instance)).await {
+            tracing::warn!("the supervisor was not told that this worker has ended: {error}");
+        }
     }
 
     /// Fills the free slots with what there is.

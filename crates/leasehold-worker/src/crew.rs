@@ -68,6 +68,12 @@ impl Crew {
         self.handlers.get(task_type).is_some()
     }
 
+    /// The types of the tasks that it has handlers for; nothing if it has one for all.
+    #[must_use]
+    pub fn types(&self) -> Option<Vec<TaskType>> {
+        self.handlers.types()
+    }
+
     /// What it has done so far.
     #[must_use]
     pub fn counts(&self) -> Counts {

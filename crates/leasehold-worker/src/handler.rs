@@ -160,6 +160,10 @@ impl Handlers {
         self.by_type.get(task_type).or(self.any.as_ref())
     }
 
+    pub(crate) fn types(&self) -> Option<Vec<TaskType>> {
+        self.any.is_none().then(|| self.by_type.keys().cloned().collect())
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.by_type.is_empty() && self.any.is_none()
     }

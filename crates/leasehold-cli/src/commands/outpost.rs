@@ -5,7 +5,7 @@
 use clap::{Args, Subcommand};
 use futures::FutureExt;
 use leasehold_core::outpost::Consistency;
-use leasehold_core::{Error, Kind, Name, Result, StoreTime, Task, TaskId};
+use leasehold_core::{Error, Kind, Matter, Name, Result, StoreTime, Task, TaskId};
 use leasehold_outpost::{Durability, OutpostConfig, Recovered, Spool, Supervisor, SupervisorOptions, Synced};
 use leasehold_queue::Queue;
 use leasehold_store::{HostExt, SystemHost};
@@ -171,8 +171,13 @@ fn place(settings: &Settings) -> Result<(PathBuf, leasehold_core::outpost::Campa
 
 async fn init(args: &Init, settings: &Settings, printer: &Printer) -> anyhow::Result<()> {
     let (data, of) = place(settings)?;
+    // Who asks again without a name means the node that is there.
+    let there = match Spool::open(&data, &of, Arc::new(SystemHost)) {
+        Err(error) if error.matter() == Some(Matter::Missing) => None,
+        there => Some(there?.config().node_id.to_string()),
+    };
     let by_chance = || format!("node-{:08x}", SystemHost.random_bits() & 0xffff_ffff);
-    let node_id = Name::checked("node", &args.node.clone().unwrap_or_else(by_chance))?;
+    let node_id = Name::checked("node", &args.node.clone().or(there).unwrap_or_else(by_chance))?;
     let config = OutpostConfig {
         consistency: args.consistency,
         durability: args.durability,
@@ -329,7 +334,8 @@ fn told(task: &Task, what: &str, printer: &Printer) {
 /// Shows a task of the folder.
 pub(crate) fn get(spool: &Spool, id: &TaskId, printer: &Printer) -> anyhow::Result<()> {
     let found = spool.get(id)?.ok_or_else(|| {
-        Error::invalid(format!("there is no task {id} in {}; the bucket may have it", spool.root().display()))
+        let message = format!("there is no task {id} in {}; the bucket may have it", spool.root().display());
+        Error::invalid(message).about(Matter::Missing)
     })?;
     super::get::print(&found.task, printer);
     Ok(())

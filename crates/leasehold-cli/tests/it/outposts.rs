@@ -54,6 +54,25 @@ fn the_commands_of_the_guide_can_be_typed_on_three_machines() {
 }
 
 #[test]
+fn init_can_be_asked_for_again() {
+    let place = tempfile::tempdir().unwrap();
+    let (data, store) = (place.path().join("data"), place.path().join("bucket"));
+    let run = |args: &[&str]| {
+        let mut command = leasehold(args);
+        command.env("LEASEHOLD_STORE", &store).env("LEASEHOLD_OUTPOST_DATA", &data);
+        command.env("LEASEHOLD_QUEUE_CAMPAIGN", "survey/photos").output().unwrap()
+    };
+    let node = || -> Value { serde_json::from_slice(&run(&["outpost", "init", "--json"]).stdout).unwrap() };
+    let first = node();
+    assert!(first["node"].as_str().is_some_and(|name| name.starts_with("node-")), "{first}");
+    assert_eq!(node(), first, "the node that is there");
+    let other = run(&["outpost", "init", "--node", "pi-9"]);
+    assert_eq!(other.status.code(), Some(64));
+    let missing = run(&["outpost", "requeue", "3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3"]);
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("no task"), "{missing:?}");
+}
+
+#[test]
 fn one_setting_decides_where_a_program_works() {
     let place = tempfile::tempdir().unwrap();
     let run = |kind: &str, args: &[&str]| {

@@ -20,6 +20,9 @@ pub enum ClockMark {
     Boot,
 }
 
+/// No machine runs for thirty years: a time after the year 2000 is not one since its start, but the bucket's.
+pub const SURELY_BUCKET: StoreTime = StoreTime::from_millis(946_684_800_000);
+
 /// The present, as a node knows it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeNow {
@@ -42,6 +45,17 @@ impl NodeNow {
     #[must_use]
     pub fn present(&self) -> Now {
         self.bucket.unwrap_or(Now::exactly(self.boot))
+    }
+
+    /// A while later, by all clocks.
+    #[must_use]
+    pub fn later(&self, time: std::time::Duration) -> Self {
+        let bucket = self.bucket.map(|now| Now {
+            earliest: now.earliest.plus(time),
+            latest: now.latest.plus(time),
+            ..now
+        });
+        Self { boot: self.boot.plus(time), bucket, ..self.clone() }
     }
 
     /// The present by the clock of a stamp that was made since the machine started.

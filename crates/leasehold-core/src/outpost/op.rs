@@ -49,6 +49,9 @@ pub enum Deed {
         /// The claim of this node that it replaces.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         from: Option<LeaseId>,
+        /// Nobody has begun under that.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        is_unused: bool,
     },
     /// It was completed.
     Complete {
@@ -88,7 +91,11 @@ pub enum Deed {
     /// Somebody wants it to run again.
     Requeue,
     /// Somebody calls it off.
-    Cancel,
+    Cancel {
+        /// The claim of this node that ends with it, because nobody runs under it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        lease_id: Option<LeaseId>,
+    },
 }
 
 impl Deed {
@@ -103,11 +110,11 @@ impl Deed {
             Deed::Release { .. } => "release",
             Deed::Stop { .. } => "stop",
             Deed::Requeue => "requeue",
-            Deed::Cancel => "cancel",
+            Deed::Cancel { .. } => "cancel",
         }
     }
 
-    /// The claim under which it was done.
+    /// The claim under which it was done, or that ends with it.
     #[must_use]
     pub fn lease_id(&self) -> Option<&LeaseId> {
         match self {
@@ -116,7 +123,17 @@ impl Deed {
             | Deed::Fail { lease_id, .. }
             | Deed::Release { lease_id, .. }
             | Deed::Stop { lease_id } => Some(lease_id),
-            Deed::Submit { .. } | Deed::Requeue | Deed::Cancel => None,
+            Deed::Cancel { lease_id } => lease_id.as_ref(),
+            Deed::Submit { .. } | Deed::Requeue => None,
+        }
+    }
+
+    /// Whether it is how a run has ended.
+    #[must_use]
+    pub fn is_end(&self) -> bool {
+        match self {
+            Deed::Complete { .. } | Deed::Fail { .. } | Deed::Release { .. } | Deed::Stop { .. } => true,
+            Deed::Submit { .. } | Deed::Claim { .. } | Deed::Requeue | Deed::Cancel { .. } => false,
         }
     }
 }
@@ -140,7 +157,7 @@ mod tests {
         let lease_id = HexName::from_random(3);
         let deeds = [
             Deed::Submit { write_id: HexName::from_random(1), record: serde_json::json!({"id": 1}) },
-            Deed::Claim { lease_id: lease_id.clone(), from: Some(HexName::from_random(9)) },
+            Deed::Claim { lease_id: lease_id.clone(), from: Some(HexName::from_random(9)), is_unused: true },
             Deed::Complete { lease_id: lease_id.clone(), output: Value::Null, results: Artifacts::new() },
             Deed::Fail {
                 lease_id: lease_id.clone(),
@@ -149,9 +166,10 @@ mod tests {
                 after: Some(Duration::from_secs(10)),
             },
             Deed::Release { lease_id: lease_id.clone(), until: Some(StoreTime::from_millis(7)) },
-            Deed::Stop { lease_id },
+            Deed::Stop { lease_id: lease_id.clone() },
             Deed::Requeue,
-            Deed::Cancel,
+            Deed::Cancel { lease_id: None },
+            Deed::Cancel { lease_id: Some(lease_id) },
         ];
         for deed in deeds {
             let op = Op {

@@ -92,8 +92,10 @@ pub enum Standing {
     Absent,
     /// Its submit was given up for good.
     Tombstone,
-    /// What the node says is there already: the answer was lost.
+    /// It was submitted, or completed, as the node says: the answer was lost.
     Known,
+    /// It waits, and the node's own claim was the last to give it back.
+    Returned,
     /// It waits; `is_untouched` if nobody has claimed it since the node last heard of it.
     Pending {
         /// See above.
@@ -146,7 +148,8 @@ impl Standing {
             // The claim before it, of a process of this node that has died: it can be replaced at any time.
             State::Running(_) if is_of(&known.from) => Self::Other { is_live: false },
             State::Running(claim) => Self::Other { is_live: !now.is_past(claim.expires_at) },
-            _ if is_of(&known.lease_id) => Self::Known,
+            State::Pending { .. } if is_of(&known.lease_id) => Self::Returned,
+            State::Completed { .. } if is_of(&known.lease_id) => Self::Known,
             State::Pending { .. } => Self::Pending { is_untouched: task.epoch < known.epoch },
             State::Completed { .. } => Self::Completed,
             State::Failed { .. } => Self::Failed,
@@ -207,6 +210,16 @@ pub enum Write {
     Retry,
     /// It is called off.
     Cancel,
+    /// It is called off, and with it the claim of this node under which nobody runs.
+    Stop,
+}
+
+impl Write {
+    /// Whether it makes or keeps a claim of this node.
+    #[must_use]
+    pub fn claims(self) -> bool {
+        matches!(self, Self::Claim | Self::TakeOver | Self::Renew)
+    }
 }
 
 /// Why a node's word does not count.
@@ -270,11 +283,15 @@ pub fn reconcile(local: Local, remote: Standing, consistency: Consistency, finis
 
         (Local::CheckedOut, S::Ours { is_live: true }) => GoOn,
         (Local::CheckedOut, S::Ours { is_live: false }) => Put(Write::TakeOver),
-        (Local::CheckedOut, S::Pending { .. }) => Put(Write::Claim),
+        (Local::CheckedOut, S::Pending { .. } | S::Returned) => Put(Write::Claim),
         (Local::CheckedOut, _) => Drop(None),
 
+        // It was claimed, nobody waited for it any more, and it was given back: a claim is not made twice.
+        (Local::Tentative | Local::Running, S::Returned) => Drop(None),
+
         (Local::Tentative, S::Pending { .. }) => Put(Write::Claim),
-        (Local::Tentative, S::Ours { .. }) => GoOn,
+        (Local::Tentative, S::Ours { is_live: true }) => GoOn,
+        (Local::Tentative, S::Ours { is_live: false }) => Put(Write::Renew),
         (Local::Tentative, S::Other { is_live: false }) => Put(Write::TakeOver),
         (Local::Tentative, S::Absent | S::Tombstone) => Drop(Some(Why::Absent)),
         (Local::Tentative, _) => Drop(None),
@@ -286,16 +303,18 @@ pub fn reconcile(local: Local, remote: Standing, consistency: Consistency, finis
         (Local::Running, other) => Stop(why(other)),
 
         (Local::Completed, S::Ours { .. }) => Put(Write::Complete),
-        (Local::Completed, S::Pending { .. }) => Put(Write::CompleteOffline),
+        (Local::Completed, S::Pending { .. } | S::Returned) => Put(Write::CompleteOffline),
         (Local::Completed, S::Other { .. } | S::Failed) if consistency == Consistency::Relaxed => {
             Put(Write::CompleteOffline)
         }
         (Local::Completed, other) => Conflict(why(other)),
 
+        (Local::Failed, S::Returned) => Done,
         (Local::Failed, S::Ours { .. }) => Put(Write::Fail),
         (Local::Failed, S::Pending { is_untouched: true }) => Put(Write::FailOffline),
         (Local::Failed, _) => Drop(None),
 
+        (Local::GivenBack, S::Returned) => Done,
         (Local::GivenBack, S::Ours { .. }) => Put(Write::Release),
         (Local::GivenBack, S::Pending { is_untouched: true }) => Put(Write::Reschedule),
         (Local::GivenBack, _) => Drop(None),
@@ -306,7 +325,8 @@ pub fn reconcile(local: Local, remote: Standing, consistency: Consistency, finis
         (Local::Requeued, S::Another) => Drop(None),
         (Local::Requeued, _) => Refuse(Why::NotEnded),
 
-        (Local::Cancelled, S::Pending { .. } | S::Ours { .. } | S::Other { .. }) => Put(Write::Cancel),
+        (Local::Cancelled, S::Pending { .. } | S::Returned | S::Other { .. }) => Put(Write::Cancel),
+        (Local::Cancelled, S::Ours { .. }) => Put(Write::Stop),
         (Local::Cancelled, _) => Drop(None),
     }
 }
@@ -319,9 +339,11 @@ fn why(remote: Standing) -> Why {
         Standing::Cancelled => Why::Cancelled,
         Standing::Expired => Why::Expired,
         Standing::Another => Why::Another,
-        Standing::Known | Standing::Pending { .. } | Standing::Ours { .. } | Standing::Other { .. } => {
-            Why::TakenByOthers
-        }
+        Standing::Known
+        | Standing::Returned
+        | Standing::Pending { .. }
+        | Standing::Ours { .. }
+        | Standing::Other { .. } => Why::TakenByOthers,
     }
 }
 
@@ -337,7 +359,7 @@ impl Local {
             Deed::Fail { .. } => Self::Failed,
             Deed::Release { .. } | Deed::Stop { .. } => Self::GivenBack,
             Deed::Requeue => Self::Requeued,
-            Deed::Cancel => Self::Cancelled,
+            Deed::Cancel { .. } => Self::Cancelled,
         }
     }
 }

@@ -14,7 +14,7 @@ fn done(task: &Task, event: &Event, act: &Act) -> Step {
 
 fn take_over(number: u128, from: Option<LeaseId>) -> Event {
     let worker = crate::Name::checked("worker id", "w2").unwrap();
-    Event::TakeOver { worker, lease_id: lease(number), lease: Duration::from_mins(1), from }
+    Event::TakeOver { worker, lease_id: lease(number), lease: Duration::from_mins(1), from, is_unused: false }
 }
 
 fn complete_offline(number: u128) -> Event {
@@ -420,4 +420,29 @@ proptest! {
             task = next.task;
         }
     }
+}
+
+#[test]
+fn a_claim_that_replaces_one_that_nobody_used_is_the_same_attempt() {
+    let held = Task { max_attempts: 1, ..running() };
+    let (lease_id, worker) = (lease(2), crate::Name::checked("worker id", "w2").unwrap());
+    let again = |from: Option<LeaseId>, is_unused| {
+        let (lease_id, worker) = (lease_id.clone(), worker.clone());
+        let event = Event::TakeOver { worker, lease_id, lease: Duration::from_mins(1), from, is_unused };
+        step(&held, &event, &later(7_200)).map(|step| (step.task.attempt, step.task.epoch))
+    };
+    assert_eq!(again(held.lease_id.clone(), true), Ok((held.attempt, held.epoch + 1)));
+    assert_eq!(again(held.lease_id.clone(), false), Err(Rejected::Status(Status::Running)));
+    assert_eq!(again(Some(lease(7)), true), Err(Rejected::Status(Status::Running)), "it is another's");
+}
+
+#[test]
+fn a_result_counts_although_its_claim_was_given_back() {
+    let release = Event::Release { lease_id: lease(1) };
+    let free = done(&running(), &release, &later(1)).task;
+    let completed = done(&free, &complete_offline(1), &later(2)).task;
+    assert_eq!(completed.status(), Status::Completed);
+    assert_eq!(step(&completed, &complete_offline(1), &later(3)).err(), Some(Rejected::AlreadySo));
+    // An attempt that has failed was counted when it was given back as failed.
+    assert_eq!(step(&free, &fail_offline(1, true), &later(3)).err(), Some(Rejected::AlreadySo));
 }

@@ -5,7 +5,7 @@
 //! made again, which would let several win.
 
 use leasehold_core::limits::DISK_LEASE;
-use leasehold_core::outpost::{Deed, DiskLease, NodeNow, SpoolFile};
+use leasehold_core::outpost::{Consistency, Deed, DiskLease, NodeNow, SpoolFile};
 use leasehold_core::task::Claim;
 use leasehold_core::{Event, HexName, LeaseId, Result, State, Task, TaskId, WorkerId, step};
 use leasehold_store::mutant::{Rule, breaks};
@@ -36,7 +36,10 @@ impl Spool {
             Found::Torn { is_old: false } => return folder.note_torn(&now).map(|()| None),
         };
         if kept.note.cancelled {
-            folder.cancel(&kept, &now, None)?;
+            // The bucket was told; what it does not know is that nobody runs under the claim any more.
+            let stop = |lease: DiskLease| Deed::Stop { lease_id: lease.lease_id };
+            let op = before.map(|lease| op(&kept.task, &kept.note, &now, stop(lease)));
+            folder.cancel(&kept, &now, op)?;
             return Ok(None);
         }
         match before {
@@ -131,7 +134,11 @@ impl Folder<'_> {
         let known = before.filter(|lease| !lease.boot_id.is_empty());
         let from =
             known.map(|lease| &lease.lease_id).or(checkout.map(|checkout| &checkout.lease_id)).cloned();
-        let deed = Deed::Claim { lease_id: lease.lease_id.clone(), from };
+        // A check-out that nobody took, or a claim whose holder had to wait for the bucket's word.
+        let had_to_wait =
+            |lease: &DiskLease| lease.tentative && spool.config.consistency == Consistency::Strict;
+        let is_unused = from.is_some() && before.is_none_or(had_to_wait);
+        let deed = Deed::Claim { lease_id: lease.lease_id.clone(), from, is_unused };
         let op = live.is_none().then(|| op(&task, &kept.note, now, deed));
         let next = if before.is_some() { Next::Replace(lease.clone()) } else { Next::Take(lease.clone()) };
         let change = Change { op, then: Then::Stay { record: None, lease: next } };

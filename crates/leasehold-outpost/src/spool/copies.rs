@@ -54,13 +54,17 @@ impl Spool {
         }
     }
 
-    /// Removes the copy of a task that is not free elsewhere any more; false if somebody here has it, if it is new here, or
-    /// if something was done to it that the bucket has not heard of.
+    /// Removes the copy of a task that is not free in the bucket any more, or that it does not have; false if somebody here
+    /// has it, or if something was done to it that the bucket has not heard of.
     pub fn forget(&self, id: &TaskId) -> Result<bool> {
         let Some(folder) = self.locked(id)? else { return Ok(false) };
-        let Some(kept) = folder.kept()? else { return Ok(false) };
-        let is_free = matches!(folder.lease(&self.now())?, Found::Free);
-        if !is_free || kept.note.base_rev == 0 || self.has_ops(id)? {
+        let now = self.now();
+        match folder.lease(&now)? {
+            Found::Free | Found::Torn { is_old: true } => {}
+            Found::Lease(_) => return Ok(false),
+            Found::Torn { is_old: false } => return folder.note_torn(&now).map(|()| false),
+        }
+        if folder.kept()?.is_none() || self.has_ops(id)? {
             return Ok(false);
         }
         self.disk.take_away(&folder.path)?;

@@ -1,6 +1,6 @@
 //! A record with the note of the node: how a task lies on disk.
 
-use leasehold_core::outpost::{ClockMark, NodeNow};
+use leasehold_core::outpost::{ClockMark, NodeNow, SURELY_BUCKET};
 use leasehold_core::{Error, Kind, Now, Result, ShardLen, State, StoreTime, Task, TaskId, keys, record};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -9,9 +9,6 @@ use super::Checkout;
 
 /// The field of a record that only this node reads and writes; it never goes to the bucket.
 const FIELD: &str = "outpost";
-
-/// No machine runs for thirty years: a time after the year 2000 is not one since its start, but the bucket's.
-const SURELY_BUCKET: StoreTime = StoreTime::from_millis(946_684_800_000);
 
 /// What a node notes about a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

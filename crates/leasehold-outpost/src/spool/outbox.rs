@@ -4,9 +4,9 @@
 //! lock on `outbox/`, and the last one is kept beside it (`outbox.last`): a number is never given twice, also when all
 //! before it was sent. An operation is never changed, so whoever has read it once need not read it again.
 
-use leasehold_core::outpost::{Deed, NodeNow, Op, SpoolFile, Why};
-use leasehold_core::{LeaseId, Name, Result, Task, TaskId};
-use serde_json::json;
+use leasehold_core::outpost::{ClockMark, Deed, NodeNow, Op, SpoolFile, Why};
+use leasehold_core::{LeaseId, Name, Result, StoreTime, Task, TaskId};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{MutexGuard, PoisonError};
@@ -26,6 +26,15 @@ pub(super) struct Index {
 
 /// By what an operation is known: its task, its name, and its claim, should a number have been used by two.
 type Known = (TaskId, Name, Option<LeaseId>);
+
+/// What was done here and had no place in the bucket, as it is kept.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Conflict {
+    pub(super) op: Op,
+    pub(super) why: Why,
+    pub(super) at: StoreTime,
+    pub(super) clock: ClockMark,
+}
 
 impl Spool {
     /// What waits to be sent, in order. What cannot be read is moved to `conflicts/`, and reported.
@@ -60,9 +69,17 @@ impl Spool {
     /// What was done here has no place in the bucket any more: it is kept, with the reason.
     pub fn conflict(&self, op: &Op, why: Why) -> Result<()> {
         let now = self.now();
-        let body = json!({ "op": op, "why": why, "at": now.present().earliest, "clock": now.mark() });
-        let path = self.path(&SpoolFile::Conflict(op.task, op.name()));
-        self.disk.replace(&path, body.to_string().as_bytes(), Lasting::Yes)
+        let at = now.present().earliest;
+        let conflict = Conflict { op: op.clone(), why, at, clock: now.mark() };
+        let body = serde_json::to_vec(&conflict).expect("an operation has no keys that are not text");
+        self.disk.replace(&self.conflict_path(op), &body, Lasting::Yes)
+    }
+
+    /// By its claim, too: what several have given is kept of each.
+    pub(super) fn conflict_path(&self, op: &Op) -> PathBuf {
+        let claim = op.deed.lease_id().map_or("none", |lease_id| &lease_id.as_str()[..8]);
+        let name = Name::checked("operation", &format!("{}-{claim}", op.name()));
+        self.path(&SpoolFile::Conflict(op.task, name.expect("numbers, a word, and eight digits")))
     }
 
     /// Adds an operation; its task is locked by the caller.

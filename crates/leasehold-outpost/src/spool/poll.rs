@@ -29,6 +29,9 @@ pub(super) struct Seen {
 /// So long what was read is remembered.
 const REMEMBERED: Duration = Duration::from_mins(1);
 
+/// The index in the bucket is by minutes: what it shows as due is due so soon.
+const SOON: Duration = Duration::from_mins(1);
+
 /// Which file it was: number, size, time of its last change.
 type Stamp = (u64, u64, i64, i64);
 
@@ -46,7 +49,7 @@ impl Spool {
     /// no sense are among them, so that they are dealt with.
     pub fn poll(&self, most: usize, wants: &dyn Fn(&TaskType) -> bool) -> Result<Vec<TaskId>> {
         let now = self.now();
-        let mut possible = self.possible(&now, wants)?;
+        let mut possible = self.possible(&now, &now, wants)?;
         possible.sort_unstable_by_key(|(priority, chance, _)| (std::cmp::Reverse(*priority), *chance));
         let mut found = Vec::new();
         for (_, _, id) in possible {
@@ -60,8 +63,22 @@ impl Spool {
         Ok(found)
     }
 
-    /// With priority and a random number.
-    fn possible(&self, now: &NodeNow, wants: &dyn Fn(&TaskType) -> bool) -> Result<Vec<(u8, u64, TaskId)>> {
+    /// What is due within a minute, whoever has it.
+    pub(super) fn soon(&self) -> Result<Vec<(TaskId, TaskType)>> {
+        let now = self.now();
+        let ids = self.possible(&now, &now.later(SOON), &|_| true)?;
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let of = |id: TaskId| Some((id, seen.tasks.get(&id)?.1.as_ref()?.task_type.clone()));
+        Ok(ids.into_iter().filter_map(|(_, _, id)| of(id)).collect())
+    }
+
+    /// What is due by then, with priority and a random number.
+    fn possible(
+        &self,
+        now: &NodeNow,
+        then: &NodeNow,
+        wants: &dyn Fn(&TaskType) -> bool,
+    ) -> Result<Vec<(u8, u64, TaskId)>> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let mut before = std::mem::take(&mut seen.tasks);
         if seen.since.is_none_or(|since| now.boot.since(since) >= REMEMBERED || now.boot < since) {
@@ -80,7 +97,7 @@ impl Spool {
             let priority = match &sight {
                 None => Some(u8::MAX),
                 Some(sight) => {
-                    let is_ready = sight.kept.is_due(now) || sight.kept.is_ours_and_late(now);
+                    let is_ready = sight.kept.is_due(then) || sight.kept.is_ours_and_late(then);
                     (wants(&sight.task_type) && is_ready).then_some(sight.priority)
                 }
             };

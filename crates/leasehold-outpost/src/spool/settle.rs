@@ -52,12 +52,24 @@ impl Spool {
 
     fn settle(&self, held: &Held, what: impl FnOnce(LeaseId) -> (Event, Deed)) -> Result<Task> {
         let id = held.task.id;
-        let folder = self.locked(&id)?.ok_or_else(|| lost(&id))?;
+        let (event, deed) = what(held.lease.lease_id.clone());
+        let Some(folder) = self.locked(&id)? else { return self.completed_before(held, &event) };
         let now = self.now();
         let (kept, lease) = folder.held(held, &now)?;
         let task = running(self, &kept, &lease, &now)?;
-        let (event, deed) = what(lease.lease_id);
         folder.settled(&task, &kept, &event, deed, &now)
+    }
+
+    /// A completion that failed half-way, as on a full disk, was carried out by whoever came next: then it is not lost.
+    fn completed_before(&self, held: &Held, event: &Event) -> Result<Task> {
+        let there = self.get(&held.task.id)?.map(|there| there.task);
+        let is_it = |task: &Task| match event {
+            Event::Complete { lease_id, output, .. } => {
+                task.lease_id.as_ref() == Some(lease_id) && task.output() == Some(output)
+            }
+            _ => false,
+        };
+        there.filter(is_it).ok_or_else(|| lost(&held.task.id))
     }
 }
 

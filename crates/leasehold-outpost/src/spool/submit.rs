@@ -1,9 +1,9 @@
 //! What producers and people do: submit, look, call off, run again.
 
-use leasehold_core::new_task::MAX_ATTEMPTS;
-use leasehold_core::outpost::{Deed, DiskLease, NodeNow, Op, SpoolFile};
+use leasehold_core::new_task::{MAX_ATTEMPTS, Start};
+use leasehold_core::outpost::{Deed, DiskLease, NodeNow, Op, SURELY_BUCKET, SpoolFile};
 use leasehold_core::{
-    Error, Event, Matter, NewTask, Result, RetryPolicy, ShardLen, Task, TaskId, record, step,
+    Error, Event, Matter, NewTask, Result, RetryPolicy, ShardLen, StoreTime, Task, TaskId, record, step,
 };
 use leasehold_store::HostExt;
 
@@ -49,7 +49,7 @@ impl Spool {
     /// The usual number of attempts and pauses between them are those of an outpost: five, and ten seconds to ten minutes.
     pub fn submit(&self, order: NewTask) -> Result<TaskId> {
         let now = self.now();
-        order.check(now.present().earliest)?;
+        order.check(judged_at(&order, &now))?;
         let order = with_our_defaults(order);
         let id = match &order.idempotency_key {
             Some(key) => self.id_of(key),
@@ -92,11 +92,17 @@ impl Spool {
             return Ok(());
         }
         let now = self.now();
-        let op = op(&kept.task, &kept.note, &now, Deed::Cancel);
+        let op = |lease_id| op(&kept.task, &kept.note, &now, Deed::Cancel { lease_id });
         match folder.lease(&now)? {
-            Found::Free => folder.cancel(&kept, &now, Some(op)),
-            Found::Lease(lease) if lease.is_stale(&now) => folder.cancel(&kept, &now, Some(op)),
+            Found::Free => {
+                let checkout = kept.note.checkout.as_ref().map(|checkout| checkout.lease_id.clone());
+                folder.cancel(&kept, &now, Some(op(checkout)))
+            }
+            Found::Lease(lease) if lease.is_stale(&now) => {
+                folder.cancel(&kept, &now, Some(op(Some(lease.lease_id))))
+            }
             Found::Lease(_) | Found::Torn { .. } => {
+                let op = op(None);
                 let note = Note { cancelled: true, ..kept.note };
                 let record = Some(Kept { note, ..kept }.value());
                 folder.make(
@@ -185,6 +191,14 @@ impl Folder<'_> {
         let task = step(&kept.task, &Event::Cancel, &act).map_err(|why| refused(&self.id, &why))?.task;
         let record = Kept { task, note: kept.note.stamped(now) }.value();
         self.make(Change { op, then: Then::End { record } }, Lasting::Yes)
+    }
+}
+
+/// The moment by which an order is judged. Before the bucket's time was heard nobody can say how far ahead a date is.
+fn judged_at(order: &NewTask, now: &NodeNow) -> StoreTime {
+    match (now.bucket, order.start) {
+        (None, Start::At(date)) if date >= SURELY_BUCKET => date,
+        _ => now.present().earliest,
     }
 }
 

@@ -1,10 +1,12 @@
-//! Completed tasks go after a while, and when there are too many. What has failed waits for a person.
+//! Completed tasks go after a while, and when there are too many. What has failed waits for a person, and so do results that
+//! had no place in the bucket; a note that something was run twice goes like a completed task.
 
-use leasehold_core::outpost::SpoolFile;
-use leasehold_core::{Result, StoreTime, TaskId};
+use leasehold_core::outpost::{ClockMark, Deed, NodeNow, SpoolFile};
+use leasehold_core::{Now, Result, StoreTime, TaskId};
 
 use super::Spool;
 use super::kept::Kept;
+use super::outbox::Conflict;
 use crate::disk::{self, Lasting};
 
 impl Spool {
@@ -30,7 +32,23 @@ impl Spool {
         for (_, id) in &kept[..too_many] {
             trimmed += u64::from(self.trim_one(id)?);
         }
+        self.trim_notes(&now)?;
         Ok(trimmed)
+    }
+
+    fn trim_notes(&self, now: &NodeNow) -> Result<()> {
+        let folder = self.root.join("conflicts");
+        for name in disk::names(&folder)? {
+            let path = folder.join(name);
+            let body = disk::read(&path)?.unwrap_or_default();
+            let Ok(note) = serde_json::from_slice::<Conflict>(&body) else { continue };
+            let is_old = |now: Now| now.is_past(note.at.plus(self.config.completed_keep));
+            let is_over = note.clock == ClockMark::Bucket && now.bucket.is_some_and(is_old);
+            if is_over && matches!(note.op.deed, Deed::Claim { .. }) {
+                self.disk.remove(&path, Lasting::No)?;
+            }
+        }
+        Ok(())
     }
 
     fn trim_one(&self, id: &TaskId) -> Result<bool> {

@@ -1,15 +1,15 @@
 //! What the supervisor and people want to know about a spool.
 
 use leasehold_core::outpost::{Deed, Op, SpoolFile, Why};
-use leasehold_core::{Artifacts, Result, TaskId};
-use serde::{Deserialize, Serialize};
+use leasehold_core::{Artifacts, LeaseId, Result, TaskId, TaskType};
+use serde::Serialize;
 use serde_json::Value;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::change::{Change, Next, Then, internal};
 use super::folder::Found;
 use super::kept::{Kept, Note};
-use super::outbox::op;
+use super::outbox::{Conflict, op};
 use super::{Copy, Held, Spool};
 use crate::disk::{self, Lasting};
 
@@ -43,17 +43,16 @@ pub struct News {
     pub is_urgent: bool,
 }
 
-#[derive(Deserialize)]
-struct Conflict {
-    op: Op,
-    why: Why,
-}
-
 impl Spool {
-    /// How many tasks wait here for somebody to take them.
-    pub fn free(&self) -> Result<usize> {
-        let ids = self.pending_ids()?;
-        Ok(ids.iter().filter(|id| !self.path(&SpoolFile::Lease(**id)).exists()).count())
+    /// How many tasks wait here that can be taken now, or within a minute, by type.
+    pub fn free(&self) -> Result<HashMap<TaskType, usize>> {
+        let mut free = HashMap::new();
+        for (id, task_type) in self.soon()? {
+            if !self.path(&SpoolFile::Lease(id)).exists() {
+                *free.entry(task_type).or_default() += 1;
+            }
+        }
+        Ok(free)
     }
 
     /// Counts what lies here.
@@ -84,7 +83,7 @@ impl Spool {
         let mut runs = HashSet::new();
         for name in disk::names(&self.root.join("conflicts"))? {
             let body = disk::read(&self.root.join("conflicts").join(name))?.unwrap_or_default();
-            let Ok(Conflict { op, why }) = serde_json::from_slice(&body) else { continue };
+            let Ok(Conflict { op, why, .. }) = serde_json::from_slice(&body) else { continue };
             if matches!(why, Why::TakenByOthers | Why::CompletedByOthers | Why::FailedByOthers) {
                 runs.extend(op.deed.lease_id().cloned());
             }
@@ -92,13 +91,18 @@ impl Spool {
         Ok(runs.len() as u64)
     }
 
-    /// Whether something waits to be sent.
-    pub fn news(&self) -> Result<Option<News>> {
+    /// Whether something waits to be sent, but for what is left for later.
+    pub fn news(&self, later: &HashSet<u64>) -> Result<Option<News>> {
         if !self.has_news()? {
             return Ok(None);
         }
+        let ops = self.outbox()?;
+        let mut new = ops.iter().filter(|(seq, _)| !later.contains(seq)).peekable();
+        if new.peek().is_none() {
+            return Ok(None);
+        }
         // Somebody waits for the bucket's word.
-        Ok(Some(News { is_urgent: self.has_claims()? }))
+        Ok(Some(News { is_urgent: new.any(|(_, op)| matches!(op.deed, Deed::Claim { .. })) }))
     }
 
     /// The right to move things between this spool and the bucket, for as long as the file is open; nothing if another has
@@ -125,9 +129,9 @@ impl Spool {
 
     /// A claim that others' was in the way of had not led to a run: nothing was done twice.
     pub fn never_ran(&self, held: &Held) -> Result<()> {
-        let deed = Deed::Claim { lease_id: held.lease.lease_id.clone(), from: None };
+        let deed = Deed::Claim { lease_id: held.lease.lease_id.clone(), from: None, is_unused: false };
         let claim = op(&held.task, &Note::of_bucket(held.task.rev, None), &self.now(), deed);
-        let path = self.path(&SpoolFile::Conflict(claim.task, claim.name()));
+        let path = self.conflict_path(&claim);
         if path.exists() { self.disk.remove(&path, Lasting::No).map(|_| ()) } else { Ok(()) }
     }
 
@@ -143,18 +147,23 @@ impl Spool {
         folder.make(Change { op: None, then: Then::Stay { record, lease: Next::Keep } }, Lasting::Yes)
     }
 
-    /// Removes the copy of a task that the bucket does not have, or does not want; false if somebody here has it, or if
-    /// something is still to be sent.
-    pub fn forget_sent(&self, id: &TaskId) -> Result<bool> {
+    /// Whether this claim in the bucket was made for whoever takes the task here.
+    pub fn has_checkout(&self, id: &TaskId, lease_id: &LeaseId) -> Result<bool> {
         let Some(folder) = self.locked(id)? else { return Ok(false) };
-        if !matches!(folder.lease(&self.now())?, Found::Free) || self.has_ops(id)? {
-            return Ok(false);
-        }
-        self.disk.take_away(&folder.path)?;
-        Ok(true)
+        let checkout = folder.kept()?.and_then(|kept| kept.note.checkout);
+        Ok(checkout.is_some_and(|checkout| checkout.lease_id == *lease_id))
     }
 
-    fn has_claims(&self) -> Result<bool> {
-        Ok(self.outbox()?.iter().any(|(_, op)| matches!(op.deed, Deed::Claim { .. })))
+    /// Nobody may begin with this check-out any more; false if somebody has.
+    pub fn withdraw(&self, id: &TaskId, lease_id: &LeaseId) -> Result<bool> {
+        let Some(folder) = self.locked(id)? else { return Ok(false) };
+        let Some(kept) = folder.kept()? else { return Ok(false) };
+        let is_it = kept.note.checkout.as_ref().is_some_and(|checkout| checkout.lease_id == *lease_id);
+        if !is_it || !matches!(folder.lease(&self.now())?, Found::Free) {
+            return Ok(false);
+        }
+        let record = Some(Kept { note: Note { checkout: None, ..kept.note }, ..kept }.value());
+        folder.make(Change { op: None, then: Then::Stay { record, lease: Next::Keep } }, Lasting::Yes)?;
+        Ok(true)
     }
 }

@@ -2,7 +2,7 @@
 
 use leasehold_core::limits::PLAN_AHEAD_MAX;
 use leasehold_core::outpost::{ClockMark, Deed, Op};
-use leasehold_core::{Error, Event, Index, Now, Result, Shard, ShardRange, StoreTime};
+use leasehold_core::{Error, Event, Index, Kind, Now, Result, Shard, ShardRange, StoreTime};
 use leasehold_queue::discover::Stretch;
 use leasehold_queue::{Advanced, Seen};
 use leasehold_store::{HostExt, Purpose};
@@ -42,11 +42,15 @@ impl Supervisor {
             if taken >= most {
                 break;
             }
-            let Some(seen) = link.queue.see(Purpose::Sync, &found.entry.id).await? else { continue };
+            let seen = match link.queue.see(Purpose::Sync, &found.entry.id).await {
+                // It is left for a person.
+                Err(error) if error.kind() == Kind::Corrupt => None,
+                seen => seen?,
+            };
+            let Some(seen) = seen else { continue };
             taken += u64::from(self.check_out_one(&link, &seen, until).await?);
         }
-        let now = link.queue.now()?;
-        self.on_disk(move |spool| spool.learn_time(now)).await?;
+        self.learn_time(&link).await?;
         Ok(taken)
     }
 
@@ -55,19 +59,22 @@ impl Supervisor {
     async fn check_out_one(&self, link: &Link, seen: &Seen, until: StoreTime) -> Result<bool> {
         let (now, task) = (link.queue.now()?.earliest, seen.task());
         let (worker, lease_id) = (self.spool.config().node_id.clone(), self.random_name());
-        let deed = Deed::Claim { lease_id: lease_id.clone(), from: None };
+        let deed = Deed::Claim { lease_id: lease_id.clone(), from: None, is_unused: false };
         let (epoch, clock) = (task.epoch.saturating_add(1), ClockMark::Bucket);
         let (generation, base_rev) = (task.generation, task.rev);
         let intent = Op { task: task.id, generation, epoch, base_rev, at: now, clock, deed };
         let seq = self.on_disk(move |spool| spool.note(&intent)).await?;
-        let claim = Event::Claim { worker, lease_id, lease: until.since(now) };
-        let advanced = link.queue.advance(Purpose::Sync, seen, &claim, self.name()).await?;
-        if let Advanced::Done(seen) = &advanced {
-            link.remember(seen);
-            self.keep_checkout(seen).await?;
-        }
+        let claim = Event::Claim { worker, lease_id: lease_id.clone(), lease: until.since(now) };
+        let is_kept = match link.queue.advance(Purpose::Sync, seen, &claim, self.name()).await? {
+            // Others may have gone on from there.
+            Advanced::Done(seen) if seen.task().lease_id.as_ref() == Some(&lease_id) => {
+                link.remember(&seen);
+                self.keep_checkout(link, &seen, false).await?
+            }
+            _ => false,
+        };
         self.on_disk(move |spool| spool.sent(seq)).await?;
-        Ok(matches!(advanced, Advanced::Done(_)))
+        Ok(is_kept)
     }
 
     /// The bucket's time.

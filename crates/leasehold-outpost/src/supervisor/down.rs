@@ -1,28 +1,42 @@
 //! Down: what is free, or was left by the dead, comes here; what others have goes.
 //!
-//! A few tasks are kept here for the workers of this node, by priority and then by chance, so that nodes meet rarely. What
-//! they are is read from the index: a list shows a thousand of them, and all pages are read, so that nothing hides behind
-//! what others hold. Between full passes the index is looked at only when the bell says that there is something new.
+//! A few tasks are kept here for the workers of this node, of each type that they handle, by priority and then by chance,
+//! so that nodes meet rarely. What they are is read from the index: a list shows a thousand of them, and all pages are
+//! read, so that nothing hides behind what others hold. Between full passes the index is looked at only when the bell says
+//! that there is something new, or when those who work here handle something else.
 
 use futures::{StreamExt, stream};
 use leasehold_core::{Event, Index, Kind, Minute, Now, Result, State, Status, Task, TaskId};
+use leasehold_queue::Seen;
 use leasehold_queue::discover::{Found, Stretch};
 use leasehold_store::Purpose;
 use std::cmp::Reverse;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-use super::{Link, Supervisor, Synced, Walk};
+use super::walk::{Room, Walk};
+use super::{Link, Supervisor, Synced};
 use crate::spool::{Copy, Mirrored, Spool};
 
 /// So many tasks are read at once.
 const AT_ONCE: usize = 16;
+/// After so many others have their turn: somebody waits for a claim to be sent, or for a renewal.
+const READS_MAX: usize = 512;
 
 impl Supervisor {
     pub(super) async fn down(&self, link: &Link) -> Result<Synced> {
         let mut walk = link.walk.lock().await;
-        let mut synced = self.take_from_the_dead(link, &mut walk).await?;
-        if self.is_worth_a_look(link, &mut walk).await? {
-            synced.add(self.look(link, &mut walk).await?);
+        let here = self.host().instant();
+        let is_pass = walk.passed_at.is_none_or(|at| here.since(at) >= self.options.full_pass);
+        if is_pass {
+            walk.skip.clear();
+        }
+        let mut room = self.room().await?;
+        let mut synced = self.take_from_the_dead(link, &mut walk, &mut room, is_pass).await?;
+        if self.is_worth_a_look(link, &mut walk, &room).await? || is_pass {
+            synced.add(self.look(link, &mut walk, room).await?);
+        }
+        if is_pass {
+            walk.passed_at = Some(here);
         }
         Ok(synced)
     }
@@ -30,55 +44,53 @@ impl Supervisor {
     /// Whether workers here will soon have nothing to do although there is something.
     pub(super) async fn is_short(&self, link: &Link) -> Result<bool> {
         let Ok(walk) = link.walk.try_lock() else { return Ok(false) };
-        if !walk.has_more {
+        if !walk.is_unread && walk.more.is_empty() && !walk.has_unknown {
             return Ok(false);
         }
-        drop(walk);
-        let free = self.on_disk(Spool::free).await?;
-        Ok(free < self.options.window / 2)
+        Ok(walk.is_short(&self.room().await?))
     }
 
-    async fn is_worth_a_look(&self, link: &Link, walk: &mut Walk) -> Result<bool> {
-        let (now, here) = (link.queue.now()?, self.host().instant());
-        let is_pass_due = walk.looked_at.is_none_or(|at| here.since(at) >= self.options.full_pass);
+    async fn is_worth_a_look(&self, link: &Link, walk: &mut Walk, room: &Room) -> Result<bool> {
+        let now = link.queue.now()?;
         // What was rung for is looked at once more, a little later.
         let is_again_due = walk.bell.look_again_at().is_some_and(|at| now.has_reached(at));
         let is_next_due = walk.next.is_some_and(|at| now.is_due(at));
         let has_rung = link.queue.has_rung(&mut walk.bell).await?;
-        if is_pass_due {
-            walk.skip.clear();
-        }
-        Ok(is_pass_due || is_again_due || is_next_due || has_rung || walk.has_more)
+        let wants_other = walk.wants.as_ref() != Some(&room.wants);
+        Ok(is_again_due || is_next_due || has_rung || wants_other || walk.is_short(room))
     }
 
-    async fn look(&self, link: &Link, walk: &mut Walk) -> Result<Synced> {
-        walk.looked_at = Some(self.host().instant());
+    async fn look(&self, link: &Link, walk: &mut Walk, mut room: Room) -> Result<Synced> {
         walk.bell.looked(link.queue.now()?.earliest);
+        walk.wants = Some(room.wants.clone());
         let look = link.queue.discover(Purpose::Sync, vec![Stretch::whole(Index::Ready)]).await?;
         walk.next = look.next.map(Minute::start);
         let copies = self.on_disk(Spool::waiting).await?;
         let mut synced = Synced::default();
-        let shown: HashSet<TaskId> = look.due.iter().map(|found| found.entry.id).collect();
+        let shown: HashMap<TaskId, u64> =
+            look.due.iter().map(|found| (found.entry.id, found.entry.rev)).collect();
         let now = link.queue.now()?;
         let mut here: HashSet<TaskId> = HashSet::new();
-        let mut free = 0;
         for copy in copies {
             let is_plain = copy.lease.is_none() && copy.checkout.is_none();
-            if is_plain && copy.base_rev > 0 && is_due(&copy, now) && !shown.contains(&copy.task.id) {
-                synced.forgotten += u64::from(self.forget_if_taken(link, &copy, now).await?);
-            } else {
-                free += usize::from(is_plain);
-                here.insert(copy.task.id);
+            match shown.get(&copy.task.id) {
+                None if is_plain && is_due(&copy, now) => {
+                    synced.forgotten += u64::from(self.forget_if_taken(link, &copy, now).await?);
+                }
+                // It has changed since: it may be due earlier.
+                Some(rev) if is_plain && copy.base_rev < *rev => {}
+                _ => {
+                    here.insert(copy.task.id);
+                }
             }
         }
-        let is_new = |found: &Found| {
-            let id = &found.entry.id;
-            !here.contains(id) && walk.skip.get(id) != Some(&found.entry.rev)
-        };
+        if synced.forgotten > 0 {
+            room = self.room().await?;
+        }
+        let is_new = |found: &Found| !here.contains(&found.entry.id) && !walk.is_skipped(found);
         let mut candidates: Vec<_> = look.due.into_iter().filter(is_new).collect();
         let host = self.host();
         candidates.sort_by_cached_key(|found| (Reverse(found.entry.priority), host.random()));
-        let room = self.options.window.saturating_sub(free);
         synced.add(self.fetch(link, walk, candidates, room).await?);
         Ok(synced)
     }
@@ -89,13 +101,19 @@ impl Supervisor {
         link: &Link,
         walk: &mut Walk,
         candidates: Vec<Found>,
-        room: usize,
+        mut room: Room,
     ) -> Result<Synced> {
         let mut synced = Synced::default();
-        let mut left = candidates.into_iter();
-        let mut room = room;
-        while room > 0 {
-            let some: Vec<_> = left.by_ref().take(room.min(AT_ONCE)).collect();
+        (walk.has_unknown, walk.is_unread) = (false, false);
+        walk.more.clear();
+        let (mut left, mut has_learnt) = (candidates.into_iter(), false);
+        for reads in 0.. {
+            if reads * AT_ONCE >= READS_MAX {
+                walk.is_unread = has_learnt && left.next().is_some();
+                break;
+            }
+            let some: Vec<_> =
+                left.by_ref().filter(|found| walk.may_come(found, &room)).take(AT_ONCE).collect();
             if some.is_empty() {
                 break;
             }
@@ -105,32 +123,65 @@ impl Supervisor {
             });
             let seen: Vec<_> = seen.buffer_unordered(AT_ONCE).collect().await;
             for (found, seen) in seen {
-                let view = match seen {
-                    Ok(Some(seen)) => {
-                        free_view(seen.task(), link.queue.now()?).inspect(|_| link.remember(&seen))
+                let seen = match seen {
+                    Ok(Some(seen)) => seen,
+                    // Its pointer came first.
+                    Ok(None) => continue,
+                    Err(error) if error.kind() == Kind::Corrupt => {
+                        walk.skip.insert(found.entry.id, found.entry.rev);
+                        continue;
                     }
-                    Ok(None) => None,
-                    Err(error) if error.kind() == Kind::Corrupt => None,
                     Err(error) => return Err(error),
                 };
-                let Some(view) = view else {
-                    walk.skip.insert(found.entry.id, found.entry.rev);
-                    continue;
-                };
-                if self.on_disk(move |spool| spool.mirror(&view, None)).await? == Mirrored::Written {
-                    synced.mirrored += 1;
-                    room -= 1;
-                }
+                has_learnt = true;
+                walk.learn_type(&found, &seen.task().task_type);
+                synced.mirrored += u64::from(self.bring(link, walk, &found, &seen, &mut room).await?);
             }
         }
-        walk.has_more = left.next().is_some();
         Ok(synced)
+    }
+
+    /// Brings a task here that was read, if it is free and there is room for it.
+    async fn bring(
+        &self,
+        link: &Link,
+        walk: &mut Walk,
+        found: &Found,
+        seen: &Seen,
+        room: &mut Room,
+    ) -> Result<bool> {
+        let (task, now) = (seen.task(), link.queue.now()?);
+        let has_expired = task.expires_at.is_some_and(|at| now.is_past(at));
+        if task.status() == Status::Pending && has_expired {
+            link.queue.advance(Purpose::Sync, seen, &Event::Expire, self.name()).await?;
+            return Ok(false);
+        }
+        let Some(view) = free_view(task, now) else {
+            // What is older than its entry is about to become what that says.
+            if task.rev >= found.entry.rev {
+                walk.skip.insert(found.entry.id, found.entry.rev);
+            }
+            return Ok(false);
+        };
+        if !walk.may_come(found, room) {
+            return Ok(false);
+        }
+        link.remember(seen);
+        let is_here = self.on_disk(move |spool| spool.mirror(&view, None)).await? == Mirrored::Written;
+        if is_here {
+            room.take(&task.task_type);
+        }
+        Ok(is_here)
     }
 
     /// What is not in the index of what waits is somebody's, or has ended: but an entry can be late, so the task itself is
     /// asked.
     async fn forget_if_taken(&self, link: &Link, copy: &Copy, now: Now) -> Result<bool> {
-        let seen = self.see(link, &copy.task.id).await?;
+        let seen = match self.see(link, &copy.task.id).await {
+            // It is left for a person.
+            Err(error) if error.kind() == Kind::Corrupt => return Ok(false),
+            seen => seen?,
+        };
         if let Some(view) = seen.as_ref().and_then(|seen| free_view(seen.task(), now)) {
             return self.on_disk(move |spool| spool.mirror(&view, None)).await.map(|_| false);
         }
@@ -140,18 +191,32 @@ impl Supervisor {
     }
 
     /// Claims that have run out: their tasks come here like free ones. What has no attempt left, or was called off, ends.
-    async fn take_from_the_dead(&self, link: &Link, walk: &mut Walk) -> Result<Synced> {
+    /// Where there is no room, that is left to others until the next full pass.
+    async fn take_from_the_dead(
+        &self,
+        link: &Link,
+        walk: &mut Walk,
+        room: &mut Room,
+        is_pass: bool,
+    ) -> Result<Synced> {
         let look = link.queue.discover(Purpose::Sync, vec![Stretch::whole(Index::Lease)]).await?;
         let mut synced = Synced::default();
-        let mut room = self.options.window.saturating_sub(self.on_disk(Spool::free).await?);
+        let mut reads = 0;
         for found in look.due {
-            let id = found.entry.id;
-            let seen = match link.queue.see(Purpose::Sync, &id).await {
+            if reads >= READS_MAX {
+                break;
+            }
+            if !is_pass && !walk.may_come(&found, room) {
+                continue;
+            }
+            reads += 1;
+            let seen = match link.queue.see(Purpose::Sync, &found.entry.id).await {
                 // It is left for a person.
                 Err(error) if error.kind() == Kind::Corrupt => continue,
                 seen => seen?,
             };
             let Some(seen) = seen else { continue };
+            walk.learn_type(&found, &seen.task().task_type);
             let now = link.queue.now()?;
             let State::Running(claim) = &seen.task().state else {
                 link.queue.sweep(&found).await?;
@@ -160,15 +225,8 @@ impl Supervisor {
             if !now.is_past(claim.expires_at) {
                 // It was renewed: its entry moves to where it is looked for next.
                 link.queue.sweep(&found).await?;
-            } else if let Some(view) = free_view(seen.task(), now) {
-                if room > 0
-                    && self.on_disk(move |spool| spool.mirror(&view, None)).await? == Mirrored::Written
-                {
-                    walk.skip.remove(&id);
-                    link.remember(&seen);
-                    synced.mirrored += 1;
-                    room -= 1;
-                }
+            } else if free_view(seen.task(), now).is_some() {
+                synced.mirrored += u64::from(self.bring(link, walk, &found, &seen, room).await?);
             } else {
                 link.queue.advance(Purpose::Sync, &seen, &Event::TimeOut, self.name()).await?;
             }
@@ -191,6 +249,5 @@ fn free_view(task: &Task, now: Now) -> Option<Task> {
         }
         _ => return None,
     };
-    debug_assert!(matches!(task.status(), Status::Pending | Status::Running));
     Some(Task { state: State::Pending { available_at }, ..task.clone() })
 }

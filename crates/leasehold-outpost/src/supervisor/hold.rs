@@ -1,7 +1,7 @@
 //! Hold: what runs here, or was checked out, stays ours in the bucket.
 
 use leasehold_core::outpost::{Consistency, Deed, DiskLease, Local, Op};
-use leasehold_core::{LeaseId, Now, Result, State};
+use leasehold_core::{Kind, LeaseId, Now, Result, State};
 use leasehold_store::Purpose;
 use std::collections::HashSet;
 
@@ -17,15 +17,18 @@ impl Supervisor {
         let mut synced = Synced::default();
         for copy in copies.into_iter().filter(|copy| !unsent.contains(&copy.task.id)) {
             let here = self.spool.now();
-            if let Some(lease) = copy.lease.as_ref() {
+            let held = match (&copy.lease, &copy.checkout) {
                 // Nobody speaks for a process that was not heard of for long.
-                synced.add(if lease.is_stale(&here) {
-                    self.bury(link, &copy, lease).await?
-                } else {
-                    self.hold_running(link, &copy, lease).await?
-                });
-            } else if let Some(checkout) = copy.checkout.as_ref() {
-                synced.add(self.hold_checkout(link, &copy, checkout).await?);
+                (Some(lease), _) if lease.is_stale(&here) => self.bury(link, &copy, lease).await,
+                (Some(lease), _) => self.hold_running(link, &copy, lease).await,
+                (None, Some(checkout)) => self.hold_checkout(link, &copy, checkout).await,
+                (None, None) => continue,
+            };
+            match held {
+                Ok(held) => synced.add(held),
+                Err(error) if error.kind() == Kind::Unavailable => return Err(error),
+                // One task that makes no sense does not cost us the others.
+                Err(error) => tracing::error!(task = %copy.task.id, "cannot be held: {error}"),
             }
         }
         Ok(synced)
@@ -37,7 +40,7 @@ impl Supervisor {
         }
         let op = word_of(copy, &lease.lease_id, lease.epoch);
         let has_started = !lease.tentative || self.consistency() == Consistency::Relaxed;
-        let word = Word::of(&op, has_started, self);
+        let word = Word { is_unconfirmed: lease.tentative, ..Word::of(&op, has_started, self) };
         self.say(link, &word).await
     }
 
@@ -64,33 +67,38 @@ impl Supervisor {
         }
     }
 
-    /// Less than a third of the claim has passed, as far as we know.
+    /// Less than a third of the claim has passed, as far as we know. A check-out lasts longer, but a task that was called
+    /// off is heard of by renewing it.
     fn is_held_for_long(&self, link: &Link, copy: &Copy, lease_id: &LeaseId, now: Now) -> bool {
         link.recall(&copy.task.id).is_some_and(|seen| match &seen.task().state {
             State::Running(claim) if seen.task().lease_id.as_ref() == Some(lease_id) => {
-                now.is_before(claim.expires_at.minus(self.options.lease * 2 / 3))
+                let renewed_at = claim.renewed_at.unwrap_or(seen.task().updated_at);
+                now.is_before(renewed_at.plus(self.options.lease / 3))
+                    && now.is_before(claim.expires_at.minus(self.options.lease * 2 / 3))
             }
             _ => false,
         })
     }
 
-    /// A check-out that has run out is claimed once more, so that workers here have a last chance to begin with it; then it
-    /// is everybody's.
+    /// A check-out that has run out and that nobody here has begun with is claimed once more, for a last chance to begin
+    /// with it; then it is everybody's.
     async fn hold_checkout(&self, link: &Link, copy: &Copy, checkout: &Checkout) -> Result<Synced> {
         if link.queue.now()?.is_before(checkout.expires_at) {
             return Ok(Synced::default());
         }
-        let op = word_of(copy, &checkout.lease_id, checkout.epoch);
-        let mut word = Word::of(&op, false, self);
-        let is_last = !link.walk.lock().await.extended.insert(copy.task.id);
-        if is_last {
-            let release =
-                Op { deed: Deed::Release { lease_id: checkout.lease_id.clone(), until: None }, ..op };
-            return self.say(link, &Word::of(&release, false, self)).await;
+        let (id, lease_id) = (copy.task.id, checkout.lease_id.clone());
+        // Not while somebody begins with it.
+        if !self.on_disk(move |spool| spool.withdraw(&id, &lease_id)).await? {
+            return Ok(Synced::default());
         }
-        word.local = Local::CheckedOut;
-        word.lease_id = self.random_name();
-        self.say(link, &word).await
+        let op = word_of(copy, &checkout.lease_id, checkout.epoch);
+        if checkout.is_extended {
+            let deed = Deed::Release { lease_id: checkout.lease_id.clone(), until: None };
+            return self.say(link, &Word::of(&Op { deed, ..op }, false, self)).await;
+        }
+        let again =
+            Word { local: Local::CheckedOut, lease_id: self.random_name(), ..Word::of(&op, false, self) };
+        self.say(link, &again).await
     }
 
     /// Looks at one task, whatever is remembered of it.
@@ -111,6 +119,6 @@ fn word_of(copy: &Copy, lease_id: &LeaseId, epoch: u64) -> Op {
         base_rev: copy.base_rev,
         at: copy.task.updated_at,
         clock: leasehold_core::outpost::ClockMark::Bucket,
-        deed: Deed::Claim { lease_id: lease_id.clone(), from: None },
+        deed: Deed::Claim { lease_id: lease_id.clone(), from: None, is_unused: false },
     }
 }

@@ -6,15 +6,15 @@ use leasehold_core::outpost::{
     Action, ClockMark, Consistency, Deed, Known, Local, Op, Standing, Why, Write, reconcile,
 };
 use leasehold_core::{
-    Error, Event, Kind, LeaseId, Now, Rejected, Result, Status, StoreTime, Task, TaskId, record,
+    Error, Event, Kind, LeaseId, Now, Rejected, Result, State, Status, StoreTime, Task, TaskId, record,
 };
 use leasehold_queue::{Advanced, Created, Seen};
 use leasehold_store::Purpose;
 use leasehold_store::mutant::{Rule, breaks};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use super::{Link, Supervisor, Synced};
-use crate::spool::{Checkout, Spool};
+use crate::spool::{Checkout, Mirrored, Spool};
 
 /// So many tasks are dealt with at once.
 const AT_ONCE: usize = 16;
@@ -46,15 +46,19 @@ pub(super) struct Word<'a> {
     /// The claim that a put would make, if it makes one.
     pub(super) lease_id: LeaseId,
     pub(super) known: Known,
+    /// Whoever made the claim may wait for it to be confirmed, or may be gone.
+    pub(super) is_unconfirmed: bool,
 }
 
 impl Supervisor {
     pub(super) async fn up(&self, link: &Link) -> Result<Synced> {
         let ops = self.on_disk(Spool::outbox).await?;
         let mut by_task: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        let tried: HashSet<u64> = ops.iter().map(|(seq, _)| *seq).collect();
         for (seq, op) in ops {
             by_task.entry(op.task).or_default().push((seq, op));
         }
+        by_task.retain(|_, ops| ops.iter().all(|(seq, _)| !link.later().contains(seq)));
         let all: Vec<_> = stream::iter(by_task.into_values().map(|ops| self.up_task(link, ops)))
             .buffer_unordered(AT_ONCE)
             .collect()
@@ -68,6 +72,8 @@ impl Supervisor {
                 Err(error) => tracing::error!("what was done here cannot be sent: {error}"),
             }
         }
+        let left = self.on_disk(Spool::outbox).await?;
+        *link.later() = left.iter().map(|(seq, _)| *seq).filter(|seq| tried.contains(seq)).collect();
         Ok(synced)
     }
 
@@ -76,8 +82,9 @@ impl Supervisor {
         for (at, (seq, op)) in ops.iter().enumerate() {
             let seq = *seq;
             // A claim that has ended meanwhile is written down together with its end.
-            let has_ended = |later: &(u64, Op)| later.1.deed.lease_id() == op.deed.lease_id();
-            if matches!(op.deed, Deed::Claim { .. }) && ops[at + 1..].iter().any(has_ended) {
+            let is_its_end = |next: &Op| next.deed.is_end() && next.deed.lease_id() == op.deed.lease_id();
+            let ends_next = ops.get(at + 1).is_some_and(|(_, next)| is_its_end(next));
+            if matches!(op.deed, Deed::Claim { from: None, .. }) && ends_next {
                 self.on_disk(move |spool| spool.sent(seq)).await?;
                 continue;
             }
@@ -92,6 +99,10 @@ impl Supervisor {
                     all.sent += 1;
                     self.on_disk(move |spool| spool.sent(seq)).await?;
                     self.follow(op.task, then).await?;
+                }
+                // Its end can be decided all the same.
+                Applied::Later if ops[at + 1..].iter().any(|(_, later)| is_its_end(later)) => {
+                    self.on_disk(move |spool| spool.sent(seq)).await?;
                 }
                 Applied::Later => break,
             }
@@ -118,7 +129,7 @@ impl Supervisor {
                     is_fresh = true;
                     continue;
                 }
-                return self.conclude(link, word, action, seen.as_ref().map(Seen::task)).await;
+                return self.conclude(link, word, action, seen.as_ref()).await;
             };
             let advanced = match (write, &seen) {
                 (Write::Create, there) => match self.create(link, word.op, there.as_ref()).await? {
@@ -130,12 +141,20 @@ impl Supervisor {
                 (write, Some(known)) => match word.event(write, self, link.queue.now()?) {
                     Some(event) => link.queue.advance(Purpose::Sync, known, &event, self.name()).await?,
                     // There is nothing to write: it is so already.
-                    None => return self.conclude(link, word, Action::Done, Some(known.task())).await,
+                    None => return self.conclude(link, word, Action::Done, Some(known)).await,
                 },
             };
             match advanced {
+                // Others may have gone on from what was written, or we may have slept.
+                Advanced::Done(now) if write.claims() && !word.is_held(now.task(), link.queue.now()?) => {
+                    seen = Some(now);
+                }
                 Advanced::Done(now) | Advanced::Refused(Rejected::AlreadySo, now) => {
-                    link.remember(&now);
+                    if now.task().status().is_final() {
+                        link.forget(id);
+                    } else {
+                        link.remember(&now);
+                    }
                     return self.written(link, word, write, &now).await;
                 }
                 Advanced::Changed(now) => seen = Some(now),
@@ -149,7 +168,7 @@ impl Supervisor {
             }
             is_fresh = true;
         }
-        Err(Error::new(Kind::Unavailable, format!("task {id} changes all the time")))
+        Err(Error::new(Kind::Internal, format!("task {id} changes all the time")))
     }
 
     async fn create(&self, link: &Link, op: &Op, there: Option<&Seen>) -> Result<Created> {
@@ -171,15 +190,17 @@ impl Supervisor {
         let (mut synced, mut then) = (Synced::default(), Then::Stays);
         match write {
             Write::Claim | Write::TakeOver if word.local == Local::CheckedOut => {
-                self.keep_checkout(seen).await?;
-                synced.confirmed += 1;
+                synced.confirmed += u64::from(self.keep_checkout(link, seen, true).await?);
             }
             Write::Claim | Write::TakeOver => {
-                if self.confirm(link, word, seen).await? {
-                    synced.confirmed += 1;
+                synced.confirmed += u64::from(self.confirm(link, word, seen).await?);
+            }
+            Write::Renew => {
+                synced.renewed += 1;
+                if word.is_unconfirmed {
+                    synced.confirmed += u64::from(self.confirm(link, word, seen).await?);
                 }
             }
-            Write::Renew => synced.renewed += 1,
             _ => then = Then::Becomes(Box::new(seen.task().clone())),
         }
         if is_called_off(seen.task()) {
@@ -193,21 +214,40 @@ impl Supervisor {
     async fn confirm(&self, link: &Link, word: &Word<'_>, seen: &Seen) -> Result<bool> {
         let (id, lease_id, remote) = (word.op.task, word.lease_id.clone(), seen.task().clone());
         let lease = lease_id.clone();
-        let is_there = self.on_disk(move |spool| spool.confirm(&id, &lease, &remote)).await?;
-        if is_there || self.speaks_of(&lease_id).await? {
+        let is_there = self
+            .on_disk(
+                move |spool| Ok(spool.confirm(&id, &lease, &remote)? || spool.has_checkout(&id, &lease)?),
+            )
+            .await?;
+        if is_there || self.speaks_of(&lease_id, word.local).await? {
             return Ok(is_there);
         }
-        link.forget(&id);
-        link.queue.advance(Purpose::Sync, seen, &Event::Release { lease_id }, self.name()).await?;
+        self.give_back(link, seen, lease_id).await?;
         Ok(false)
     }
 
-    /// Whether something about this claim, other than that it was made, is still to be sent.
-    async fn speaks_of(&self, lease_id: &LeaseId) -> Result<bool> {
-        let lease_id = lease_id.clone();
+    /// Nobody here has begun under this claim, and nobody will.
+    async fn give_back(&self, link: &Link, seen: &Seen, lease_id: LeaseId) -> Result<()> {
+        link.forget(&seen.task().id);
+        let (mut seen, release) = (seen.clone(), Event::Release { lease_id: lease_id.clone() });
+        for _ in 0..TRIES_MAX {
+            match link.queue.advance(Purpose::Sync, &seen, &release, self.name()).await? {
+                // Somebody has called it off meanwhile.
+                Advanced::Changed(now) if now.task().lease_id.as_ref() == Some(&lease_id) => seen = now,
+                _ => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether something about this claim, other than that it was made, is still to be sent. A run that was lost counts as
+    /// an attempt when the claim that has replaced it is sent.
+    async fn speaks_of(&self, lease_id: &LeaseId, local: Local) -> Result<bool> {
         let ops = self.on_disk(Spool::outbox).await?;
-        let is_about =
-            |op: &Op| !matches!(op.deed, Deed::Claim { .. }) && op.deed.lease_id() == Some(&lease_id);
+        let is_about = |op: &Op| match &op.deed {
+            Deed::Claim { from, .. } => local == Local::Running && from.as_ref() == Some(lease_id),
+            deed => deed.lease_id() == Some(lease_id),
+        };
         Ok(ops.iter().any(|(_, op)| is_about(op)))
     }
 
@@ -221,9 +261,9 @@ impl Supervisor {
             // Others have it, or it has ended.
             Then::Becomes(remote) => {
                 spool.replace_final(&remote)?;
-                spool.forget_sent(&id).map(|_| ())
+                spool.forget(&id).map(|_| ())
             }
-            Then::Goes => spool.forget_sent(&id).map(|_| ()),
+            Then::Goes => spool.forget(&id).map(|_| ()),
         })
         .await
     }
@@ -234,16 +274,16 @@ impl Supervisor {
         link: &Link,
         word: &Word<'_>,
         action: Action,
-        remote: Option<&Task>,
+        seen: Option<&Seen>,
     ) -> Result<Applied> {
+        let remote = seen.map(Seen::task);
         let (mut synced, mut then, op) = (Synced::default(), Then::Stays, word.op);
         link.forget(&op.task);
         let is_claim = matches!(op.deed, Deed::Claim { .. });
         match action {
             Action::GoOn if word.local == Local::Tentative => {
-                if let Some(seen) = link.queue.see(Purpose::Sync, &op.task).await? {
-                    self.confirm(link, word, &seen).await?;
-                    synced.confirmed += 1;
+                if let Some(seen) = seen {
+                    synced.confirmed += u64::from(self.confirm(link, word, seen).await?);
                 }
             }
             Action::GoOn | Action::Write(_) => {}
@@ -314,12 +354,9 @@ impl Supervisor {
             }
             Rejected::TooLate(_) if starts => Event::Expire,
             // No attempt is left, or it was called off: that is for everyone to see.
-            Rejected::Status(_) if write == Write::TakeOver => Event::TimeOut,
+            Rejected::Status(_) if write == Write::TakeOver => word.end_of_the_dead(seen.task()),
             Rejected::Status(_) if write == Write::Retry => {
-                return self
-                    .conclude(link, word, Action::Refuse(Why::NotEnded), Some(seen.task()))
-                    .await
-                    .map(Some);
+                return self.conclude(link, word, Action::Refuse(Why::NotEnded), Some(seen)).await.map(Some);
             }
             _ => return Ok(None),
         };
@@ -348,7 +385,7 @@ fn is_run_twice(why: Why) -> bool {
 }
 
 fn is_called_off(task: &Task) -> bool {
-    matches!(&task.state, leasehold_core::State::Running(claim) if claim.cancel_requested)
+    matches!(&task.state, State::Running(claim) if claim.cancel_requested)
 }
 
 /// The task of a record that was written on a node.
@@ -369,7 +406,8 @@ impl<'a> Word<'a> {
         let known =
             Known { generation: op.generation, epoch: op.epoch, lease_id: lease_id.clone(), from, write_id };
         let lease_id = lease_id.unwrap_or_else(|| by.random_name());
-        Self { local: Local::of(&op.deed, has_started), op, lease_id, known }
+        let is_unconfirmed = matches!(op.deed, Deed::Claim { .. });
+        Self { local: Local::of(&op.deed, has_started), op, lease_id, known, is_unconfirmed }
     }
 
     /// A moment that a node meant, which may not have known the bucket's time: then it is as far from now as it was then.
@@ -377,6 +415,26 @@ impl<'a> Word<'a> {
         match self.op.clock {
             ClockMark::Bucket => moment,
             ClockMark::Boot => now.earliest.plus(moment.since(self.op.at)),
+        }
+    }
+
+    /// Whether the task is held by the claim that this speaks of, and that has not run out.
+    fn is_held(&self, task: &Task, now: Now) -> bool {
+        let is_live = matches!(&task.state, State::Running(claim) if now.is_before(claim.expires_at));
+        is_live && task.lease_id.as_ref() == Some(&self.lease_id)
+    }
+
+    /// How a claim ends that cannot be taken over: at once if it is one of this node under which nobody runs any more.
+    fn end_of_the_dead(&self, task: &Task) -> Event {
+        let is_ours = |lease_id: &&LeaseId| task.lease_id.as_ref() == Some(*lease_id);
+        let ours = self.known.from.iter().chain(&self.known.lease_id).find(is_ours).cloned();
+        match ours {
+            None => Event::TimeOut,
+            Some(lease_id) if is_called_off(task) => Event::Stop { lease_id },
+            Some(lease_id) => {
+                let error = "the process that had it was not heard of any more".to_owned();
+                Event::Fail { lease_id, error, retryable: true, after: None }
+            }
         }
     }
 
@@ -388,7 +446,9 @@ impl<'a> Word<'a> {
             (Write::Claim, _) => Event::Claim { worker, lease_id, lease },
             (Write::TakeOver, _) => {
                 let from = self.known.from.clone().or_else(|| self.known.lease_id.clone());
-                Event::TakeOver { worker, lease_id, lease, from }
+                let is_unused = self.local == Local::CheckedOut
+                    || matches!(self.op.deed, Deed::Claim { is_unused: true, .. });
+                Event::TakeOver { worker, lease_id, lease, from, is_unused }
             }
             (Write::Renew, _) => Event::Renew { lease_id, lease, progress: None },
             (Write::Complete, Deed::Complete { lease_id, output, results }) => {
@@ -410,7 +470,7 @@ impl<'a> Word<'a> {
             (Write::Release, Deed::Release { until: Some(until), .. }) => {
                 Event::Snooze { lease_id, until: self.in_store_time(*until, now) }
             }
-            (Write::Release, Deed::Stop { .. }) => Event::Stop { lease_id },
+            (Write::Release, Deed::Stop { .. }) | (Write::Stop, _) => Event::Stop { lease_id },
             (Write::Release, _) => Event::Release { lease_id },
             (Write::Reschedule, Deed::Release { until: Some(until), .. }) => {
                 Event::Reschedule { at: self.in_store_time(*until, now) }
@@ -423,12 +483,19 @@ impl<'a> Word<'a> {
 }
 
 impl Supervisor {
-    /// A check-out was made, or made anew.
-    pub(super) async fn keep_checkout(&self, seen: &Seen) -> Result<()> {
+    /// A check-out was made, or made anew. It is given back if somebody here has the task already.
+    pub(super) async fn keep_checkout(&self, link: &Link, seen: &Seen, is_extended: bool) -> Result<bool> {
         let task = seen.task().clone();
-        let leasehold_core::State::Running(claim) = &task.state else { return Ok(()) };
-        let Some(lease_id) = task.lease_id.clone() else { return Ok(()) };
-        let checkout = Checkout { lease_id, epoch: task.epoch, expires_at: claim.expires_at };
-        self.on_disk(move |spool| spool.mirror(&task, Some(checkout))).await.map(|_| ())
+        let (State::Running(claim), Some(lease_id)) = (&task.state, task.lease_id.clone()) else {
+            return Ok(false);
+        };
+        let (epoch, expires_at) = (task.epoch, claim.expires_at);
+        let checkout = Checkout { lease_id: lease_id.clone(), epoch, expires_at, is_extended };
+        let mirrored = self.on_disk(move |spool| spool.mirror(&task, Some(checkout))).await?;
+        if mirrored == Mirrored::Busy {
+            self.give_back(link, seen, lease_id).await?;
+            return Ok(false);
+        }
+        Ok(true)
     }
 }

@@ -21,7 +21,7 @@ fn checked_out(task: &Task, expires_ms: i64) -> (Task, Checkout) {
     task.lease_id = Some(lease_id.clone());
     task.state = State::Running(claim);
     let epoch = task.epoch;
-    (task, Checkout { lease_id, epoch, expires_at })
+    (task, Checkout { lease_id, epoch, expires_at, is_extended: false })
 }
 
 #[test]
@@ -66,12 +66,12 @@ fn what_somebody_has_is_not_touched() {
 }
 
 #[test]
-fn what_is_new_here_or_not_yet_sent_is_not_forgotten() {
+fn what_is_not_yet_sent_is_not_forgotten() {
     let stand = stand();
     let new = stand.spool.submit(order()).unwrap();
     assert!(!stand.spool.forget(&new).unwrap(), "in the outbox");
     send_all(&stand.spool);
-    assert!(!stand.spool.forget(&new).unwrap(), "new here");
+    assert!(stand.spool.forget(&new).unwrap(), "the bucket has it");
     let task = remote(1);
     stand.spool.mirror(&task, None).unwrap();
     let held = claim(&stand.spool, &task.id, "w").unwrap();
@@ -197,7 +197,8 @@ fn a_check_out_that_has_run_out_unused_is_replaced_by_a_new_claim() {
     assert!(held.lease.tentative && held.lease.lease_id != checkout.lease_id);
     assert_eq!(held.lease.epoch, 2);
     let (_, op) = stand.spool.outbox().unwrap().remove(0);
-    assert_eq!(op.deed, Deed::Claim { lease_id: held.lease.lease_id, from: Some(checkout.lease_id) });
+    let from = Some(checkout.lease_id);
+    assert_eq!(op.deed, Deed::Claim { lease_id: held.lease.lease_id, from, is_unused: true });
 }
 
 #[test]
@@ -240,7 +241,8 @@ fn what_the_bucket_says_about_an_end_takes_its_place() {
     stand.spool.replace_final(&theirs).unwrap();
     assert_eq!(places(&stand.spool, &task.id), ["failed"]);
     assert_eq!(stand.spool.get(&task.id).unwrap().unwrap().task, theirs);
-    let kept = stand.spool.root().join(format!("conflicts/{}.{}.json", task.id, op.name()));
+    let claim = &held.lease.lease_id.as_str()[..8];
+    let kept = stand.spool.root().join(format!("conflicts/{}.{}-{claim}.json", task.id, op.name()));
     assert_eq!(crate::support::json_of(&kept)["why"], "failed_by_others");
     // Of what did not end here nothing is kept.
     stand.spool.replace_final(&Task { id: remote(2).id, ..theirs }).unwrap();

@@ -27,7 +27,7 @@ fn a_lease_is_taken_601_seconds_after_the_last_sign_and_not_after_600() {
         assert_eq!((next.lease.epoch, next.lease.attempt), (2, 2));
         assert_eq!((next.task.epoch, next.task.attempt), (2, 2));
         let ops = ops(&stand.spool);
-        let Deed::Claim { lease_id, from } = &ops[2].deed else { panic!("{ops:?}") };
+        let Deed::Claim { lease_id, from, .. } = &ops[2].deed else { panic!("{ops:?}") };
         assert_eq!((lease_id, from.as_ref()), (&next.lease.lease_id, Some(&first.lease.lease_id)));
         complete(&stand.spool, &next).unwrap();
     }

@@ -1,8 +1,11 @@
 //! Whoever has lost a lease is told so, and changes nothing.
 
-use leasehold_core::{Artifacts, Kind};
-use leasehold_outpost::{Held, Spool};
+use leasehold_core::{Artifacts, Kind, Status};
+use leasehold_outpost::{Held, Spool, Steps};
 use serde_json::json;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use crate::support::{Stand, claim, order, snapshot, stand};
 
@@ -64,4 +67,33 @@ fn to_the_bucket() {
         assert_lost(&stand.spool, &held);
         assert_eq!(claim(&stand.spool, &held.task.id, "next").is_some(), keeps_copy);
     }
+}
+
+/// A disk that is full for one step.
+#[derive(Debug)]
+struct FullAt(u64, AtomicU64);
+
+impl Steps for FullAt {
+    fn step(&self, _: &'static str) -> io::Result<()> {
+        let is_full = self.1.fetch_add(1, SeqCst) == self.0;
+        if is_full { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+    }
+}
+
+#[test]
+fn never_by_a_completion_that_failed_half_way() {
+    let mut has_failed = 0;
+    for step in 0.. {
+        let (stand, held) = claimed();
+        let full = stand.spool.clone().with_steps(Arc::new(FullAt(step, AtomicU64::new(0))));
+        let Err(error) = full.complete(&held, json!("done"), Artifacts::new()) else { break };
+        assert_eq!(error.kind(), Kind::Unavailable, "{error}");
+        has_failed += 1;
+        let task = stand.spool.complete(&held, json!("done"), Artifacts::new()).unwrap();
+        assert_eq!(task.status(), Status::Completed, "step {step}");
+        assert_eq!(stand.spool.get(&held.task.id).unwrap().unwrap().task.output(), Some(&json!("done")));
+        let ops = stand.spool.outbox().unwrap();
+        assert_eq!(ops.iter().filter(|(_, op)| op.deed.name() == "complete").count(), 1);
+    }
+    assert!(has_failed > 3, "{has_failed} steps");
 }

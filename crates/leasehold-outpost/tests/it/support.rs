@@ -163,6 +163,9 @@ pub(crate) fn snapshot(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
         files.insert(folder.clone(), Vec::new());
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
+            if path.ends_with("wants") {
+                continue;
+            }
             if path.is_dir() {
                 folders.push(path);
             } else {

@@ -1,6 +1,7 @@
 //! Completed tasks go after a while, and when there are too many.
 
 use leasehold_core::TaskId;
+use leasehold_core::outpost::Why;
 use leasehold_outpost::{OutpostConfig, Spool};
 use std::time::Duration;
 
@@ -51,4 +52,23 @@ fn by_number_the_oldest_first() {
     assert_eq!(stand.spool.trim().unwrap(), 5);
     let left: Vec<_> = ids.iter().filter(|id| !places(&stand.spool, id).is_empty()).collect();
     assert_eq!(left, [&ids[5], &ids[6], &ids[7]]);
+}
+
+#[test]
+fn notes_of_what_was_run_twice_but_never_results() {
+    let keep = Duration::from_hours(7 * 24);
+    let stand = stand_with(OutpostConfig { completed_keep: keep, ..relaxed() });
+    stand.spool.learn_time(bucket(0)).unwrap();
+    completed(&stand.spool);
+    let ops = stand.spool.outbox().unwrap();
+    for (_, op) in ops.iter().filter(|(_, op)| op.deed.name() != "submit") {
+        stand.spool.conflict(op, Why::TakenByOthers).unwrap();
+    }
+    assert_eq!(stand.spool.count().unwrap().conflicts, 2);
+    stand.spool.trim().unwrap();
+    assert_eq!(stand.spool.count().unwrap().conflicts, 2);
+    stand.advance(keep.as_secs() + 3_600);
+    stand.spool.trim().unwrap();
+    let left = stand.spool.count().unwrap();
+    assert_eq!((left.conflicts, left.duplicates), (1, 1), "the result is there for a person");
 }

@@ -502,7 +502,7 @@ fn checked_out(node: &Node, bits: u128) -> (Task, Checkout) {
         updated_at: now,
         ..before
     };
-    (task, Checkout { lease_id, epoch: 5, expires_at })
+    (task, Checkout { lease_id, epoch: 5, expires_at, is_extended: false })
 }
 
 #[tokio::test(start_paused = true)]

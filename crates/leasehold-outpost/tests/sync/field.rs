@@ -10,9 +10,10 @@ use leasehold_store::seam::{Answer, Failure, Get, List, Page, PutAnswer, When};
 use leasehold_store::testing::FakeHost;
 use leasehold_store::{Around, Client, Host, MemoryStore, Store, Version};
 use serde_json::json;
+use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -35,18 +36,68 @@ pub(crate) struct Node {
 }
 
 /// A store that can be out of reach.
-#[derive(Debug)]
 pub(crate) struct Link {
     inner: Arc<MemoryStore>,
-    pub(crate) is_cut: AtomicBool,
+    is_cut: AtomicBool,
+    is_refused: AtomicBool,
+    before_put: Once,
+    before_list: Once,
+}
+
+/// What happens once, before the next request of its kind.
+type Once = Mutex<Option<Box<dyn FnOnce() + Send>>>;
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("is_cut", &self.is_cut).finish_non_exhaustive()
+    }
 }
 
 impl Link {
+    fn new(inner: Arc<MemoryStore>) -> Self {
+        let (is_cut, is_refused) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { inner, is_cut, is_refused, before_put: Once::default(), before_list: Once::default() }
+    }
+
     fn check(&self) -> Result<(), Failure> {
         if self.is_cut.load(SeqCst) {
             return Err(Failure::last(Kind::Unavailable, "the link is cut"));
         }
+        if self.is_refused.load(SeqCst) {
+            return Err(Failure::last(Kind::Denied, "the credentials are refused"));
+        }
         Ok(())
+    }
+
+    pub(crate) fn cut(&self) {
+        self.is_cut.store(true, SeqCst);
+    }
+
+    /// Credentials count no more.
+    pub(crate) fn refuse(&self) {
+        self.is_refused.store(true, SeqCst);
+    }
+
+    /// They count again.
+    pub(crate) fn allow(&self) {
+        self.is_refused.store(false, SeqCst);
+    }
+
+    /// Does this before the next put.
+    pub(crate) fn on_put(&self, work: impl FnOnce() + Send + 'static) {
+        *self.before_put.lock().unwrap() = Some(Box::new(work));
+    }
+
+    /// Does this before the next list.
+    pub(crate) fn on_list(&self, work: impl FnOnce() + Send + 'static) {
+        *self.before_list.lock().unwrap() = Some(Box::new(work));
+    }
+}
+
+fn happen(once: &Once) {
+    let work = once.lock().unwrap().take();
+    if let Some(work) = work {
+        work();
     }
 }
 
@@ -63,6 +114,7 @@ impl Around for Link {
     }
 
     fn put<'a>(&'a self, key: &'a str, body: Bytes, when: &'a When) -> Answer<'a, PutAnswer> {
+        happen(&self.before_put);
         match self.check() {
             Ok(()) => self.inner.put(key, body, when),
             Err(failure) => async { Err(failure) }.boxed(),
@@ -77,6 +129,7 @@ impl Around for Link {
     }
 
     fn list<'a>(&'a self, list: &'a List) -> Answer<'a, Page> {
+        happen(&self.before_list);
         match self.check() {
             Ok(()) => self.inner.list(list),
             Err(failure) => async { Err(failure) }.boxed(),
@@ -116,7 +169,7 @@ impl Field {
         change(&mut config);
         let of = Campaign::new("spring", "pictures").unwrap();
         let spool = Spool::create(&self.data(name), &of, config, host.clone()).unwrap();
-        let link = Arc::new(Link { inner: self.store.clone(), is_cut: AtomicBool::new(false) });
+        let link = Arc::new(Link::new(self.store.clone()));
         let client = Client::new(link.clone(), host).with_patience(Duration::from_secs(1));
         let connect = {
             let client = client.clone();
@@ -134,6 +187,10 @@ impl Field {
         self.queue.get(id).await.unwrap()
     }
 
+    pub(crate) async fn store_key(&self, id: &TaskId) -> String {
+        format!("tasks/{}/{}.json", self.get(id).await.shard, id)
+    }
+
     pub(crate) fn pass(&self, time: Duration) {
         self.host.advance(time);
     }
@@ -145,7 +202,7 @@ impl Node {
     }
 
     pub(crate) fn cut(&self) {
-        self.link.is_cut.store(true, SeqCst);
+        self.link.cut();
     }
 
     pub(crate) fn mend(&self) {

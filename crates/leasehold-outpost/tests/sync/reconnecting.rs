@@ -109,6 +109,7 @@ async fn what_was_checked_out_goes_on_is_claimed_again_or_dropped() {
     let again = field.get(&id).await;
     assert_eq!(again.status(), Status::Running);
     assert!(again.epoch > epoch + 1);
+    assert_eq!(again.attempt, 1, "nobody has begun with it");
     // And once only: a node that does not begin with it gives it up.
     field.pass(minutes(11));
     node.sync().await;
@@ -121,7 +122,8 @@ async fn what_was_checked_out_goes_on_is_claimed_again_or_dropped() {
     let seen = field.queue.see(Purpose::Admin, &id).await.unwrap().unwrap();
     let worker = Name::checked("worker id", "others").unwrap();
     let lease_id = HexName::from_random(7);
-    advanced(&field, &seen, &Event::TakeOver { worker, lease_id, lease: minutes(30), from: None }).await;
+    let (lease, from) = (minutes(30), None);
+    advanced(&field, &seen, &Event::TakeOver { worker, lease_id, lease, from, is_unused: false }).await;
     node.mend();
     node.sync().await;
     assert!(node.spool.get(&id).unwrap().is_none());
@@ -420,7 +422,11 @@ async fn a_check_out_whose_process_has_died_is_given_back() {
         base_rev: 1,
         at: field.queue.now().unwrap().earliest,
         clock: leasehold_core::outpost::ClockMark::Bucket,
-        deed: leasehold_core::outpost::Deed::Claim { lease_id: HexName::from_random(5), from: None },
+        deed: leasehold_core::outpost::Deed::Claim {
+            lease_id: HexName::from_random(5),
+            from: None,
+            is_unused: false,
+        },
     };
     node.spool.note(&op).unwrap();
     let seen = field.queue.see(Purpose::Admin, &id).await.unwrap().unwrap();

@@ -34,7 +34,7 @@ fn renew(number: u128) -> Event {
 }
 
 fn take_over(number: u128, from: Option<HexName>) -> Event {
-    Event::TakeOver { worker: worker(NODE), lease_id: lease(number), lease: LEASE, from }
+    Event::TakeOver { worker: worker(NODE), lease_id: lease(number), lease: LEASE, from, is_unused: false }
 }
 
 fn complete_offline(number: u128) -> Event {

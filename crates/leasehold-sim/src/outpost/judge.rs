@@ -120,7 +120,7 @@ impl Judge {
         let run = new.0["output"]["run"].as_u64().unwrap_or_default();
         let generation = new.number("generation");
         match case.results.get(&run) {
-            Some(given) if given.id == id => {}
+            Some(given) if given.id == id && given.generation == generation => {}
             _ => return Err(format!("P3: completed with what no handler has given it: {}", new.0["output"])),
         }
         match case.completions.insert((id.to_owned(), generation), run) {

@@ -8,10 +8,11 @@ use crate::testing::pending;
 use crate::time::StoreTime;
 use std::time::Duration;
 
-const ALL: [Standing; 13] = [
+const ALL: [Standing; 14] = [
     Standing::Absent,
     Standing::Tombstone,
     Standing::Known,
+    Standing::Returned,
     Standing::Pending { is_untouched: true },
     Standing::Pending { is_untouched: false },
     Standing::Ours { is_live: true },
@@ -25,14 +26,14 @@ const ALL: [Standing; 13] = [
 ];
 
 /// The actions of a row in the order of [`ALL`], and for another generation.
-fn row(local: Local, consistency: Consistency, expected: [Action; 14]) {
+fn row(local: Local, consistency: Consistency, expected: [Action; 15]) {
     for (remote, action) in ALL.into_iter().chain([Standing::Another]).zip(expected) {
         assert_eq!(reconcile(local, remote, consistency, false), action, "{local:?} × {remote:?}");
     }
 }
 
 /// The same whatever the queue's consistency is.
-fn row_of_both(local: Local, expected: [Action; 14]) {
+fn row_of_both(local: Local, expected: [Action; 15]) {
     row(local, Consistency::Strict, expected);
     row(local, Consistency::Relaxed, expected);
 }
@@ -46,6 +47,7 @@ fn new() {
             Put(Write::Create),
             Put(Write::Create),
             Done,
+            twice,
             twice,
             twice,
             twice,
@@ -72,6 +74,7 @@ fn checked_out_and_not_started() {
             gone,
             Put(Write::Claim),
             Put(Write::Claim),
+            Put(Write::Claim),
             GoOn,
             Put(Write::TakeOver),
             gone,
@@ -94,10 +97,11 @@ fn tentative_and_not_started() {
             absent,
             absent,
             gone,
+            gone,
             Put(Write::Claim),
             Put(Write::Claim),
             GoOn,
-            GoOn,
+            Put(Write::Renew),
             gone,
             Put(Write::TakeOver),
             gone,
@@ -117,6 +121,7 @@ fn running() {
             Stop(Why::Absent),
             Stop(Why::Absent),
             Stop(Why::TakenByOthers),
+            Drop(None),
             Put(Write::Claim),
             Put(Write::Claim),
             Put(Write::Renew),
@@ -151,6 +156,7 @@ fn completed_offline() {
             Done,
             offline,
             offline,
+            offline,
             complete,
             complete,
             taken,
@@ -166,8 +172,8 @@ fn completed_offline() {
         Local::Completed,
         Consistency::Relaxed,
         [
-            absent, absent, Done, offline, offline, complete, complete, offline, offline, twice, offline,
-            cancelled, expired, newer,
+            absent, absent, Done, offline, offline, offline, complete, complete, offline, offline, twice,
+            offline, cancelled, expired, newer,
         ],
     );
 }
@@ -180,6 +186,7 @@ fn failed_offline() {
         [
             gone,
             gone,
+            Done,
             Done,
             Put(Write::FailOffline),
             gone,
@@ -204,6 +211,7 @@ fn given_back_or_snoozed_offline() {
         [
             gone,
             gone,
+            Done,
             Done,
             Put(Write::Reschedule),
             gone,
@@ -235,6 +243,7 @@ fn requeued_offline() {
             not_ended,
             not_ended,
             not_ended,
+            not_ended,
             Refuse(Why::Completed),
             Put(Write::Retry),
             Put(Write::Retry),
@@ -246,10 +255,10 @@ fn requeued_offline() {
 
 #[test]
 fn cancelled_offline() {
-    let (gone, cancel) = (Drop(None), Put(Write::Cancel));
+    let (gone, cancel, stop) = (Drop(None), Put(Write::Cancel), Put(Write::Stop));
     row_of_both(
         Local::Cancelled,
-        [gone, gone, Done, cancel, cancel, cancel, cancel, cancel, cancel, gone, gone, gone, gone, gone],
+        [gone, gone, Done, cancel, cancel, cancel, stop, stop, cancel, cancel, gone, gone, gone, gone, gone],
     );
 }
 
@@ -303,8 +312,12 @@ fn how_a_task_stands_depends_on_who_asks() {
     assert_eq!(standing(&after(&held, &complete(1), 5), 6), Standing::Known);
     assert_eq!(standing(&after(&others, &complete(2), 5), 6), Standing::Completed);
     let fail = |retryable| Event::Fail { lease_id: ours.clone(), error: "no".into(), retryable, after: None };
-    assert_eq!(standing(&after(&held, &fail(true), 5), 6), Standing::Known);
+    assert_eq!(standing(&after(&held, &fail(true), 5), 6), Standing::Returned);
+    assert_eq!(standing(&after(&held, &Event::Release { lease_id: ours.clone() }, 5), 6), Standing::Returned);
     let failed = after(&held, &fail(false), 5);
+    assert_eq!(standing(&failed, 6), Standing::Failed);
+    let returned = after(&held, &Event::Release { lease_id: ours.clone() }, 5);
+    assert_eq!(standing(&after(&returned, &Event::Cancel, 6), 7), Standing::Cancelled);
     assert_eq!(standing(&after(&failed, &Event::Retry, 6), 7), Standing::Another);
     // The node has retried it, and the bucket has not.
     let ahead = Known { generation: 1, ..known.clone() };

@@ -1,0 +1,598 @@
+//! What must not go wrong at the edges: crashes between two writes, two who reach for one task in the same moment, tasks
+//! that cannot be sent, tasks that nobody here wants.
+
+use leasehold_core::outpost::Consistency::{Relaxed, Strict};
+use leasehold_core::outpost::{ClockMark, Deed, Op};
+use leasehold_core::{Event, HexName, Name, NewTask, State, Status, StoreTime, Task, TaskId};
+use leasehold_outpost::{Held, Spool};
+use leasehold_queue::Advanced;
+use leasehold_store::seam::{Store, When};
+use leasehold_store::{Purpose, Verb};
+use leasehold_worker::Shutdown;
+use serde_json::json;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::field::{Field, Node, minutes, order};
+
+/// A node of a field with one task, which it has seen.
+async fn one_task(consistency: leasehold_core::outpost::Consistency) -> (Field, Node, TaskId) {
+    let field = Field::new(consistency).await;
+    let id = field.submit().await;
+    let mut node = field.node("pi-1");
+    node.sync().await;
+    (field, node, id)
+}
+
+async fn check_out(field: &Field, node: &mut Node, lasting: Duration) -> u64 {
+    let until = field.queue.now().unwrap().earliest.plus(lasting);
+    node.supervisor.check_out(10, None, until).await.unwrap()
+}
+
+/// What somebody else writes to the bucket.
+async fn write(field: &Field, id: &TaskId, event: Event) -> Task {
+    let seen = field.queue.see(Purpose::Admin, id).await.unwrap().unwrap();
+    match field.queue.advance(Purpose::Admin, &seen, &event, "others").await.unwrap() {
+        Advanced::Done(seen) => seen.task().clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A claim of this node that was written down, and whose answer nobody has heard.
+fn note_claim(node: &Node, task: &Task, epoch: u64, lease_id: HexName) {
+    let op = Op {
+        task: task.id,
+        generation: task.generation,
+        epoch,
+        base_rev: 1,
+        at: task.updated_at,
+        clock: ClockMark::Bucket,
+        deed: Deed::Claim { lease_id, from: None, is_unused: false },
+    };
+    node.spool.note(&op).unwrap();
+}
+
+fn take(spool: &Spool, id: &TaskId) -> Option<Held> {
+    spool.claim(id, &Name::checked("worker id", "w").unwrap(), &HexName::from_random(77)).unwrap()
+}
+
+fn claim_of(node: &str, lease_id: HexName, lease: Duration) -> Event {
+    Event::Claim { worker: Name::checked("worker id", node).unwrap(), lease_id, lease }
+}
+
+fn expiry(task: &Task) -> StoreTime {
+    match &task.state {
+        State::Running(claim) => claim.expires_at,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_check_out_is_kept_when_its_maker_dies_before_it_could_note_that_all_is_done() {
+    let (field, mut node, id) = one_task(Strict).await;
+    assert_eq!(check_out(&field, &mut node, minutes(600)).await, 1);
+    let task = field.get(&id).await;
+    note_claim(&node, &task, task.epoch, task.lease_id.clone().unwrap());
+    node.sync().await;
+    assert_eq!(field.get(&id).await.status(), Status::Running);
+    node.cut();
+    let held = node.claim(&id).unwrap();
+    assert!(!held.lease.tentative);
+    node.complete(&held, 7);
+    node.mend();
+    node.sync().await;
+    assert_eq!(field.get(&id).await.output(), Some(&json!(7)));
+}
+
+#[tokio::test]
+async fn a_result_counts_although_the_bucket_says_that_its_claim_was_given_back() {
+    for consistency in [Strict, Relaxed] {
+        let (field, mut node, id) = one_task(consistency).await;
+        assert_eq!(check_out(&field, &mut node, minutes(600)).await, 1);
+        let held = node.claim(&id).unwrap();
+        write(&field, &id, Event::Release { lease_id: held.lease.lease_id.clone() }).await;
+        node.complete(&held, 7);
+        node.sync().await;
+        assert_eq!(field.get(&id).await.output(), Some(&json!(7)), "{consistency:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_check_out_of_what_somebody_here_has_taken_meanwhile_is_given_back() {
+    let (field, mut node, id) = one_task(Strict).await;
+    let (spool, taken) = (node.spool.clone(), Arc::new(Mutex::new(None)));
+    let out = taken.clone();
+    node.link.on_list(move || *out.lock().unwrap() = take(&spool, &id));
+    assert_eq!(check_out(&field, &mut node, minutes(600)).await, 0);
+    let held = taken.lock().unwrap().take().unwrap();
+    assert_eq!(field.get(&id).await.status(), Status::Pending);
+    node.sync().await;
+    assert!(node.spool.standing(&held).unwrap().confirmed);
+    assert_eq!(field.get(&id).await.lease_id, Some(held.lease.lease_id));
+}
+
+#[tokio::test]
+async fn a_check_out_ends_when_the_one_who_took_it_has_died_and_the_next_gives_it_back() {
+    let (field, mut node, id) = one_task(Strict).await;
+    assert_eq!(check_out(&field, &mut node, minutes(600)).await, 1);
+    node.cut();
+    node.claim(&id).unwrap();
+    field.pass(minutes(11));
+    let second = node.claim(&id).unwrap();
+    assert!(second.lease.tentative);
+    node.spool.release(&second, None).unwrap();
+    node.mend();
+    node.sync().await;
+    assert_eq!(field.get(&id).await.status(), Status::Pending);
+}
+
+#[tokio::test]
+async fn a_relaxed_check_out_whose_answer_was_lost_is_given_back() {
+    let (field, mut node, id) = one_task(Relaxed).await;
+    let lease_id = HexName::from_random(5);
+    note_claim(&node, &field.get(&id).await, 1, lease_id.clone());
+    write(&field, &id, claim_of("pi-1", lease_id, minutes(600))).await;
+    node.sync().await;
+    assert_eq!(field.get(&id).await.status(), Status::Pending);
+}
+
+#[tokio::test]
+async fn a_check_out_that_nobody_begins_with_is_no_attempt() {
+    let field = Field::new(Strict).await;
+    let id = field.queue.submit_task(NewTask { max_attempts: 1, ..order() }).await.unwrap().id;
+    let mut node = field.node("pi-1");
+    assert_eq!(check_out(&field, &mut node, minutes(5)).await, 1);
+    for status in [Status::Running, Status::Pending, Status::Pending] {
+        field.pass(minutes(11));
+        // Also when the supervisor was started anew.
+        node = field.node("pi-1");
+        node.sync().await;
+        let task = field.get(&id).await;
+        let attempts = u32::from(status == Status::Running);
+        assert_eq!((task.status(), task.attempt), (status, attempts), "{:?}", task.error);
+    }
+}
+
+#[tokio::test]
+async fn a_check_out_that_is_taken_in_the_moment_in_which_it_runs_out_stays() {
+    let field = Field::new(Strict).await;
+    let mut ids = [field.submit().await, field.submit().await];
+    ids.sort_by_key(ToString::to_string);
+    let mut node = field.node("pi-1");
+    assert_eq!(check_out(&field, &mut node, minutes(15)).await, 2);
+    node.claim(&ids[0]).unwrap();
+    field.pass(Duration::from_secs(295));
+    // The round begins with a look at the files. While the first of the two is renewed, a worker takes the second, and time
+    // goes by until the check-out has run out.
+    let (spool, host, second) = (node.spool.clone(), field.host.clone(), ids[1]);
+    let taken = Arc::new(Mutex::new(None));
+    let out = taken.clone();
+    node.link.on_put(move || {
+        *out.lock().unwrap() = take(&spool, &second);
+        host.advance(minutes(11));
+    });
+    node.sync().await;
+    let held = taken.lock().unwrap().take().expect("it was renewed, and the other one taken");
+    assert!(!held.lease.tentative);
+    node.complete(&held, 7);
+    node.sync().await;
+    assert_eq!(field.get(&second).await.output(), Some(&json!(7)));
+}
+
+#[tokio::test]
+async fn a_claim_that_has_run_out_is_renewed_before_it_is_confirmed() {
+    let (field, mut node, id) = one_task(Strict).await;
+    let mut held = node.claim(&id).unwrap();
+    // The put has landed, then the machine sleeps.
+    write(&field, &id, claim_of("pi-1", held.lease.lease_id.clone(), minutes(10))).await;
+    field.pass(minutes(9));
+    node.spool.heartbeat(&mut held).unwrap();
+    field.pass(minutes(5));
+    node.sync().await;
+    assert!(node.spool.standing(&held).unwrap().confirmed);
+    assert!(field.queue.now().unwrap().is_before(expiry(&field.get(&id).await)));
+}
+
+#[tokio::test]
+async fn a_cancel_between_a_claim_and_its_end_keeps_its_place() {
+    let (field, mut node, id) = one_task(Relaxed).await;
+    node.cut();
+    let held = node.claim(&id).unwrap();
+    node.spool.cancel(&id).unwrap();
+    node.complete(&held, 7);
+    node.mend();
+    node.sync().await;
+    assert_eq!(field.get(&id).await.output(), Some(&json!(7)));
+}
+
+#[tokio::test]
+async fn who_calls_off_what_is_checked_out_ends_its_claim_too() {
+    // Nobody has it, or somebody who has died.
+    for is_taken in [false, true] {
+        let (field, mut node, id) = one_task(Strict).await;
+        assert_eq!(check_out(&field, &mut node, minutes(600)).await, 1);
+        if is_taken {
+            node.claim(&id).unwrap();
+            field.pass(minutes(11));
+        }
+        node.spool.cancel(&id).unwrap();
+        node.sync().await;
+        assert_eq!(field.get(&id).await.status(), Status::Cancelled);
+    }
+}
+
+#[tokio::test]
+async fn what_was_called_off_before_its_holder_died_ends_with_the_next_who_looks() {
+    let (field, mut node, id) = one_task(Strict).await;
+    assert_eq!(check_out(&field, &mut node, minutes(600)).await, 1);
+    node.claim(&id).unwrap();
+    node.spool.cancel(&id).unwrap();
+    node.sync().await;
+    field.pass(minutes(11));
+    assert!(node.claim(&id).is_none());
+    node.sync().await;
+    assert_eq!(field.get(&id).await.status(), Status::Cancelled);
+}
+
+#[tokio::test]
+async fn what_the_bucket_has_called_off_ends_although_its_claim_lasts_for_hours() {
+    let (field, mut node, id) = one_task(Relaxed).await;
+    assert_eq!(check_out(&field, &mut node, minutes(600)).await, 1);
+    node.claim(&id).unwrap();
+    node.cut();
+    field.queue.cancel(&id).await.unwrap();
+    field.pass(minutes(11));
+    let second = node.claim(&id).unwrap();
+    node.mend();
+    node.sync().await;
+    assert_eq!(field.get(&id).await.status(), Status::Cancelled);
+    assert!(node.spool.standing(&second).is_err(), "its process has to stop");
+}
+
+#[tokio::test]
+async fn whoever_runs_what_was_checked_out_hears_that_it_was_called_off() {
+    let (field, mut node, id) = one_task(Strict).await;
+    assert_eq!(check_out(&field, &mut node, minutes(600)).await, 1);
+    let mut held = node.claim(&id).unwrap();
+    field.queue.cancel(&id).await.unwrap();
+    for _ in 0..5 {
+        field.pass(minutes(1));
+        node.spool.heartbeat(&mut held).unwrap();
+        node.sync().await;
+    }
+    assert!(node.spool.heartbeat(&mut held).unwrap().cancelled);
+}
+
+#[tokio::test]
+async fn attempts_of_processes_that_died_without_the_bucket_count() {
+    let (field, mut node, id) = one_task(Relaxed).await;
+    node.cut();
+    for _ in 0..3 {
+        node.claim(&id).unwrap();
+        field.pass(minutes(11));
+    }
+    let held = node.claim(&id).unwrap();
+    assert_eq!(held.lease.attempt, 4);
+    node.mend();
+    node.sync().await;
+    let task = field.get(&id).await;
+    assert_eq!((task.status(), task.attempt, task.epoch), (Status::Running, 4, 4));
+}
+
+/// How many requests a supervisor makes in ten minutes.
+async fn requests_of_ten_minutes(field: &Field, node: Node) -> u64 {
+    let (client, shutdown) = (node.client.clone(), Shutdown::default());
+    let before = client.ledger().snapshot();
+    let running = node.supervisor.run(shutdown.clone());
+    let began = field.queue.now().unwrap().earliest;
+    let host = field.host.clone();
+    let ten_minutes = async {
+        while field.queue.now().unwrap().earliest.since(began) < minutes(10) {
+            leasehold_store::Host::sleep(&host, Duration::from_millis(10)).await;
+            tokio::task::yield_now().await;
+        }
+        shutdown.drain();
+    };
+    let (synced, ()) = futures::join!(running, ten_minutes);
+    synced.unwrap();
+    client.ledger().snapshot().since(&before).requests()
+}
+
+#[tokio::test]
+async fn what_cannot_be_decided_yet_is_tried_once_in_a_cycle() {
+    let (field, node, id) = one_task(Relaxed).await;
+    node.cut();
+    node.claim(&id).unwrap();
+    let at = field.queue.now().unwrap().earliest.plus(minutes(600));
+    write(&field, &id, Event::Reschedule { at }).await;
+    node.mend();
+    let requests = Box::pin(requests_of_ten_minutes(&field, node)).await;
+    assert!(requests < 60, "{requests} requests");
+    assert_eq!(field.get(&id).await.status(), Status::Pending);
+}
+
+#[tokio::test]
+async fn a_record_that_makes_no_sense_keeps_nobody_else_waiting() {
+    let (field, mut node, id) = one_task(Strict).await;
+    let held = node.claim(&id).unwrap();
+    node.sync().await;
+    let key = field.store_key(&id).await;
+    field.store.put(&key, bytes::Bytes::from_static(b"{"), &When::Always).await.unwrap();
+    let mut fresh = field.node("pi-1");
+    let good = field.submit().await;
+    fresh.sync().await;
+    let other = fresh.claim(&good).unwrap();
+    fresh.sync().await;
+    assert!(fresh.spool.standing(&other).unwrap().confirmed);
+    node.complete(&held, 7);
+    fresh.complete(&other, 8);
+    fresh.sync().await;
+    assert_eq!(field.get(&good).await.output(), Some(&json!(8)));
+    // What cannot be sent is kept, and costs no more than a get in a cycle.
+    assert_eq!(fresh.spool.outbox().unwrap().len(), 1);
+    let requests = Box::pin(requests_of_ten_minutes(&field, fresh)).await;
+    assert!(requests < 60, "{requests} requests");
+}
+
+#[tokio::test]
+async fn a_supervisor_whose_credentials_are_refused_for_a_while_goes_on_afterwards() {
+    let (field, node, id) = one_task(Strict).await;
+    let (host, link) = (field.host.clone(), node.link.clone());
+    let held = node.claim(&id).unwrap();
+    let (spool, shutdown) = (node.spool.clone(), Shutdown::default());
+    let running = node.supervisor.run(shutdown.clone());
+    let story = async {
+        let pass = async |time: Duration| {
+            let began = field.queue.now().unwrap().earliest;
+            while field.queue.now().unwrap().earliest.since(began) < time {
+                leasehold_store::Host::sleep(&host, Duration::from_millis(10)).await;
+                tokio::task::yield_now().await;
+            }
+        };
+        pass(Duration::from_secs(5)).await;
+        assert!(spool.standing(&held).unwrap().confirmed);
+        link.refuse();
+        pass(minutes(3)).await;
+        let output = json!(7);
+        spool.complete(&held, output, leasehold_core::Artifacts::new()).unwrap();
+        link.allow();
+        pass(minutes(2)).await;
+        shutdown.drain();
+    };
+    let (ran, ()) = futures::join!(running, story);
+    ran.unwrap();
+    assert_eq!(field.get(&id).await.output(), Some(&json!(7)));
+}
+
+#[tokio::test]
+async fn what_nobody_here_handles_keeps_nothing_else_from_coming() {
+    let field = Field::new(Strict).await;
+    let mut node = field.node("pi-1");
+    for _ in 0..40 {
+        field.submit().await;
+    }
+    node.sync().await;
+    let other = NewTask::new("other", json!(1)).unwrap();
+    let id = field.queue.submit_task(other).await.unwrap().id;
+    let types = vec![Name::checked("task type", "other").unwrap()];
+    node.spool.want(&HexName::from_random(1), Some(types)).unwrap();
+    field.pass(minutes(1));
+    node.sync().await;
+    assert!(node.spool.get(&id).unwrap().is_some());
+    // Nothing that nobody wants is read again and again.
+    field.pass(minutes(1));
+    let before = node.client.ledger().snapshot();
+    node.sync().await;
+    assert!(node.client.ledger().snapshot().since(&before).verb(Verb::Get) <= 2);
+    // Somebody comes who handles the rest.
+    node.spool.want(&HexName::from_random(2), Some(vec![order().task_type])).unwrap();
+    field.pass(minutes(1));
+    node.sync().await;
+    let free = node.spool.free().unwrap();
+    assert_eq!((free.len(), free.get(&order().task_type)), (2, Some(&32)));
+}
+
+#[tokio::test]
+async fn what_somebody_here_handles_from_now_on_comes_although_it_was_passed_over() {
+    let field = Field::new(Strict).await;
+    let mut node = field.node("pi-1");
+    let other = NewTask::new("other", json!(1)).unwrap();
+    node.spool.want(&HexName::from_random(1), Some(vec![order().task_type])).unwrap();
+    let id = field.queue.submit_task(other.clone()).await.unwrap().id;
+    node.sync().await;
+    assert!(node.spool.get(&id).unwrap().is_none());
+    node.spool.want(&HexName::from_random(2), Some(vec![other.task_type])).unwrap();
+    field.pass(minutes(1));
+    node.sync().await;
+    assert!(node.spool.get(&id).unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_task_that_was_looked_for_before_it_was_there_comes_later() {
+    let field = Field::new(Strict).await;
+    let (mut a, mut b) = (field.node("a"), field.node("b"));
+    let id = a.spool.submit(order()).unwrap();
+    a.supervisor.now().await.unwrap();
+    // The link is cut between the pointer and the task.
+    let (first, second) = (a.link.clone(), a.link.clone());
+    a.link.on_put(move || first.on_put(move || second.cut()));
+    a.supervisor.sync().await.unwrap_err();
+    assert_eq!(field.queue.stats().await.unwrap().due, 1);
+    assert_eq!(b.sync().await.mirrored, 0);
+    a.mend();
+    a.sync().await;
+    field.pass(minutes(1));
+    b.sync().await;
+    assert!(b.spool.get(&id).unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_check_out_that_nobody_knows_the_time_for_is_no_attempt() {
+    let field = Field::new(Strict).await;
+    let id = field.queue.submit_task(NewTask { max_attempts: 1, ..order() }).await.unwrap().id;
+    let mut node = field.node("pi-1");
+    assert_eq!(check_out(&field, &mut node, minutes(600)).await, 1);
+    node.cut();
+    // The machine was started anew, and does not know the bucket's time.
+    let rebooted = node.spool.clone().with_boot_id("another");
+    let held = take(&rebooted, &id).unwrap();
+    assert!(held.lease.tentative);
+    rebooted.release(&held, None).unwrap();
+    node.mend();
+    node.sync().await;
+    let task = field.get(&id).await;
+    assert_eq!((task.status(), task.attempt), (Status::Pending, 0), "{:?}", task.error);
+}
+
+#[tokio::test]
+async fn a_result_does_not_wait_until_its_claim_could_be_made() {
+    let (field, mut node, id) = one_task(Relaxed).await;
+    node.claim(&id).unwrap();
+    node.sync().await;
+    node.cut();
+    field.pass(minutes(11));
+    write(&field, &id, Event::TimeOut).await;
+    let at = field.queue.now().unwrap().earliest.plus(Duration::from_hours(48));
+    write(&field, &id, Event::Reschedule { at }).await;
+    let second = node.claim(&id).unwrap();
+    node.complete(&second, 7);
+    node.mend();
+    node.sync().await;
+    assert_eq!(field.get(&id).await.output(), Some(&json!(7)));
+}
+
+#[tokio::test]
+async fn what_the_bucket_wants_earlier_is_due_earlier_here() {
+    let (field, mut node, id) = one_task(Strict).await;
+    let held = node.claim(&id).unwrap();
+    node.sync().await;
+    let now = field.queue.now().unwrap().earliest;
+    node.spool.release(&held, Some(now.plus(Duration::from_hours(48)))).unwrap();
+    node.sync().await;
+    assert!(node.claim(&id).is_none());
+    field.queue.reschedule(&id, now).await.unwrap();
+    field.pass(minutes(1));
+    node.sync().await;
+    assert!(node.claim(&id).is_some());
+}
+
+#[tokio::test]
+async fn what_is_due_in_a_moment_is_not_looked_for_all_the_time() {
+    let field = Field::new(Strict).await;
+    let now = field.queue.now().unwrap().earliest;
+    let minute = leasehold_core::Minute::of(now).start();
+    let start = leasehold_core::new_task::Start::At(minute.plus(Duration::from_secs(59)));
+    for _ in 0..100 {
+        field.queue.submit_task(NewTask { start, ..order() }).await.unwrap();
+    }
+    let mut node = field.node("pi-1");
+    assert_eq!(node.sync().await.mirrored, 32);
+    let before = node.client.ledger().snapshot();
+    for _ in 0..5 {
+        assert_eq!(node.sync().await.mirrored, 0);
+    }
+    let asked = node.client.ledger().snapshot().since(&before).requests();
+    assert!(asked <= 5 * 3, "{asked} requests");
+}
+
+#[tokio::test]
+async fn a_claim_that_ran_out_before_its_answer_came_is_renewed_before_it_is_confirmed() {
+    let (field, mut node, id) = one_task(Strict).await;
+    let held = node.claim(&id).unwrap();
+    let host = field.host.clone();
+    node.link.on_put(move || host.advance(minutes(11)));
+    node.sync().await;
+    node.sync().await;
+    let is_confirmed = node.spool.standing(&held).is_ok_and(|beat| beat.confirmed);
+    let task = field.get(&id).await;
+    let is_live = task.status() == Status::Running && field.queue.now().unwrap().is_before(expiry(&task));
+    assert_eq!(is_confirmed, is_live);
+}
+
+#[tokio::test]
+async fn what_has_expired_ends_in_the_bucket() {
+    let field = Field::new(Strict).await;
+    let expires_in = Some(minutes(5));
+    let id = field.queue.submit_task(NewTask { expires_in, ..order() }).await.unwrap().id;
+    field.pass(minutes(6));
+    let mut node = field.node("pi-1");
+    node.sync().await;
+    assert_eq!(field.get(&id).await.status(), Status::Expired);
+    assert!(node.spool.get(&id).unwrap().is_none());
+}
+
+#[tokio::test]
+async fn what_is_put_off_keeps_nothing_else_from_coming() {
+    let field = Field::new(Strict).await;
+    let mut node = field.node("pi-1");
+    let mut held = Vec::new();
+    for _ in 0..32 {
+        field.submit().await;
+    }
+    node.sync().await;
+    for id in node.spool.poll(32, &|_| true).unwrap() {
+        held.extend(node.claim(&id));
+    }
+    assert_eq!(held.len(), 32);
+    node.sync().await;
+    let until = field.queue.now().unwrap().earliest.plus(Duration::from_hours(48));
+    for held in &held {
+        node.spool.release(held, Some(until)).unwrap();
+    }
+    node.sync().await;
+    let id = field.submit().await;
+    field.pass(minutes(1));
+    node.sync().await;
+    assert!(node.spool.get(&id).unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_copy_whose_submit_was_sent_by_one_who_died_then_follows_the_bucket() {
+    let field = Field::new(Strict).await;
+    let mut node = field.node("pi-1");
+    let id = node.spool.submit(order()).unwrap();
+    node.sync().await;
+    // As if the supervisor had died after it had sent it, with the copy still as it was submitted.
+    let path = node.spool.root().join(format!("pending/{id}/task.json"));
+    let mut record: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    record["outpost"]["base_rev"] = json!(0);
+    std::fs::write(&path, record.to_string()).unwrap();
+    let mut other = field.node("pi-2");
+    other.sync().await;
+    let held = other.claim(&id).unwrap();
+    other.sync().await;
+    other.complete(&held, 7);
+    other.sync().await;
+    field.pass(minutes(61));
+    node.sync().await;
+    assert!(node.spool.get(&id).unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_torn_lease_of_what_nobody_here_handles_goes_too() {
+    let (field, mut node, id) = one_task(Strict).await;
+    std::fs::write(node.spool.root().join(format!("pending/{id}/lease.json")), b"").unwrap();
+    let mut other = field.node("pi-2");
+    other.sync().await;
+    let held = other.claim(&id).unwrap();
+    other.sync().await;
+    other.complete(&held, 7);
+    other.sync().await;
+    for _ in 0..3 {
+        field.pass(minutes(61));
+        node.sync().await;
+    }
+    assert!(node.spool.get(&id).unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_date_may_be_given_before_the_bucket_was_ever_heard_of() {
+    let field = Field::new(Strict).await;
+    let mut node = field.node("pi-1");
+    let date = field.queue.now().unwrap().earliest.plus(Duration::from_hours(24));
+    let start = leasehold_core::new_task::Start::At(date);
+    let id = node.spool.submit(NewTask { start, ..order() }).unwrap();
+    assert!(node.claim(&id).is_none());
+    node.sync().await;
+    assert_eq!(field.get(&id).await.state, State::Pending { available_at: date });
+}
