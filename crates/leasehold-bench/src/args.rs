@@ -21,6 +21,8 @@ pub(crate) enum Command {
     Depth(Depth),
     /// How long it takes to decide who fetches which piece, over whole transfers.
     Manager(Manager),
+    /// How long the dashboard takes to answer over many tasks, and how much memory it takes.
+    Dashboard(Dashboard),
     /// The worker of `depth`, in a process of its own.
     #[command(hide = true)]
     Work(Work),
@@ -132,6 +134,21 @@ pub(crate) struct Manager {
 
     /// Transfers, each with a seed of its own.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub(crate) rounds: u32,
+
+    /// Print JSON for machines.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Dashboard {
+    /// Tasks in the queue, which is in memory.
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) tasks: u32,
+
+    /// How often each view is asked for.
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) rounds: u32,
 
     /// Print JSON for machines.

@@ -7,6 +7,7 @@
 //! | [`queue`] | the command `queue`: tasks submitted and worked off, against the limit |
 //! | [`depth`] | the command `depth`: few and many waiting, and the worker's memory |
 //! | [`manager`] | the command `manager`: what it costs to decide who fetches which piece |
+//! | [`dashboard`] | the command `dashboard`: how long it takes to answer over many tasks, and its memory |
 //! | [`artifact`] | the command `artifact`: one fetched into a cache, against a plain download |
 //! | [`limit`] | what the raw request rate of a store allows |
 //! | [`ground`] | the folder or the bucket that is measured |
@@ -22,6 +23,7 @@
 
 mod args;
 mod artifact;
+mod dashboard;
 mod depth;
 mod ground;
 mod histogram;
@@ -46,6 +48,7 @@ fn main() -> anyhow::Result<()> {
         args::Command::Queue(queue) => queue::run(&queue),
         args::Command::Depth(depth) => depth::run(&depth),
         args::Command::Manager(manager) => manager::run(&manager),
+        args::Command::Dashboard(dashboard) => dashboard::run(&dashboard),
         args::Command::Work(work) => depth::work(&work),
         args::Command::Artifact(artifact) => artifact::run(&artifact),
         args::Command::Carry(carry) => artifact::work(&carry),

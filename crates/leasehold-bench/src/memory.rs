@@ -1,4 +1,4 @@
-//! The most memory that this process has had, as the kernel counts it.
+//! The memory of this process, as the kernel counts it.
 
 use anyhow::Context;
 
@@ -9,8 +9,17 @@ pub(crate) fn peak() -> anyhow::Result<u64> {
     parse(&std::fs::read_to_string(STATUS)?).with_context(|| format!("{STATUS} does not tell the peak"))
 }
 
+/// What this process has in memory now, in bytes.
+pub(crate) fn resident() -> anyhow::Result<u64> {
+    find(&std::fs::read_to_string(STATUS)?, "VmRSS:").with_context(|| format!("{STATUS} does not tell it"))
+}
+
 fn parse(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    find(status, "VmHWM:")
+}
+
+fn find(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1_024)
 }

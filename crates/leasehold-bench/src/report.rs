@@ -12,6 +12,7 @@ use crate::measure::{Measured, median};
 use crate::operation::Operation;
 
 mod artifact;
+mod dashboard;
 mod depth;
 mod manager;
 mod queue;

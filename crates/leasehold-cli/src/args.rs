@@ -6,8 +6,8 @@ mod reference;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
 use crate::commands::{
-    artifact, cost, get, leases, list, migrate, operate, outpost, overview, serve_pieces, submit,
-    submit_many, tail, worker, workers,
+    artifact, cost, dashboard, get, leases, list, migrate, operate, outpost, overview, serve_pieces, submit,
+    submit_many, tail, up, worker, workers,
 };
 
 /// Below the options of the command itself.
@@ -40,14 +40,14 @@ pub(crate) struct Global {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Make a queue usable with one command: found it if need be, run tasks with programs, recover lost ones, show how
-    /// it goes
+    /// it goes, also on a page for browsers
     #[command(
         after_help = "Example:\n  leasehold up --exec 'resize=./resize.sh --fast'",
         // All of `worker`, but a program can be added later.
         mut_arg("exec", |exec| exec.required(false)),
         mut_arg("drain", |drain| drain.requires("exec"))
     )]
-    Up(worker::Work),
+    Up(up::Up),
     /// A tour that ends by itself: tasks worked in a folder, a worker killed, its tasks recovered
     #[command(after_help = "Example:\n  leasehold demo")]
     Demo,
@@ -121,6 +121,9 @@ pub(crate) enum Command {
     /// Print tasks as they change from now on, until interrupted
     #[command(after_help = "Example:\n  leasehold tail --every 5")]
     Tail(tail::Tail),
+    /// Show the queue on a page for browsers, until interrupted: how full it is, every task, workers, shards, cost
+    #[command(after_help = "Example:\n  leasehold dashboard --allow-actions")]
+    Dashboard(dashboard::Dashboard),
     /// Put large files into the store, get them, list them, remove what is not kept any more
     #[command(after_help = "Example:\n  leasehold artifact put model.bin")]
     Artifact {
@@ -163,11 +166,11 @@ pub(crate) enum Command {
 impl Command {
     /// Whether it goes on until someone stops it, and wants to be told.
     pub(crate) fn runs_until_stopped(&self) -> bool {
-        use Command::{Demo, Monitor, Outpost, ServePieces, Tail, Up, Worker};
+        use Command::{Dashboard, Demo, Monitor, Outpost, ServePieces, Tail, Up, Worker};
         use outpost::OutpostCommand;
         match self {
             Outpost(args) => matches!(args.command, OutpostCommand::Run | OutpostCommand::Work(_)),
-            _ => matches!(self, Demo | Monitor | ServePieces(_) | Tail(_) | Up(_) | Worker(_)),
+            _ => matches!(self, Dashboard(_) | Demo | Monitor | ServePieces(_) | Tail(_) | Up(_) | Worker(_)),
         }
     }
 }

@@ -3,6 +3,7 @@
 pub(crate) mod artifact;
 mod config;
 pub(crate) mod cost;
+pub(crate) mod dashboard;
 mod demo;
 mod doctor;
 mod exec;
@@ -19,7 +20,7 @@ mod shards;
 pub(crate) mod submit;
 pub(crate) mod submit_many;
 pub(crate) mod tail;
-mod up;
+pub(crate) mod up;
 pub(crate) mod worker;
 pub(crate) mod workers;
 
@@ -125,6 +126,7 @@ async fn with_queue(
         Command::Shards => shards::run(queue, printer).await,
         Command::Workers(args) => workers::run(queue, &args, printer).await,
         Command::Leases { command: LeasesCommand::Break(args) } => leases::end(queue, &args, printer).await,
+        Command::Dashboard(_) => dashboard::run(queue, settings, printer, shutdown).await,
         Command::Tail(args) => tail::run(queue, &args, printer, &shutdown).await,
         Command::Artifact { .. }
         | Command::Outpost(_)
@@ -148,16 +150,10 @@ fn flags(global: &Global, command: &Command) -> Flags {
         }
         Command::Submit(submit) => flags.with("--direct", "queue.dispatch_mode", direct(submit.direct)),
         Command::SubmitMany(many) => flags.with("--direct", "queue.dispatch_mode", direct(many.direct)),
-        Command::Worker(work) | Command::Up(work) => flags
-            .with("--direct", "queue.dispatch_mode", direct(work.direct))
-            .with("--id", "worker.id", work.id.as_deref())
-            .with("--concurrency", "worker.concurrency", work.concurrency)
-            .with("--shards", "worker.shards", work.shards.as_deref())
-            .with("--shard-range", "worker.shard_range", work.shard_range.as_deref())
-            .with("--shard-leasing", "worker.shard_leasing.enabled", work.shard_leasing.then_some(true))
-            .with("--lease-secs", "worker.lease_secs", work.lease_secs)
-            .with("--drain-secs", "worker.drain_secs", work.drain_secs)
-            .with("--serve-pieces", "pieces.serve", work.serve_pieces.then_some(true)),
+        Command::Worker(work) => of_work(flags, work),
+        Command::Up(up) => {
+            of_work(flags, &up.work).with("--dashboard-port", "dashboard.port", up.dashboard_port)
+        }
         Command::Outpost(args) => {
             let flags = flags.with("--campaign", "queue.campaign", args.campaign.as_deref()).with(
                 "--data",
@@ -175,12 +171,33 @@ fn flags(global: &Global, command: &Command) -> Flags {
         Command::Artifact { command: artifact::Artifact::Get(get) } => flags
             .with("--cache", "pieces.cache", get.cache.as_deref())
             .with("--no-peers", "pieces.peers", get.no_peers.then_some(false)),
+        Command::Dashboard(args) => flags
+            .with("--host", "dashboard.host", args.host.as_deref())
+            .with("--port", "dashboard.port", args.port)
+            .with("--token", "dashboard.token", args.token.as_deref())
+            .with("--allow-actions", "dashboard.allow_actions", args.allow_actions.then_some(true))
+            .with("--provider", "dashboard.provider", args.provider.as_deref()),
         Command::ServePieces(serve) => flags
             .with("--listen", "pieces.listen", serve.listen.as_deref())
             .with("--advertise", "pieces.advertise", serve.advertise.as_deref())
             .with("--cache", "pieces.cache", serve.cache.as_deref()),
         _ => flags,
     }
+}
+
+/// Those of a worker.
+fn of_work(flags: Flags, work: &worker::Work) -> Flags {
+    let direct = work.direct.then_some("direct");
+    flags
+        .with("--direct", "queue.dispatch_mode", direct)
+        .with("--id", "worker.id", work.id.as_deref())
+        .with("--concurrency", "worker.concurrency", work.concurrency)
+        .with("--shards", "worker.shards", work.shards.as_deref())
+        .with("--shard-range", "worker.shard_range", work.shard_range.as_deref())
+        .with("--shard-leasing", "worker.shard_leasing.enabled", work.shard_leasing.then_some(true))
+        .with("--lease-secs", "worker.lease_secs", work.lease_secs)
+        .with("--drain-secs", "worker.drain_secs", work.drain_secs)
+        .with("--serve-pieces", "pieces.serve", work.serve_pieces.then_some(true))
 }
 
 pub(crate) fn client(settings: &typed::Queue) -> leasehold_core::Result<Client> {

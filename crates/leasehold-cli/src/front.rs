@@ -9,6 +9,7 @@ use leasehold_worker::{Worker, WorkerOptions};
 
 use crate::commands::{self, pieces, worker};
 use crate::settings::{self, Flags, Settings, Surroundings, table};
+use crate::telemetry;
 
 pub use crate::commands::submit::Line as Order;
 
@@ -28,7 +29,7 @@ impl Front {
         profile: Option<&str>,
         said: impl IntoIterator<Item = (&'a str, String)>,
     ) -> Result<Self> {
-        crate::log();
+        telemetry::start_for_good();
         let flags = flags(said)?.with_profile(profile);
         let settings = settings::load(&Surroundings::of_process()?, &flags)?;
         commands::only_on_a_bucket(&settings)?;

@@ -7,6 +7,7 @@
 //! | [`printer`] | the only place that prints: for people on a terminal, for machines with `--json` |
 //! | [`table`] | columns for people |
 //! | [`settings`] | what a user has said in files, variables and flags, and which of it counts |
+//! | [`telemetry`] | what happens, for whoever asks: on the standard error, and for OpenTelemetry (feature `otel`) |
 //! | [`front`] | the same settings, and the orders of `submit-many`, for other fronts of the queue |
 
 mod args;
@@ -17,6 +18,7 @@ mod printer;
 mod reference;
 mod settings;
 mod table;
+mod telemetry;
 
 use clap::Parser;
 use leasehold_store::{Host, SystemHost};
@@ -46,7 +48,7 @@ pub fn main(program: &[OsString], args: impl IntoIterator<Item = OsString>) -> u
 }
 
 fn run(program: &[OsString], args: args::Args, printer: &Printer) -> anyhow::Result<()> {
-    log();
+    let telemetry = telemetry::start();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let shutdown = Shutdown::default();
     let result = runtime.block_on(async {
@@ -62,16 +64,8 @@ fn run(program: &[OsString], args: args::Args, printer: &Printer) -> anyhow::Res
     });
     // A thread may still be reading a large file for a run that was given up: nobody waits for that.
     runtime.shutdown_timeout(THREADS_WAIT);
+    telemetry.end();
     result
-}
-
-/// Prints what happens, as far as `LEASEHOLD_LOG` asks for it.
-fn log() {
-    let subscriber = tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::from_env("LEASEHOLD_LOG"))
-        .with_writer(std::io::stderr);
-    // Whoever runs this in a process of its own may have seen to that already.
-    let _ = subscriber.try_init();
 }
 
 async fn obey_signals(shutdown: Shutdown) {

@@ -35,7 +35,7 @@ use std::path::PathBuf;
 
 use kind::Value;
 use table::{Setting, TABLE};
-use typed::{Outpost, Pieces, Queue, Worker};
+use typed::{Dashboard, Outpost, Pieces, Queue, Worker};
 
 /// Variables that are ours but set nothing: what is logged, which profile, what a worker tells the programs it runs (they
 /// may use this command line, too), the servers of the tests.
@@ -142,6 +142,7 @@ pub(crate) struct Settings {
     pub(crate) worker: Worker,
     pub(crate) pieces: Pieces,
     pub(crate) outpost: Outpost,
+    pub(crate) dashboard: Dashboard,
     /// All of them, in the order of the table.
     pub(crate) all: Vec<Effective>,
 }
@@ -175,8 +176,8 @@ pub(crate) fn load_bare(flags: &Flags) -> Result<Settings> {
 /// Checks them against each other; `cache` and `data` are where artifacts and outposts are if nobody says where.
 fn typed(all: Vec<Effective>, cache: Option<PathBuf>, data: Option<PathBuf>) -> Result<Settings> {
     let (queue, worker, pieces) = (Queue::new(&all)?, Worker::new(&all)?, Pieces::new(&all, cache)?);
-    let outpost = Outpost::new(&all, data);
-    Ok(Settings { queue, worker, pieces, outpost, all })
+    let (outpost, dashboard) = (Outpost::new(&all, data), Dashboard::new(&all)?);
+    Ok(Settings { queue, worker, pieces, outpost, dashboard, all })
 }
 
 fn effective(given: &[Given]) -> Vec<Effective> {

@@ -42,6 +42,11 @@ pub struct Listed {
     pub data: Option<(StoreTime, u64)>,
 }
 
+/// Whether anything lies there: one list.
+pub async fn are_any(client: &Client, purpose: Purpose) -> Result<bool> {
+    Ok(!client.list(purpose, &List::all(keys::ARTIFACTS)).await?.entries.is_empty())
+}
+
 /// All that lies in the store of artifacts.
 pub async fn list(client: &Client, purpose: Purpose) -> Result<BTreeMap<ArtifactId, Listed>> {
     let mut artifacts: BTreeMap<ArtifactId, Listed> = BTreeMap::new();

@@ -10,6 +10,7 @@ use leasehold_core::{
 use leasehold_store::Purpose;
 use leasehold_store::mutant::{Rule, breaks};
 use std::time::Duration;
+use tracing::Instrument;
 
 use crate::connect::Queue;
 use crate::discover::Found;
@@ -92,7 +93,8 @@ impl Queue {
         lease: Duration,
         handles: &(dyn Fn(&TaskType) -> bool + Sync),
     ) -> Result<Met> {
-        self.claim_and(found, worker, lease, handles, Follow::Change).await
+        let span = tracing::debug_span!("claim", "task.id" = %found.entry.id, %worker);
+        self.claim_and(found, worker, lease, handles, Follow::Change).instrument(span).await
     }
 
     /// The same for whoever holds the lease on the task's shard, or on the inbox in which the entry lies: the entry stays
@@ -104,7 +106,8 @@ impl Queue {
         lease: Duration,
         handles: &(dyn Fn(&TaskType) -> bool + Sync),
     ) -> Result<Met> {
-        self.claim_and(found, worker, lease, handles, Follow::Nothing).await
+        let span = tracing::debug_span!("claim", "task.id" = %found.entry.id, %worker);
+        self.claim_and(found, worker, lease, handles, Follow::Nothing).instrument(span).await
     }
 
     async fn claim_and(

@@ -195,6 +195,18 @@ impl Queue {
         Self { client: self.client.apart(), layout, ..self.clone() }
     }
 
+    /// The same queue with a ledger of its own, for whoever wants to know what it costs by itself.
+    #[must_use]
+    pub fn counted_apart(&self) -> Self {
+        Self { client: self.client.counted_apart(), ..self.clone() }
+    }
+
+    /// The same queue as its layout is by the last answer: for whoever goes on when the number of shards has changed.
+    #[must_use]
+    pub fn as_it_is(&self) -> Self {
+        Self { agreement: self.layout.known().agreement, ..self.clone() }
+    }
+
     /// The same queue in the name of someone else, for the history of tasks.
     #[must_use]
     pub fn acting_as(self, by: &str) -> Self {

@@ -3,7 +3,7 @@
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 use leasehold_core::task::Change;
 use leasehold_core::{
-    Entry, Error, Kind, Matter, Minute, Result, Shard, ShardLen, Status, Task, TaskId, Where, keys,
+    Entry, Error, Kind, Matter, Minute, Result, Shard, ShardLen, Status, StoreTime, Task, TaskId, Where, keys,
 };
 use leasehold_store::{Get, List, Purpose};
 use serde::Serialize;
@@ -37,6 +37,26 @@ impl Filter {
             && self.task_type.as_ref().is_none_or(|wanted| task.task_type.as_str() == wanted)
             && self.tags.iter().all(|(key, value)| task.tags.get(key) == Some(value))
             && !task.is_tombstone()
+    }
+}
+
+/// A task as a list shows it, without its record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// Its name.
+    pub id: TaskId,
+    /// When it was last written, by the store's stamp; some stamp in whole seconds.
+    pub modified: StoreTime,
+    /// How many bytes its record has.
+    pub size: u64,
+    key: String,
+}
+
+impl Listed {
+    /// Where it lies. While the number of shards changes, one task can lie at two places.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        &self.key
     }
 }
 
@@ -81,6 +101,29 @@ impl Queue {
         let reads = self.task_keys().map_ok(move |key| async move { self.load_listed(&key).await });
         let loaded = reads.try_buffered(READS_AT_ONCE);
         loaded.filter_map(|loaded| async { loaded.map(|found| found.map(|found| found.task)).transpose() })
+    }
+
+    /// All tasks with their stamps, shard by shard: one list per thousand, no task is read. Whoever remembers the stamps
+    /// knows which tasks to read again. What lies there and is no task is left out; `check` tells of it.
+    pub fn listed(&self) -> impl Stream<Item = Result<Listed>> + Send + '_ {
+        let entries =
+            stream::once(self.ask_if_old()).map_ok(|()| self.entries(keys::TASKS.into())).try_flatten();
+        entries.try_filter_map(|entry| async move {
+            let listed = keys::task_place(&entry.key).map(|(_, id)| Listed {
+                id,
+                modified: entry.modified,
+                size: entry.size,
+                key: entry.key,
+            });
+            Ok(listed)
+        })
+    }
+
+    /// Reads a task that was listed; nothing if it is gone, if it is no task but the tombstone of a submit, or if this is
+    /// the mark of one that stands elsewhere: that one is listed there.
+    pub async fn read_listed(&self, listed: &Listed) -> Result<Option<Task>> {
+        let loaded = self.load_listed(&listed.key).await?;
+        Ok(loaded.map(|loaded| loaded.task).filter(|task| !task.is_tombstone()))
     }
 
     /// Reads the task at a key that was listed. One that has moved comes with the key where it is now.

@@ -58,7 +58,7 @@ pub use connect::{Agreement, News, Queue, QueueConfig};
 pub use discover::Found;
 pub use holders::{LeaseState, NameFor, SeenLease};
 pub use inbox::{DirectDispatch, Rescued, Selection};
-pub use inspect::{Filter, Stats};
+pub use inspect::{Filter, Listed, Stats};
 pub use lease::{HeldLease, Leases, Renewed, Taken, break_lease, break_nonsense, read_lease};
 pub use migrate::{MigrateOptions, Migrated, Plan, Progress};
 pub use operate::Operated;

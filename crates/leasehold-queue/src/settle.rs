@@ -9,6 +9,7 @@ use leasehold_core::{Artifacts, Error, Event, LeaseId, Rejected, Result, StoreTi
 use leasehold_store::Purpose;
 use serde_json::Value;
 use std::time::Duration;
+use tracing::Instrument;
 
 use crate::claim::Claimed;
 use crate::connect::Queue;
@@ -112,7 +113,8 @@ impl Queue {
         };
         let follow = claimed.entries().map_or(Follow::Change, Follow::Removing);
         let (loaded, by) = (&claimed.loaded, claimed.by.as_str());
-        let moved = self.change_and(Purpose::Settle, loaded, &event, by, follow).await?;
+        let span = tracing::debug_span!("settle", "task.id" = %loaded.task.id, how = event.name());
+        let moved = self.change_and(Purpose::Settle, loaded, &event, by, follow).instrument(span).await?;
         Ok(match moved {
             Moved::Done(loaded) | Moved::Overtaken(loaded) | Moved::Rejected(Rejected::AlreadySo, loaded) => {
                 Some(loaded.task)

@@ -27,6 +27,7 @@ use leasehold_store::{HostExt, Purpose, Put, When};
 use serde::Serialize;
 use std::future::IntoFuture;
 use std::time::Duration;
+use tracing::Instrument;
 
 use crate::connect::Queue;
 use crate::layout::Intent;
@@ -125,7 +126,8 @@ impl<'a> IntoFuture for Submit<'a> {
 
     /// Submits it. Once this returns, the task survives the crash of any process (promise P1).
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move { self.queue.submit_as(self.order?, self.key).await })
+        let submit = async move { self.queue.submit_as(self.order?, self.key).await };
+        Box::pin(submit.instrument(tracing::debug_span!("submit")))
     }
 }
 

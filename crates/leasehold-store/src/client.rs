@@ -83,6 +83,12 @@ impl Client {
         Self { store, ..self.clone() }
     }
 
+    /// The same client with a ledger of its own.
+    #[must_use]
+    pub fn counted_apart(&self) -> Self {
+        Self { ledger: Arc::default(), ..self.clone() }
+    }
+
     /// Every request of this client and its clones.
     #[must_use]
     pub fn ledger(&self) -> &Ledger {

@@ -264,6 +264,18 @@ impl Snapshot {
         self.lines.iter().filter(|(line, _)| fits(line)).map(|(_, count)| count.requests).sum()
     }
 
+    /// What both have counted together.
+    #[must_use]
+    pub fn plus(mut self, other: &Snapshot) -> Snapshot {
+        for (line, more) in &other.lines {
+            let count = self.lines.entry(*line).or_default();
+            count.requests += more.requests;
+            count.bytes_sent += more.bytes_sent;
+            count.bytes_received += more.bytes_received;
+        }
+        self
+    }
+
     /// What was counted since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Snapshot) -> Snapshot {
@@ -320,6 +332,7 @@ mod tests {
         let (line, count) = since.lines().next().unwrap();
         assert_eq!(line, CLAIM_LOST);
         assert_eq!(count, Count { requests: 1, bytes_sent: 50, bytes_received: 7 });
+        assert_eq!(before.plus(&since), all);
     }
 
     #[test]

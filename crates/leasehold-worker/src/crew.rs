@@ -9,6 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use tokio::sync::oneshot;
+use tracing::Instrument;
 
 use crate::handler::{Handler, Handlers, TaskError};
 use crate::hold::{Hold, Stop};
@@ -91,13 +92,14 @@ impl Crew {
 
     /// Counts a run that has ended, by the task as it was written down; a claim that was lost has none.
     pub fn count(&self, settled: Option<&Task>) {
-        let counter = match settled.map(Task::status) {
-            None => &self.counts.lost,
-            Some(Status::Completed) => &self.counts.completed,
-            Some(Status::Failed) => &self.counts.failed,
-            Some(Status::Cancelled) => &self.counts.cancelled,
-            Some(_) => &self.counts.put_back,
+        let (counter, ended) = match settled.map(Task::status) {
+            None => (&self.counts.lost, "lost"),
+            Some(Status::Completed) => (&self.counts.completed, "completed"),
+            Some(Status::Failed) => (&self.counts.failed, "failed"),
+            Some(Status::Cancelled) => (&self.counts.cancelled, "cancelled"),
+            Some(_) => (&self.counts.put_back, "put back"),
         };
+        tracing::info!("{ended}");
         counter.fetch_add(1, Relaxed);
     }
 
@@ -109,10 +111,11 @@ impl Crew {
         let (tell, told) = oneshot::channel::<Outcome>();
         let whole = Whole::new(self.carrier.clone(), run, task, hold.clone());
         let (limit, is_publishing) = (whole.too_long(self.host.clone()), whole.is_publishing());
-        let mut running = self.host.spawn(Box::pin(async move {
+        let work = async move {
             // Nobody listens any more if the run was given up.
             let _ = tell.send(whole.run().await);
-        }));
+        };
+        let mut running = self.host.spawn(Box::pin(work.in_current_span()));
         let interrupted = select(Box::pin(hold.until_stopped()), limit);
         let (why, outcome) = match select(&mut running, interrupted).await {
             Either::Left((end, _)) => match hold.stopped() {

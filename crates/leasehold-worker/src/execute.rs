@@ -4,6 +4,7 @@ use leasehold_core::{Kind, Task};
 use leasehold_queue::{Claimed, Found, Met, Settlement};
 use std::sync::Arc;
 use std::time::Duration;
+use tracing::Instrument;
 
 use crate::hold::Stop;
 use crate::renew::{Held, time_left};
@@ -43,7 +44,23 @@ impl Engine {
         (found, met)
     }
 
+    /// All that happens to a task while it is ours happens in one span, what its handler does too.
     async fn execute(&self, claimed: &Claimed) {
+        let task = claimed.task();
+        let span = tracing::info_span!(
+            "task",
+            "task.id" = %task.id,
+            "task.type" = %task.task_type,
+            attempt = task.attempt,
+            shard = %task.shard,
+            epoch = task.epoch,
+            worker = %self.crew.id,
+        );
+        self.run_and_settle(claimed).instrument(span).await;
+    }
+
+    async fn run_and_settle(&self, claimed: &Claimed) {
+        tracing::info!("claimed");
         let held = Held::new(claimed.clone());
         self.keep(&held);
         let now = || self.queue.now().map(|now| now.latest_known());

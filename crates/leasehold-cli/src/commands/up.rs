@@ -1,23 +1,27 @@
 //! `leasehold up`: a queue that works, with one command. It founds the queue if there is none, runs programs for its
-//! tasks, does the monitor's duties, and shows how it goes.
+//! tasks, does the monitor's duties, and shows how it goes: on one line, and on the dashboard.
 //!
-//! Whatever else is to run beside the worker belongs into [`beside`]; it ends with the worker.
+//! Whatever is to run beside the worker belongs into [`beside`]; it ends with the worker, and not when that begins to
+//! drain: one may want to watch it.
 //!
 //! Showing must not cost much on a bucket. What the worker has done and sent, it knows itself. What waits is counted by
 //! lists of the index: soon while the worker is busy, more and more seldom while nothing happens.
 
+use clap::Args;
 use futures::future::{BoxFuture, Either, FutureExt, select};
 use indicatif::ProgressBar;
 use leasehold_core::Result;
 use leasehold_queue::{Queue, Stats};
 use leasehold_store::Snapshot;
 use leasehold_store::host::Instant;
+use leasehold_web::Dashboard;
 use leasehold_worker::shutdown::Stage;
 use leasehold_worker::{Counts, Monitor, Shutdown};
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::time::Duration;
 
+use super::dashboard;
 use super::serve_pieces::Serving;
 use super::worker::{self, Work};
 use crate::printer::{Printer, line};
@@ -32,9 +36,21 @@ const LOG_EVERY: Duration = Duration::from_secs(5);
 const COUNT_MIN: Duration = Duration::from_secs(1);
 const COUNT_MAX: Duration = Duration::from_secs(30);
 
+#[derive(Debug, Args)]
+pub(crate) struct Up {
+    #[command(flatten)]
+    pub(crate) work: Work,
+    /// Do not serve the dashboard
+    #[arg(long)]
+    no_dashboard: bool,
+    /// The port of the dashboard; if it is taken, one of the next
+    #[arg(long, value_name = "N", conflicts_with = "no_dashboard")]
+    pub(crate) dashboard_port: Option<u16>,
+}
+
 pub(crate) async fn run(
     queue: &Queue,
-    args: &Work,
+    Up { work: args, no_dashboard, .. }: &Up,
     settings: &Settings,
     printer: &Printer,
     shutdown: Shutdown,
@@ -42,6 +58,7 @@ pub(crate) async fn run(
     let name = worker::name(queue, &settings.worker);
     let worker = worker::with_programs(queue, &name, args, settings)?;
     greet(queue, &name, args, printer);
+    let dashboard = if *no_dashboard { None } else { dashboard::beside(queue, settings, printer).await? };
     if !args.exec.is_empty() {
         worker::warn_of_namesake(queue, &name, &settings.worker, printer).await?;
     }
@@ -52,7 +69,8 @@ pub(crate) async fn run(
     let running =
         if args.exec.is_empty() { worker.run_duties(stop).boxed() } else { worker.run(stop).boxed() };
     let running = Serving::beside(serving, running, &shutdown, printer).boxed();
-    let counts = beside(running, show(&mut watch, &mut screen).boxed()).await?;
+    let watching = async { select(show(&mut watch, &mut screen).boxed(), serve(dashboard).boxed()).await };
+    let counts = beside(running, watching.map(|ended| ended.factor_first().0).boxed()).await?;
     screen.clear();
     worker::summary(queue, &name, &counts, printer);
     Ok(())
@@ -74,6 +92,13 @@ async fn beside(worker: BoxFuture<'_, Result<Counts>>, other: BoxFuture<'_, Infa
         Either::Left((counts, _)) => counts,
         Either::Right((never, _)) => match never {},
     }
+}
+
+async fn serve(dashboard: Option<Dashboard>) -> Infallible {
+    if let Some(dashboard) = dashboard {
+        dashboard.run(Shutdown::default()).await;
+    }
+    std::future::pending().await
 }
 
 async fn show(watch: &mut Watch<'_>, screen: &mut Screen) -> Infallible {

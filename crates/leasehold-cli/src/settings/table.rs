@@ -347,6 +347,41 @@ pub(crate) const TABLE: &[Setting] = &[
         variable: "LEASEHOLD_PIECES_DOWNLOAD_BYTES_PER_SEC",
         help: "Most bytes per second that one fetch asks for; unset, there is no bound.",
     },
+    Setting {
+        name: "dashboard.host",
+        kind: Kind::Text,
+        default: Some("127.0.0.1"),
+        variable: "LEASEHOLD_DASHBOARD_HOST",
+        help: "The IP address at which the dashboard listens; one that other machines can reach needs a token.",
+    },
+    Setting {
+        name: "dashboard.port",
+        kind: Kind::Whole { from: 0, to: 65_535 },
+        default: Some("7423"),
+        variable: "LEASEHOLD_DASHBOARD_PORT",
+        help: "Its port; 0 is any that is free.",
+    },
+    Setting {
+        name: "dashboard.token",
+        kind: Kind::Secret,
+        default: None,
+        variable: "LEASEHOLD_DASHBOARD_TOKEN",
+        help: "What viewers of the dashboard have to know, 8 characters or more; without it, it is for this machine only.",
+    },
+    Setting {
+        name: "dashboard.allow_actions",
+        kind: Kind::Switch,
+        default: Some("false"),
+        variable: "LEASEHOLD_DASHBOARD_ALLOW_ACTIONS",
+        help: "Whether tasks can be cancelled, retried and started from the dashboard, or only looked at.",
+    },
+    Setting {
+        name: "dashboard.provider",
+        kind: Kind::Choice(&["aws", "aws-express", "r2", "gcs", "azure"]),
+        default: Some("aws"),
+        variable: "LEASEHOLD_DASHBOARD_PROVIDER",
+        help: "By whose list prices the dashboard tells what requests cost.",
+    },
 ];
 
 /// The setting of that name.

@@ -4,9 +4,10 @@ use leasehold_core::outpost::Campaign;
 use leasehold_core::{Error, Result, ShardLen, WorkerId};
 use leasehold_pieces::Secret;
 use leasehold_queue::{DirectDispatch, Selection};
-use leasehold_store::{AccessKey, FolderOptions, OpenOptions};
+use leasehold_store::{AccessKey, FolderOptions, OpenOptions, Prices};
+use leasehold_web::Token;
 use leasehold_worker::{InboxLease, RENEWALS_MIN, ShardLeasing};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -100,6 +101,16 @@ pub(crate) struct Outpost {
     pub(crate) window: usize,
 }
 
+/// The dashboard.
+#[derive(Debug, Clone)]
+pub(crate) struct Dashboard {
+    pub(crate) addr: SocketAddr,
+    /// What viewers have to know.
+    pub(crate) token: Option<Token>,
+    pub(crate) allows_actions: bool,
+    pub(crate) prices: Prices,
+}
+
 impl Queue {
     pub(super) fn new(all: &[Effective]) -> Result<Self> {
         let durability = required(text(all, "queue.durability")).parse()?;
@@ -176,6 +187,37 @@ impl Outpost {
             window: count(all, "outpost.window"),
         }
     }
+}
+
+impl Dashboard {
+    pub(super) fn new(all: &[Effective]) -> Result<Self> {
+        let port = u16::try_from(required(whole(all, "dashboard.port"))).unwrap_or(u16::MAX);
+        Ok(Self {
+            addr: SocketAddr::new(listening(all)?, port),
+            token: token(all)?,
+            allows_actions: get(all, "dashboard.allow_actions").value == Some(Value::Switch(true)),
+            prices: Prices::of(required(text(all, "dashboard.provider")))?,
+        })
+    }
+}
+
+/// Only an address, so that nobody listens elsewhere than they think; and the one name that always means this machine.
+fn listening(all: &[Effective]) -> Result<IpAddr> {
+    let name = "dashboard.host";
+    match required(text(all, name)) {
+        "localhost" => Ok(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        text => text.trim_matches(['[', ']']).parse().map_err(|_| {
+            let origin = &get(all, name).origin;
+            let advice = "an IP address, like 127.0.0.1 or 0.0.0.0";
+            Error::invalid(format!("{name} must be {advice}, not `{text}` ({origin})"))
+        }),
+    }
+}
+
+fn token(all: &[Effective]) -> Result<Option<Token>> {
+    let name = "dashboard.token";
+    let token = text(all, name).map(Token::new).transpose();
+    token.map_err(|error| Error::invalid(format!("{name} ({}): {error}", get(all, name).origin)))
 }
 
 fn secret(all: &[Effective]) -> Result<Option<Secret>> {

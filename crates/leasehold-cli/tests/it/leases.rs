@@ -171,7 +171,7 @@ fn a_worker_that_divides_the_shards_ends_when_nothing_is_left() {
     shelf.run(&["worker", "--exec", "greet=cat", "--shard-leasing", "--drain"]);
     assert!(shelf.run(&["get", &id]).contains("completed"));
     let id = shelf.run(&["submit", "-t", "greet", "-i", "2"]);
-    shelf.run(&["up", "--exec", "greet=cat", "--shard-leasing", "--drain"]);
+    shelf.run(&["up", "--no-dashboard", "--exec", "greet=cat", "--shard-leasing", "--drain"]);
     assert!(shelf.run(&["get", &id]).contains("completed"));
 }
 
@@ -184,7 +184,7 @@ fn a_worker_whose_name_is_in_use_says_so() {
     let mut namesake = UnderWay::start(shelf.command(&[&["worker"], &worker[..]].concat()));
     namesake.until("in use");
     shelf.compare("worker_namesake", &namesake.interrupt());
-    let mut namesake = UnderWay::start(shelf.command(&[&["up"], &worker[..]].concat()));
+    let mut namesake = UnderWay::start(shelf.command(&[&["up", "--no-dashboard"], &worker[..]].concat()));
     namesake.until("in use");
     namesake.until("0 waiting");
     shelf.compare("up_namesake", &namesake.interrupt());

@@ -7,6 +7,7 @@ mod artifacts;
 mod common;
 mod config;
 mod crashes;
+mod dashboard;
 mod doctor;
 mod help;
 mod leases;
@@ -16,4 +17,6 @@ mod output;
 mod sharing;
 mod shelf;
 mod tasks;
+#[cfg(feature = "otel")]
+mod telemetry;
 mod until_stopped;

@@ -22,11 +22,17 @@ impl UnderWay {
         Self { child, lines: BufReader::new(reader).lines(), said: String::new() }
     }
 
-    fn hear(&mut self) -> Option<String> {
+    /// The next line, unless it has ended.
+    pub(crate) fn hear(&mut self) -> Option<String> {
         let line = self.lines.next()?.unwrap();
         self.said.push_str(&line);
         self.said.push('\n');
         Some(line)
+    }
+
+    /// What it has said and was heard so far.
+    pub(crate) fn said(&self) -> &str {
+        &self.said
     }
 
     /// Waits until it has said this.
@@ -96,10 +102,10 @@ fn a_monitor_ends_when_interrupted() {
 #[test]
 fn up_founds_a_queue_shows_how_it_goes_and_ends_when_interrupted() {
     let shelf = Shelf::new();
-    let mut up = UnderWay::start(shelf.command(&["up", "--exec", "greet=cat"]));
+    let mut up = UnderWay::start(shelf.command(&["up", "--no-dashboard", "--exec", "greet=cat"]));
     up.until("0 waiting");
     shelf.compare("up_interrupted", &up.interrupt());
-    let mut up = UnderWay::start(shelf.command(&["up"]));
+    let mut up = UnderWay::start(shelf.command(&["up", "--no-dashboard"]));
     up.until("0 waiting");
     shelf.compare("up_without_programs", &up.interrupt());
 }
@@ -109,7 +115,7 @@ fn up_tells_machines_line_by_line() {
     let shelf = Shelf::new();
     shelf.run(&["submit", "-t", "greet"]);
     shelf.run(&["submit", "-t", "later", "--delay", "3600"]);
-    let said = shelf.run(&["up", "--exec", "greet=cat", "--drain", "--json"]);
+    let said = shelf.run(&["up", "--no-dashboard", "--exec", "greet=cat", "--drain", "--json"]);
     let lines: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let [first, .., last] = lines.as_slice() else { panic!("{said}") };
     assert_eq!(first["scheduled"], 1, "{first}");

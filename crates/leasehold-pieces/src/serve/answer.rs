@@ -3,7 +3,6 @@
 //! The order matters: first the path, which costs nothing; then the signature; only then is the shelf asked. Nobody who
 //! is refused has made the server touch a file.
 
-use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Shelf;
 use super::body::{AnswerBody, holding};
-use super::line::Line;
+use super::door::{Answers, Happened, Line};
 use super::pace::Pace;
 use super::refusal::Refusal;
 use super::route::{Route, pieces_per_answer};
@@ -56,13 +55,10 @@ struct Goods {
     cut: Option<Cut>,
 }
 
-impl Answerer {
-    /// Answers; a failure is an answer, too.
-    pub(super) async fn answer(
-        self: Arc<Self>,
-        line: Arc<Line>,
-        request: Request<Incoming>,
-    ) -> Result<Response<AnswerBody>, Infallible> {
+impl Answers for Answerer {
+    type Body = AnswerBody;
+
+    async fn answer(self: Arc<Self>, line: Arc<Line>, request: Request<Incoming>) -> Response<AnswerBody> {
         line.asked();
         let gives = self.give(&request).await;
         self.tally.count(|served| {
@@ -73,12 +69,23 @@ impl Answerer {
             }
         });
         let body = |bytes, pace| AnswerBody::new(bytes, pace, self.tally.clone(), line.clone());
-        Ok(match gives {
+        match gives {
             Ok(goods) => filled(goods, request.method(), |bytes| body(bytes, self.pace.clone())),
             Err(refusal) => refused(refusal, request.method(), |bytes| body(bytes, None)),
-        })
+        }
     }
 
+    fn note(&self, happened: Happened) {
+        self.tally.count(|served| match happened {
+            Happened::Connected => served.connections += 1,
+            Happened::TurnedAway => served.refused.connections += 1,
+            Happened::Garbage => served.refused.garbage += 1,
+            Happened::Slow => served.refused.slow += 1,
+        });
+    }
+}
+
+impl Answerer {
     async fn give(&self, request: &Request<Incoming>) -> Result<Goods, Refusal> {
         let route = Route::read(request.uri()).ok_or(Refusal::Missing)?;
         if !matches!(*request.method(), Method::GET | Method::HEAD) {

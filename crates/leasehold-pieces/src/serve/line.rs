@@ -50,7 +50,7 @@ pub(super) struct Waits {
 
 /// Where a connection stands. Everything that changes it runs in the connection's own task.
 #[derive(Debug)]
-pub(super) struct Line {
+pub struct Line {
     phase: watch::Sender<Phase>,
     /// Whether the answer is with hyper, whole.
     handed_over: AtomicBool,
@@ -71,13 +71,13 @@ impl Line {
     }
 
     /// The head of a request is there.
-    pub(super) fn asked(&self) {
+    pub fn asked(&self) {
         self.handed_over.store(false, Relaxed);
         self.turn(&[Phase::Idle, Phase::Head], Phase::Answering);
     }
 
     /// The body of the answer has been given to hyper.
-    pub(super) fn handed_over(&self) {
+    pub fn handed_over(&self) {
         self.handed_over.store(true, Relaxed);
     }
 

@@ -1,9 +1,9 @@
 //! Get, list, wait, count.
 
-use futures::StreamExt;
+use futures::{StreamExt, TryStreamExt};
 use leasehold_core::new_task::Start;
 use leasehold_core::{Kind, NewTask, Status};
-use leasehold_queue::{Filter, Settlement};
+use leasehold_queue::{Filter, Listed, Settlement};
 use serde_json::json;
 
 use crate::support::stage::Fate;
@@ -34,6 +34,20 @@ async fn lists_show_what_fits_and_no_tombstones() {
     assert_eq!(count(Filter { tags, status: Some(Status::Pending), ..Filter::default() }).await, 8);
     let tags = [("customer".to_owned(), "4".to_owned())].into();
     assert_eq!(count(Filter { tags, ..Filter::default() }).await, 0);
+}
+
+#[tokio::test]
+async fn stamps_tell_which_tasks_to_read_again() {
+    let world = World::new().await;
+    let ids = [world.submit_this(order()).await, world.submit_this(order()).await];
+    let listed = async || -> Vec<Listed> { world.queue.listed().try_collect().await.unwrap() };
+    let before = listed().await;
+    assert_eq!(before.len(), 2);
+    world.queue.cancel(&ids[0]).await.unwrap();
+    let changed: Vec<_> = listed().await.into_iter().filter(|one| !before.contains(one)).collect();
+    let [changed] = changed.as_slice() else { panic!("{changed:?}") };
+    let task = world.queue.read_listed(changed).await.unwrap().unwrap();
+    assert_eq!((task.id, task.status()), (ids[0], Status::Cancelled));
 }
 
 #[tokio::test]

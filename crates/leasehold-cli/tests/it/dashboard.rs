@@ -1,0 +1,90 @@
+//! The dashboard as it is started: alone, and beside a worker.
+
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use crate::shelf::Shelf;
+use crate::until_stopped::{UnderWay, until};
+
+/// The address in what was said.
+fn address(said: &str) -> String {
+    let (_, rest) = said.split_once("http://").unwrap();
+    rest.split('/').next().unwrap().to_owned()
+}
+
+/// One request, and all of its answer.
+fn ask(address: &str, request: &str, headers: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "{request} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{headers}\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// The body of an answer, as JSON.
+fn told(answer: &str) -> Value {
+    serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
+}
+
+#[test]
+fn a_dashboard_tells_machines_its_address_and_serves_until_interrupted() {
+    let shelf = Shelf::new();
+    let id = shelf.run(&["submit", "-t", "greet"]);
+    let mut dashboard =
+        UnderWay::start(shelf.command(&["dashboard", "--port", "0", "--allow-actions", "--json"]));
+    let first: Value = serde_json::from_str(&dashboard.hear().unwrap()).unwrap();
+    let address = address(first["url"].as_str().unwrap());
+    assert!(ask(&address, "GET /", "").contains("content-type: text/html"));
+    until(|| told(&ask(&address, "GET /api/overview", ""))["counts"]["due"] == 1);
+    let answer = ask(&address, &format!("POST /api/tasks/{id}/cancel"), "x-leasehold: 1\r\n");
+    assert_eq!(told(&answer)["task"]["status"], "cancelled");
+    let end = dashboard.interrupt();
+    assert!(end.ends_with("--- exit code 0"), "{end}");
+    assert!(shelf.run(&["history", &id]).contains("dashboard"));
+}
+
+#[test]
+fn a_dashboard_shows_the_settings_and_hides_its_token() {
+    let shelf = Shelf::new();
+    let command = ["dashboard", "--port", "0", "--json", "--token", "open-sesame"];
+    let mut dashboard = UnderWay::start(shelf.command(&command));
+    let address = address(&dashboard.hear().unwrap());
+    assert!(ask(&address, "GET /api/settings", "").starts_with("HTTP/1.1 401"));
+    let answer = ask(&address, "GET /api/settings", "authorization: Bearer open-sesame\r\n");
+    let settings = told(&answer)["settings"].clone();
+    let of = |key: &str| settings.as_array().unwrap().iter().find(|row| row["key"] == key).unwrap().clone();
+    assert_eq!(
+        (&of("dashboard.token")["value"], &of("dashboard.token")["from"]),
+        (&"********".into(), &"--token".into())
+    );
+    assert!(!answer.contains("open-sesame"));
+    assert!(!dashboard.interrupt().contains("open-sesame"));
+}
+
+#[test]
+fn what_others_could_reach_needs_a_token_worth_the_name() {
+    let shelf = Shelf::new();
+    shelf.seen("dashboard_no_token", &["dashboard", "--host", "0.0.0.0", "--port", "0"]);
+    shelf.seen("dashboard_short_token", &["dashboard", "--token", "abc"]);
+    shelf.seen("dashboard_bad_host", &["dashboard", "--host", "queue.example.com"]);
+    shelf.seen("dashboard_bad_provider", &["dashboard", "--provider", "asw"]);
+}
+
+#[test]
+fn up_serves_the_dashboard_beside_its_worker_and_the_next_one_finds_another_port() {
+    let shelf = Shelf::new();
+    let mut first = UnderWay::start(shelf.command(&["up", "--dashboard-port", "0"]));
+    first.until("the dashboard is at");
+    let taken = address(first.said());
+    let port = taken.rsplit_once(':').unwrap().1.to_owned();
+    let mut second = UnderWay::start(shelf.command(&["up", "--dashboard-port", &port]));
+    second.until("the dashboard is at");
+    let other = address(second.said());
+    assert_ne!(taken, other);
+    for address in [&taken, &other] {
+        assert!(ask(address, "GET /healthz", "").ends_with("ok\n"));
+    }
+    assert!(first.interrupt().ends_with("--- exit code 0"));
+    assert!(second.interrupt().ends_with("--- exit code 0"));
+}

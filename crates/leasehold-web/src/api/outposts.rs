@@ -1,0 +1,55 @@
+//! Outposts, as far as the bucket tells of them: by the tasks that they hold, and by those that they have settled without
+//! it. A node that has done neither is not known here.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use leasehold_core::{Status, StoreTime};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::age;
+use crate::board::Board;
+use crate::looks::Topic;
+use crate::routes::App;
+
+/// What is known of a node.
+#[derive(Debug, Serialize)]
+struct Known {
+    node_id: String,
+    holds: u64,
+    last_seen_at: Option<StoreTime>,
+    completed_offline: u64,
+}
+
+/// The nodes that have ever settled something without the store.
+pub(crate) async fn outposts(State(app): State<Arc<App>>) -> Json<Value> {
+    app.shared.looks.at(Topic::Queue);
+    let board = app.shared.board();
+    let nodes: Vec<_> = nodes(&board).into_values().collect();
+    Json(json!({"nodes": nodes, "age_secs": age(&app, board.pass.ended)}))
+}
+
+fn nodes(board: &Board) -> BTreeMap<&str, Known> {
+    let mut nodes: BTreeMap<&str, Known> = BTreeMap::new();
+    for row in board.table.rows() {
+        let Some(name) = row.outpost.as_deref() else { continue };
+        let node = nodes.entry(name).or_insert_with(|| Known {
+            node_id: name.to_owned(),
+            holds: 0,
+            last_seen_at: None,
+            completed_offline: 0,
+        });
+        node.completed_offline += u64::from(row.status == Status::Completed);
+        node.last_seen_at = node.last_seen_at.max(Some(row.updated_at));
+    }
+    for row in board.table.rows().filter(|row| row.status == Status::Running) {
+        if let Some(node) = row.worker.as_deref().and_then(|worker| nodes.get_mut(worker)) {
+            node.holds += 1;
+            node.last_seen_at = node.last_seen_at.max(Some(row.updated_at));
+        }
+    }
+    nodes
+}

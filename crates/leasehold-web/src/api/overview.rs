@@ -1,0 +1,134 @@
+//! The first thing one sees: counts, charts, cost, and how old all that is.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::header::{AGE, ETAG};
+use http::{HeaderMap, HeaderName, StatusCode};
+use leasehold_core::StoreTime;
+use leasehold_store::{Prices, Purpose, Snapshot, Verb};
+use serde_json::{Value, json};
+
+use super::row::TaskRow;
+use super::{age, now};
+use crate::board::Board;
+use crate::figures::Figures;
+use crate::looks::Topic;
+use crate::routes::{App, Failed, has};
+
+/// Everything for the overview. Whoever has this revision already gets nothing but how old it is.
+pub(crate) async fn overview(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Response, Failed> {
+    app.shared.looks.at(Topic::Queue);
+    let now = now(&app)?;
+    let board = app.shared.board();
+    let tag = format!("\"{}-{}\"", app.run, board.revision());
+    let known: [(HeaderName, String); 2] = [(ETAG, tag.clone()), (AGE, whole_age(&app, &board).to_string())];
+    if has(&headers, &tag) {
+        return Ok((StatusCode::NOT_MODIFIED, known).into_response());
+    }
+    let figures = app.counted.get(&board, now);
+    Ok((known, Json(told(&app, &board, &figures, now))).into_response())
+}
+
+/// Seconds since anything was read.
+fn whole_age(app: &App, board: &Board) -> u64 {
+    let newest = [board.index.as_ref().map(|index| index.at), board.pass.ended];
+    let newest = newest.into_iter().flatten().max_by_key(|at| at.boot_ns);
+    newest.map_or(0, |at| app.shared.host().instant().since(at).as_secs())
+}
+
+fn told(app: &App, board: &Board, figures: &Figures, now: StoreTime) -> Value {
+    let queue = app.shared.queue();
+    let failures = figures.failures.iter().filter_map(|id| board.table.get(id));
+    let failures: Vec<_> = failures.map(|row| TaskRow::new(row, now)).collect();
+    let index = board.index.as_ref().map(|index| {
+        let stats = &index.what;
+        json!({
+            "due": stats.due,
+            "scheduled": stats.scheduled,
+            "running": stats.running,
+            "oldest_due_secs": stats.oldest_due_secs,
+        })
+    });
+    let mut charts = json!(figures.chart);
+    charts["depth"] = json!(board.depth());
+    json!({
+        "now": now,
+        "store": queue.client().describe(),
+        "shards": queue.shard_len().count(),
+        "version": env!("CARGO_PKG_VERSION"),
+        "allow_actions": app.access.allows_actions,
+        "provider": app.prices.provider,
+        "has": {
+            "artifacts": board.has_artifacts,
+            "outposts": figures.has_outposts,
+        },
+        "sample": sample(app, board),
+        "counts": figures.counts,
+        "index": index,
+        "oldest_due_secs": figures.oldest_due_secs,
+        "types": figures.types,
+        "charts": charts,
+        "cost": {"process": process(&app.spent(), &app.prices), "tasks": tasks(figures, &app.prices)},
+        "recent_failures": failures,
+    })
+}
+
+/// How old it is, and what it costs to know it.
+fn sample(app: &App, board: &Board) -> Value {
+    let (shared, pass) = (&app.shared, &board.pass);
+    let own = shared.queue().client().ledger().snapshot();
+    json!({
+        "revision": format!("{}-{}", app.run, board.revision()),
+        "age_secs": whole_age(app, board),
+        "index_age_secs": age(app, board.index.as_ref().map(|index| index.at)),
+        "tasks_age_secs": age(app, pass.ended),
+        "is_complete": pass.ended.is_some() && !pass.is_cut,
+        "is_cut": pass.is_cut,
+        "rows": board.table.len(),
+        "read": pass.read,
+        "listed": pass.listed,
+        "corrupt": board.table.corrupt() + pass.denied,
+        "error": board.fault(shared.host().instant()).map(|fault| &fault.text),
+        "requests": own.requests(),
+        "usd": app.prices.total(&own),
+        "requests_per_hour": board.requests_per_hour(shared.host().instant(), own.requests()),
+    })
+}
+
+/// What this process has asked the store for.
+fn process(spent: &Snapshot, prices: &Prices) -> Value {
+    let mut purposes: BTreeMap<Purpose, BTreeMap<Verb, u64>> = BTreeMap::new();
+    for (line, count) in spent.lines() {
+        *purposes.entry(line.purpose).or_default().entry(line.verb).or_default() += count.requests;
+    }
+    let rows = purposes.into_iter().map(|(purpose, verbs)| {
+        let of = |verb| verbs.get(&verb).copied().unwrap_or(0);
+        json!({
+            "purpose": purpose.name(),
+            "put": of(Verb::Put),
+            "get": of(Verb::Get) + of(Verb::Head),
+            "list": of(Verb::List),
+            "delete": of(Verb::Delete),
+            "usd": verbs.iter().map(|(verb, requests)| prices.cost(*verb, *requests)).sum::<f64>(),
+        })
+    });
+    let rows: Vec<_> = rows.collect();
+    json!({"requests": spent.requests(), "usd": prices.total(spent), "by_purpose": rows})
+}
+
+/// What was done to the tasks, by everyone.
+#[expect(clippy::cast_precision_loss, reason = "a price for people")]
+fn tasks(figures: &Figures, prices: &Prices) -> Value {
+    let usd = figures.bill.usd(prices);
+    let per_million = (figures.tasks > 0).then(|| usd * 1e6 / figures.tasks as f64);
+    json!({
+        "tasks": figures.tasks,
+        "requests": figures.bill.requests(),
+        "usd": usd,
+        "usd_per_million": per_million,
+    })
+}

@@ -1,0 +1,136 @@
+//! What the views tell, from queues that have been through something.
+
+use super::*;
+use crate::testing::{Stand, body, claim};
+use axum::extract::Path;
+use leasehold_core::{Event, LeaseId, NewTask, Status, WorkerId};
+use leasehold_queue::{Leases, Settlement};
+use leasehold_store::Purpose;
+use std::time::Duration;
+
+fn fail(retryable: bool) -> Settlement {
+    Settlement::Fail { error: "no luck".into(), retryable, after: Some(Duration::ZERO) }
+}
+
+#[tokio::test]
+async fn attempts_are_told_from_the_history_with_how_each_ended() {
+    let stand = Stand::new().await;
+    let order = NewTask { max_attempts: 2, ..NewTask::new("a", json!(1)).unwrap() };
+    let id = stand.queue.submit_task(order).await.unwrap().id;
+    stand.run(id, Settlement::Release).await;
+    stand.run(id, fail(true)).await;
+    stand.run(id, fail(true)).await;
+    stand.queue.retry(&id).await.unwrap();
+    claim(&stand.queue, id).await.unwrap();
+    let told = body(task::task(State(stand.app.clone()), Path(id.to_string())).await).await;
+    let attempts = told["attempts"].as_array().unwrap();
+    let brief = |attempt: &Value| {
+        let text = |key: &str| attempt[key].as_str().map(ToOwned::to_owned);
+        (
+            attempt["epoch"].as_u64().unwrap(),
+            attempt["generation"].as_u64().unwrap(),
+            text("ended_by"),
+            text("why"),
+        )
+    };
+    let (ended, why) = (|word: &str| Some(word.to_owned()), || Some("no luck".to_owned()));
+    assert_eq!(
+        attempts.iter().map(brief).collect::<Vec<_>>(),
+        [
+            (1, 0, ended("release"), None),
+            (2, 0, ended("fail"), why()),
+            (3, 0, ended("fail"), why()),
+            (4, 1, None, None)
+        ]
+    );
+    assert_eq!(told["can"], json!(["cancel"]));
+    assert_eq!(told["task"]["status"], "running");
+}
+
+#[tokio::test]
+async fn workers_without_names_are_known_by_what_they_did() {
+    let stand = Stand::new().await;
+    stand.run(stand.submit("a").await, Settlement::complete(json!(1))).await;
+    stand.run(stand.submit("a").await, fail(false)).await;
+    let id = stand.submit("a").await;
+    claim(&stand.queue, id).await.unwrap();
+    stand.look().await;
+    let told = body(workers::workers(State(stand.app.clone())).await).await;
+    let [worker] = told["workers"].as_array().unwrap().as_slice() else { panic!("{told}") };
+    assert_eq!((&worker["worker_id"], &worker["kind"]), (&json!("w1"), &json!("seen")));
+    assert_eq!(worker["running"], json!([id]));
+    assert_eq!((&worker["done_last_hour"], &worker["failed_last_hour"]), (&json!(1), &json!(1)));
+    stand.host.advance(Duration::from_hours(2));
+    stand.look().await;
+    let later = body(workers::workers(State(stand.app.clone())).await).await;
+    assert_eq!(later["workers"][0]["done_last_hour"], 0);
+}
+
+#[tokio::test]
+async fn the_map_of_shards_shows_who_holds_them_and_what_waits_there() {
+    let stand = Stand::new().await;
+    let id = stand.submit("a").await;
+    let shard = stand.queue.shard_len().shard_of(&id);
+    let group = stand.queue.shard_len().groups().into_iter().find(|group| group.contains(&shard)).unwrap();
+    let told = async || body(shards::shards(State(stand.app.clone())).await).await;
+    assert!(
+        told().await["groups"].as_array().unwrap().iter().all(|group| group["state"] == "free"),
+        "not read yet"
+    );
+    hold(&stand, &group).await;
+    stand.sample().await;
+    let mine = async || {
+        let told = told().await;
+        told["groups"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|group| group["first"] == json!(shard))
+            .unwrap()
+            .clone()
+    };
+    let held = mine().await;
+    assert_eq!(
+        (&held["state"], &held["worker_id"], &held["due"]),
+        (&json!("held"), &json!("ada"), &json!(1))
+    );
+    let revision = stand.app.shared.board().revision();
+    stand.host.advance(Duration::from_mins(11));
+    mine().await;
+    stand.sample().await;
+    assert_eq!(mine().await["state"], "expired", "its worker has died");
+    assert!(stand.app.shared.board().revision() > revision);
+}
+
+/// Takes the lease on a group of shards, for a long time.
+async fn hold(stand: &Stand, group: &leasehold_core::ShardRange) {
+    let holder = leasehold_core::Holder {
+        worker_id: WorkerId::checked("worker id", "ada").unwrap(),
+        instance: leasehold_core::HexName::from_random(7),
+        ttl: Duration::from_mins(10),
+    };
+    let leases = Leases::new(stand.queue.client().clone(), holder).unwrap();
+    let (key, subject) =
+        (leasehold_core::keys::shard_lease(group), leasehold_queue::lease::shards_subject(group));
+    leases.take(&key, &subject, None).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_outpost_is_known_by_what_it_did_without_the_store() {
+    let stand = Stand::new().await;
+    assert_eq!(stand.overview().await["has"]["outposts"], false);
+    let id = stand.submit("a").await;
+    let seen = stand.queue.see(Purpose::Sync, &id).await.unwrap().unwrap();
+    let lease_id = LeaseId::from_random(9);
+    let event =
+        Event::CompleteOffline { lease_id, output: json!(1), results: std::collections::BTreeMap::default() };
+    stand.queue.advance(Purpose::Sync, &seen, &event, "pi-1").await.unwrap();
+    stand.look().await;
+    assert_eq!(stand.overview().await["has"]["outposts"], true);
+    let told = body(outposts::outposts(State(stand.app.clone())).await).await;
+    assert_eq!(
+        (&told["nodes"][0]["node_id"], &told["nodes"][0]["completed_offline"]),
+        (&json!("pi-1"), &json!(1))
+    );
+    assert_eq!(stand.app.shared.board().table.get(&id).unwrap().status, Status::Completed);
+}

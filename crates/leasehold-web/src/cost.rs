@@ -1,0 +1,148 @@
+//! What the work of a queue has cost: the requests that the histories of its tasks stand for.
+//!
+//! The ledger of this process knows only what this process has sent. The histories know what was done to tasks by
+//! everyone, and every change takes a known number of requests: those that [`step`](leasehold_core::step()) orders, and the
+//! read before it where there is one. Looking for work, renewing and rings of the bell are not in it; nor are lost races.
+//! Workers that lease their shards save two requests on each claim, of which the history says nothing: for them it is
+//! an upper bound.
+
+use leasehold_core::Status;
+use leasehold_core::task::Change;
+use leasehold_store::{Prices, Verb};
+use std::ops::AddAssign;
+
+/// So many requests, by what they cost.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Requests {
+    pub(crate) put: u32,
+    pub(crate) get: u32,
+    pub(crate) delete: u32,
+}
+
+impl Requests {
+    const fn new(put: u32, get: u32, delete: u32) -> Self {
+        Self { put, get, delete }
+    }
+}
+
+/// The same for many tasks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Bill {
+    put: u64,
+    get: u64,
+    delete: u64,
+}
+
+impl AddAssign<Requests> for Bill {
+    fn add_assign(&mut self, more: Requests) {
+        self.put += u64::from(more.put);
+        self.get += u64::from(more.get);
+        self.delete += u64::from(more.delete);
+    }
+}
+
+impl Bill {
+    pub(crate) fn requests(self) -> u64 {
+        self.put + self.get + self.delete
+    }
+
+    pub(crate) fn usd(self, prices: &Prices) -> f64 {
+        let parts = [(Verb::Put, self.put), (Verb::Get, self.get), (Verb::Delete, self.delete)];
+        parts.into_iter().map(|(verb, requests)| prices.cost(verb, requests)).sum()
+    }
+}
+
+/// The requests that these changes stand for.
+pub(crate) fn of_history<'a>(changes: impl Iterator<Item = &'a Change>) -> Requests {
+    changes.map(of_change).fold(Requests::default(), |all, one| Requests {
+        put: all.put + one.put,
+        get: all.get + one.get,
+        delete: all.delete + one.delete,
+    })
+}
+
+/// The requests of one change: the task is always written; an entry is written for the status it goes to, and removed for
+/// the one it comes from.
+fn of_change(change: &Change) -> Requests {
+    let entry = |status: Status| u32::from(!status.is_final());
+    let (writes, removes) = (entry(change.to), change.from.map_or(0, entry));
+    match change.event.as_str() {
+        // A mark that nothing became of: it stands for what was sent before.
+        "abandon" => Requests::new(1, 0, 0),
+        // A running task that is called off only learns of it: no entry moves.
+        "cancel" if change.to == Status::Running => Requests::new(1, 1, 0),
+        // What holds the task has it in hand, and need not read it first.
+        "submit" | "complete" | "fail" | "snooze" | "release" | "stop" => {
+            Requests::new(1 + writes, 0, removes)
+        }
+        _ => Requests::new(1 + writes, 1, removes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Stand, claim};
+    use leasehold_core::{Result, Task};
+    use leasehold_queue::{Operated, Settlement};
+    use std::time::Duration;
+
+    /// What was asked of the store for one change, compared with what its history stands for.
+    async fn agrees(stand: &Stand, change: impl Future<Output = Result<Task>>) -> Task {
+        let before = stand.queue.client().ledger().snapshot();
+        let task = Box::pin(change).await.unwrap();
+        let spent = stand.queue.client().ledger().snapshot().since(&before);
+        let change = task.history.events().last().unwrap();
+        let count = |verb| {
+            let count =
+                spent.count(|line| line.verb == verb && line.purpose != leasehold_store::Purpose::Discover);
+            u32::try_from(count).unwrap()
+        };
+        let spent = Requests::new(count(Verb::Put), count(Verb::Get), count(Verb::Delete));
+        assert_eq!(of_change(change), spent, "{} to {}", change.event, change.to);
+        task
+    }
+
+    fn done(operated: Operated) -> Task {
+        match operated {
+            Operated::Done(task) => *task,
+            Operated::Refused(rejected) => panic!("{rejected}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_history_stands_for_the_requests_that_were_sent() {
+        let stand = Stand::new().await;
+        let queue = &stand.queue;
+        // The bell rings once a second: that it has rung is not in the sum.
+        stand.submit("first").await;
+        let id = agrees(&stand, stand.submitted("a")).await.id;
+        agrees(&stand, async { Ok(Box::pin(claim(queue, id)).await?.task().clone()) }).await;
+        agrees(&stand, async { Ok(done(queue.cancel(&id).await?)) }).await;
+        let id = agrees(&stand, stand.submitted("b")).await.id;
+        let claimed = claim(queue, id).await.unwrap();
+        agrees(&stand, async { Ok(queue.settle(&claimed, Settlement::Release).await?.unwrap()) }).await;
+        let at = queue.now().unwrap().earliest.plus(Duration::from_hours(1));
+        agrees(&stand, async { Ok(done(queue.reschedule(&id, at).await?)) }).await;
+        agrees(&stand, async { Ok(done(queue.cancel(&id).await?)) }).await;
+        agrees(&stand, async { Ok(done(queue.retry(&id).await?)) }).await;
+        let claimed = claim(queue, id).await.unwrap();
+        let fail =
+            |retryable| Settlement::Fail { error: "no".into(), retryable, after: Some(Duration::ZERO) };
+        agrees(&stand, async { Ok(queue.settle(&claimed, fail(true)).await?.unwrap()) }).await;
+        let claimed = claim(queue, id).await.unwrap();
+        agrees(&stand, async { Ok(queue.settle(&claimed, fail(false)).await?.unwrap()) }).await;
+        let id = agrees(&stand, stand.submitted("c")).await.id;
+        let claimed = claim(queue, id).await.unwrap();
+        let complete = Settlement::complete(serde_json::Value::Null);
+        agrees(&stand, async { Ok(queue.settle(&claimed, complete).await?.unwrap()) }).await;
+    }
+
+    #[test]
+    fn a_task_that_simply_completes_costs_what_the_documents_say() {
+        let mut bill = Bill::default();
+        bill += Requests::new(5, 1, 2);
+        assert_eq!(bill.requests(), 8);
+        assert!((bill.usd(&Prices::of("aws").unwrap()) * 1e6 - 25.40).abs() < 1e-6);
+    }
+}

@@ -1,0 +1,284 @@
+//! How often the store is asked, by the ledger, under a clock that the tests move.
+
+use super::*;
+use crate::testing::Stand;
+use futures::future::join_all;
+use leasehold_core::keys;
+use leasehold_queue::Settlement;
+use leasehold_store::seam::Answer;
+use leasehold_store::testing::FakeHost;
+use leasehold_store::{Around, Failure, List, MemoryStore, Page, Store};
+use serde_json::json;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+/// So many viewers look at everything once a second for so long.
+async fn watched(stand: &Stand, viewers: usize, secs: u64) {
+    for _ in 0..secs {
+        for _ in 0..viewers {
+            stand.overview().await;
+            stand.app.shared.looks.at(Topic::Shards);
+            stand.app.shared.looks.at(Topic::Workers);
+        }
+        stand.sample().await;
+        stand.host.advance(Duration::from_secs(1));
+    }
+}
+
+#[tokio::test]
+async fn ten_viewers_cost_no_more_than_one() {
+    for pace in [Pace::Folder, Pace::Bucket] {
+        let mut asked = Vec::new();
+        for viewers in [1, 10] {
+            let stand = Stand::at_pace(pace).await;
+            for _ in 0..20 {
+                stand.submit("a").await;
+            }
+            watched(&stand, viewers, 120).await;
+            asked.push(stand.asked());
+        }
+        assert_eq!(asked[0], asked[1], "{pace:?}");
+        assert!(asked[0][0] > 20, "{pace:?}: somebody did look");
+    }
+}
+
+#[tokio::test]
+async fn while_nobody_looks_only_the_index_is_counted_once_a_minute() {
+    let stand = Stand::at_pace(Pace::Bucket).await;
+    stand.submit("a").await;
+    watched(&stand, 0, 600).await;
+    assert_eq!(stand.asked(), [4 * 10, 0]);
+}
+
+#[tokio::test]
+async fn who_begins_to_look_gets_fresh_figures_at_once() {
+    let stand = Stand::at_pace(Pace::Bucket).await;
+    watched(&stand, 0, 30).await;
+    let mut began = stand.app.shared.looks.began();
+    let id = stand.submit("a").await;
+    stand.overview().await;
+    assert!(began.has_changed().unwrap(), "the sampler is woken");
+    began.mark_unchanged();
+    stand.sample().await;
+    let overview = stand.overview().await;
+    assert_eq!((&overview["counts"]["due"], &overview["index"]["due"]), (&json!(1), &json!(1)));
+    assert!(stand.app.shared.board().table.get(&id).is_some());
+    assert!(!began.has_changed().unwrap());
+}
+
+#[tokio::test]
+async fn a_pass_reads_only_what_has_changed() {
+    let stand = Stand::new().await;
+    let mut ids = Vec::new();
+    for _ in 0..20 {
+        ids.push(stand.submit("a").await);
+    }
+    let read = async || {
+        let before = stand.asked()[1];
+        stand.look().await;
+        let read = stand.app.shared.board().pass.read;
+        assert!(stand.asked()[1] - before <= read + 1, "and the layout, now and then");
+        read
+    };
+    assert_eq!(read().await, 20);
+    assert_eq!(read().await, 0);
+    stand.queue.cancel(&ids[3]).await.unwrap();
+    assert_eq!(read().await, 1);
+    assert_eq!(read().await, 0);
+}
+
+#[tokio::test]
+async fn a_second_change_under_one_stamp_is_noticed() {
+    let stand = Stand::with_coarse_stamps().await;
+    let shared = &stand.app.shared;
+    let id = stand.submit("a").await;
+    stand.look().await;
+    stand.queue.cancel(&id).await.unwrap();
+    pass(shared).await.unwrap();
+    let status = || shared.board().table.get(&id).unwrap().status.name();
+    assert_eq!(status(), "cancelled");
+    stand.queue.retry(&id).await.unwrap();
+    pass(shared).await.unwrap();
+    assert_eq!(status(), "pending", "of the same second");
+    stand.host.advance(Duration::from_secs(4));
+    let before = stand.asked()[1];
+    pass(shared).await.unwrap();
+    assert_eq!(stand.asked()[1], before + 1, "once more, when the second is surely over");
+    pass(shared).await.unwrap();
+    assert_eq!(stand.asked()[1], before + 1, "and then no more");
+}
+
+#[tokio::test]
+async fn passes_over_a_large_bucket_stay_below_twelve_lists_a_minute() {
+    let stand = Stand::at_pace(Pace::Bucket).await;
+    for _ in 0..2_500 {
+        stand.submit("a").await;
+    }
+    stand.host.advance(Duration::from_mins(1));
+    for _ in 0..20 * 60 {
+        stand.app.shared.looks.at(Topic::Queue);
+        tasks(&stand.app.shared).await;
+        stand.host.advance(Duration::from_secs(1));
+    }
+    let [lists, gets] = stand.asked();
+    assert!((200..=12 * 20 + 3).contains(&lists), "{lists} lists in twenty minutes");
+    assert!(gets < 2_550, "each task once, and the layout now and then: {gets}");
+}
+
+#[tokio::test]
+async fn what_is_gone_leaves_the_table() {
+    let stand = Stand::new().await;
+    let (gone, stays) = (stand.submit("a").await, stand.submit("b").await);
+    stand.look().await;
+    let revision = stand.app.shared.board().revision();
+    let key = keys::task(&stand.queue.shard_len().shard_of(&gone), &gone);
+    stand.queue.client().delete(Purpose::Admin, &key).await.unwrap();
+    stand.look().await;
+    let board = stand.app.shared.board();
+    assert!(board.table.get(&gone).is_none() && board.table.get(&stays).is_some());
+    assert!(board.revision() > revision);
+}
+
+#[tokio::test]
+async fn of_more_tasks_than_there_is_room_for_the_first_are_shown_and_that_is_told() {
+    let stand = Stand::new().await.with_room(10);
+    for _ in 0..25 {
+        stand.submit("a").await;
+    }
+    for _ in 0..3 {
+        stand.look().await;
+    }
+    let sample = &stand.overview().await["sample"];
+    assert_eq!([&sample["rows"], &sample["listed"]], [&json!(10), &json!(10)]);
+    assert_eq!([&sample["is_cut"], &sample["is_complete"]], [&json!(true), &json!(false)]);
+}
+
+#[tokio::test]
+async fn who_opens_a_task_together_reads_it_once() {
+    let stand = Stand::new().await;
+    let id = stand.submit("a").await;
+    let open = || stand.app.opened.get(&stand.app.shared, &id);
+    let before = stand.asked()[1];
+    let opened = join_all((0..10).map(|_| open())).await;
+    assert!(opened.iter().all(|task| task.as_ref().unwrap().id == id));
+    assert_eq!(stand.asked()[1] - before, 1);
+    stand.host.advance(Duration::from_secs(4));
+    open().await.unwrap();
+    assert_eq!(stand.asked()[1] - before, 2, "what is older is read again");
+    // So is that there is none.
+    let nobody = leasehold_core::TaskId::from_random(1);
+    for _ in 0..10 {
+        assert!(stand.app.opened.get(&stand.app.shared, &nobody).await.is_err());
+    }
+    assert_eq!(stand.asked()[1] - before, 3);
+}
+
+#[tokio::test]
+async fn tasks_are_counted_as_finished_once_and_only_since_the_server_began() {
+    let stand = Stand::new().await;
+    let complete = || Settlement::complete(json!(null));
+    stand.run(stand.submit("before").await, complete()).await;
+    stand.look().await;
+    stand.run(stand.submit("after").await, complete()).await;
+    for _ in 0..3 {
+        stand.look().await;
+    }
+    let board = stand.app.shared.board();
+    assert_eq!(board.table.finished().iter().collect::<Vec<_>>(), [(&leasehold_core::Status::Completed, &1)]);
+}
+
+/// A store whose lists fail for a while.
+#[derive(Debug)]
+struct Ailing(MemoryStore, Arc<AtomicBool>);
+
+impl Around for Ailing {
+    fn inner(&self) -> &dyn Store {
+        &self.0
+    }
+
+    fn list<'a>(&'a self, list: &'a List) -> Answer<'a, Page> {
+        if self.1.load(SeqCst) {
+            return Box::pin(async { Err(Failure::last(Kind::Denied, "lists are forbidden")) });
+        }
+        self.0.list(list)
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_cannot_be_read_is_told_and_so_is_that_it_can_again() {
+    let (host, is_ill) = (FakeHost::new(), Arc::new(AtomicBool::new(false)));
+    let real: Arc<dyn Host> = Arc::new(host.clone());
+    let stand =
+        Stand::on(host, Arc::new(Ailing(MemoryStore::new(&real), is_ill.clone())), Pace::Folder).await;
+    let error = async || stand.overview().await["sample"]["error"].clone();
+    stand.look().await;
+    assert_eq!(error().await, json!(null));
+    is_ill.store(true, SeqCst);
+    stand.look().await;
+    assert!(error().await.as_str().unwrap().contains("lists are forbidden"));
+    let since = stand.app.shared.board().fault(stand.host.instant()).unwrap().since;
+    stand.look().await;
+    assert_eq!(stand.app.shared.board().fault(stand.host.instant()).unwrap().since, since, "since it began");
+    is_ill.store(false, SeqCst);
+    stand.look().await;
+    assert_eq!(error().await, json!(null));
+}
+
+#[tokio::test]
+async fn what_is_no_task_is_read_once() {
+    let host = FakeHost::new();
+    let real: Arc<dyn Host> = Arc::new(host.clone());
+    let store = Arc::new(MemoryStore::new(&real));
+    let stand = Stand::on(host, store.clone(), Pace::Folder).await;
+    let id = stand.submit("a").await;
+    let key = keys::task(&stand.queue.shard_len().shard_of(&id), &id);
+    store.put(&key, bytes::Bytes::from_static(b"{"), &leasehold_store::When::Always).await.unwrap();
+    stand.look().await;
+    let [_, gets] = stand.asked();
+    assert!(gets > 0);
+    stand.look().await;
+    stand.look().await;
+    // The layout of the queue is asked for in every pass of a minute.
+    assert_eq!(stand.asked()[1], gets + 2, "it has not changed");
+    assert_eq!(stand.overview().await["sample"]["corrupt"], 1);
+}
+
+#[tokio::test]
+async fn what_nobody_looks_at_any_more_is_not_what_is_wrong() {
+    let stand = Stand::new().await;
+    stand.look().await;
+    let tried = Tried { at: stand.host.instant(), took: Took::default() };
+    let error = leasehold_core::Error::invalid("no such folder");
+    stand.app.shared.board_mut().note(Part::Workers, tried, Some(&error));
+    assert!(stand.app.shared.board().fault(stand.host.instant()).is_some());
+    for _ in 0..3 {
+        stand.look().await;
+    }
+    assert!(stand.app.shared.board().fault(stand.host.instant()).is_none());
+}
+
+#[tokio::test]
+async fn the_map_follows_when_the_number_of_shards_changes() {
+    let stand = Stand::new().await;
+    let id = stand.submit("a").await;
+    stand.look().await;
+    let options = leasehold_queue::MigrateOptions { sweeps: false, ..Default::default() };
+    stand.queue.migrate(2, &options, &|_| ()).await.unwrap();
+    stand.app.shared.looks.at(Topic::Shards);
+    stand.look().await;
+    stand.look().await;
+    assert_eq!(stand.overview().await["shards"], 256);
+    // And its tasks are found where they are now.
+    assert_eq!(stand.app.shared.queue().get(&id).await.unwrap().shard.as_str().len(), 2);
+    assert!(matches!(stand.app.shared.queue().cancel(&id).await, Ok(leasehold_queue::Operated::Done(_))));
+}
+
+#[tokio::test]
+async fn whether_there_are_artifacts_is_known_from_one_list() {
+    let stand = Stand::new().await;
+    let shared = &stand.app.shared;
+    shared.looks.at(Topic::Queue);
+    let [lists, _] = stand.asked();
+    artifacts(shared).await;
+    assert_eq!(stand.asked(), [lists + 1, 0]);
+    assert_eq!(stand.overview().await["has"]["artifacts"], false);
+}

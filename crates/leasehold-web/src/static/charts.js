@@ -1,0 +1,134 @@
+// Charts: SVG built by hand, with its labels as text beside it. The drawing is stretched to the width there is, lines keep
+// their strength. Each chart says in words what it shows, and tells the figures of one moment under the pointer or, with
+// the arrow keys, under the focus.
+
+import { h, patch, svg } from './dom.js';
+import { brief } from './format.js';
+
+const HEIGHT = 100;
+
+/** Which moment of which chart is being looked at. */
+const looked = new Map();
+
+/**
+ * A chart of series over moments.
+ * `series`: [{name, tone, values}], values may be null where nothing is known. `kind`: 'bars', 'areas' (both stacked) or 'lines'.
+ * `moment(index)` names a moment; `ends` are the labels below; `total` says what the legend shows when nothing is looked at.
+ */
+export function chart(options) {
+  const { name, series, kind, format = brief, moment, ends, summary } = options;
+  const size = series[0].values.length;
+  const at = looked.get(name);
+  const isLooked = at !== undefined && at < size;
+  const top = niceTop(highest(series, kind));
+
+  const figure = h('figure', {
+    class: 'chart', key: name, tabindex: '0', role: 'group', 'aria-label': `${name}. ${summary} Arrow keys read single values.`,
+    onkeydown: (event) => stepped(event, size, at ?? size, look),
+    onblur: () => look(undefined),
+  },
+  h('figcaption', { class: 'legend' },
+    h('span', { class: 'moment soft' }, isLooked ? moment(at) : options.resting),
+    series.map((one) => h('span', { class: `key tone-${one.tone}` },
+      h('span', { class: 'soft' }, one.name), ' ',
+      h('b', {}, legendValue(isLooked ? one.values[at] : one.resting, format))))),
+  h('div', {
+    class: 'plot',
+    onpointermove: (event) => look(indexUnder(event, size)),
+    onpointerleave: () => look(undefined),
+  },
+  svg('svg', { viewBox: `0 0 ${size} ${HEIGHT}`, preserveAspectRatio: 'none', 'aria-hidden': 'true' },
+    [0, 0.5, 1].map((share) => svg('line', { class: 'grid', x1: 0, x2: size, y1: HEIGHT * share, y2: HEIGHT * share })),
+    isLooked && svg('rect', { class: 'looked', x: at, width: 1, y: 0, height: HEIGHT }),
+    { bars, areas, lines }[kind](series, top)),
+  h('span', { class: 'axis top', 'aria-hidden': 'true' }, format(top)),
+  (kind === 'lines' || top % 2 === 0) && h('span', { class: 'axis middle', 'aria-hidden': 'true' }, format(top / 2))),
+  h('div', { class: 'ends', 'aria-hidden': 'true' }, ends.map((end) => h('span', {}, end))));
+
+  let shown = figure;
+  function look(index) {
+    if (looked.get(name) === index) return;
+    if (index === undefined) looked.delete(name); else looked.set(name, index);
+    // The figure on the page may be an older one that this one was patched into.
+    shown = [...document.querySelectorAll('figure.chart')].find((one) => one.patchKey === name) ?? shown;
+    patch(shown, chart(options));
+  }
+  return figure;
+}
+
+const legendValue = (value, format) => (value === null || value === undefined ? '–' : format(value));
+
+function stepped(event, size, at, look) {
+  const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+  if (step === undefined) return;
+  event.preventDefault();
+  look(Math.min(size - 1, Math.max(0, at + step)));
+}
+
+function indexUnder(event, size) {
+  const box = event.currentTarget.getBoundingClientRect();
+  return Math.min(size - 1, Math.max(0, Math.floor((event.clientX - box.left) / box.width * size)));
+}
+
+function highest(series, kind) {
+  const sizes = series[0].values.map((_, index) => {
+    const values = series.map((one) => one.values[index] ?? 0);
+    return kind === 'lines' ? Math.max(...values) : values.reduce((sum, value) => sum + value, 0);
+  });
+  return Math.max(0, ...sizes);
+}
+
+/** The next round number: an axis that ends at 437 is hard to read. */
+export function niceTop(value) {
+  if (value <= 0) return 1;
+  const power = 10 ** Math.floor(Math.log10(value));
+  return [1, 2, 3, 4, 6, 8, 10].map((step) => step * power).find((step) => step >= value);
+}
+
+const level = (value, top) => round(HEIGHT - value / top * HEIGHT);
+const round = (number) => Math.round(number * 100) / 100;
+
+/** What lies below each series when they are stacked: one list of sums more than there are series. */
+function stacked(series) {
+  return series.reduce((sums, one) => [...sums, one.values.map((value, index) => sums.at(-1)[index] + (value ?? 0))],
+    [series[0].values.map(() => 0)]);
+}
+
+function bars(series, top) {
+  const sums = stacked(series);
+  return series.flatMap((one, layer) => one.values.map((value, index) => value > 0 && svg('rect', {
+    class: `bar tone-${one.tone}`, x: index + 0.14, width: 0.72,
+    y: level(sums[layer + 1][index], top), height: round(value / top * HEIGHT),
+  })));
+}
+
+function areas(series, top) {
+  const sums = stacked(series);
+  const size = series[0].values.length;
+  // From one moment to the next in a straight line; the first and the last reach to the borders.
+  const edge = (sum) => [[0, sum[0]], ...sum.map((value, index) => [index + 0.5, value]), [size, sum.at(-1)]]
+    .map(([x, value]) => `${x},${level(value, top)}`);
+  return series.map((one, layer) => {
+    const upper = edge(sums[layer + 1]);
+    const lower = edge(sums[layer]).reverse();
+    return [
+      svg('polygon', { class: `area tone-${one.tone}`, points: [...upper, ...lower].join(' ') }),
+      one.values.some((value) => value > 0) && svg('polyline', { class: `line tone-${one.tone}`, points: upper.join(' ') }),
+    ];
+  });
+}
+
+/** Lines with gaps where nothing is known; a value that stands alone is a short stroke. */
+function lines(series, top) {
+  return series.map((one) => {
+    const path = one.values.map((value, index) => {
+      if (value === null || value === undefined) return '';
+      const before = one.values[index - 1];
+      const y = level(value, top);
+      if (before !== null && before !== undefined) return `L${index + 0.5} ${y}`;
+      const after = one.values[index + 1];
+      return after === null || after === undefined ? `M${index + 0.1} ${y}H${index + 0.9}` : `M${index + 0.5} ${y}`;
+    });
+    return svg('path', { class: `line tone-${one.tone}`, d: path.join('') || 'M0 0' });
+  });
+}

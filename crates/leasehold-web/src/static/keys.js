@@ -1,0 +1,79 @@
+// The keyboard: everything can be done with it.
+
+import { h } from './dom.js';
+import { openDialog } from './parts.js';
+import { go, route } from './router.js';
+
+const PLACES = { o: 'overview', t: 'tasks', w: 'workers', s: 'shards', a: 'artifacts', p: 'outposts', e: 'settings' };
+/** After `g` the next key says where to; so long one may think about it. */
+const PAUSE_MS = 1_500;
+
+const HELP = [
+  ['/', 'search tasks'],
+  ['g o', 'go to the overview; g t tasks, g w workers, g s shards, g e settings'],
+  ['j k', 'next and previous task of a list'],
+  ['Enter', 'open the task'],
+  ['Esc', 'leave a field, a question or a task'],
+  ['← →', 'read a chart or the shard map'],
+  ['d', 'light, dark, or as the system has it'],
+  ['?', 'this list'],
+];
+
+let pressed = { key: '', at: 0 };
+
+/** `back` leaves what is open, `changeTheme` goes to the next one. */
+export function listen({ back, changeTheme }) {
+  document.addEventListener('keydown', (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector('dialog[open]')) return;
+    if (isTyping(event.target)) {
+      if (event.key === 'Escape') event.target.blur();
+      return;
+    }
+    const isSecond = pressed.key === 'g' && event.timeStamp - pressed.at < PAUSE_MS;
+    pressed = { key: event.key, at: event.timeStamp };
+    const does = isSecond ? place(event.key) : command(event.key, { back, changeTheme });
+    if (!does) return;
+    event.preventDefault();
+    does();
+  });
+}
+
+const isTyping = (element) => element.matches('textarea, select, input:not([type=checkbox])');
+
+const place = (key) => PLACES[key] && (() => go(`#/${PLACES[key]}`));
+
+function command(key, { back, changeTheme }) {
+  return {
+    '/': search, j: () => move(1), k: () => move(-1), Escape: back, '?': help, d: changeTheme,
+  }[key];
+}
+
+function search() {
+  const field = document.getElementById('search');
+  if (field) return field.select();
+  if (route().view !== 'tasks' || route().rest.length > 0) go('#/tasks');
+  // The view is drawn when its data has come.
+  const watch = new MutationObserver(() => {
+    const drawn = document.getElementById('search');
+    if (drawn) { watch.disconnect(); drawn.focus(); }
+  });
+  watch.observe(document.getElementById('main'), { childList: true, subtree: true });
+}
+
+/** To the next or previous row; the first one when none has the focus. */
+function move(step) {
+  const rows = [...document.querySelectorAll('[data-row]')];
+  const at = rows.indexOf(document.activeElement);
+  const next = rows[at === -1 ? 0 : Math.min(rows.length - 1, Math.max(0, at + step))];
+  next?.focus();
+  next?.scrollIntoView({ block: 'nearest' });
+}
+
+export function help() {
+  const dialog = h('dialog', { class: 'dialog help', 'aria-labelledby': 'keys' },
+    h('h2', { id: 'keys' }, 'Keys'),
+    h('dl', { class: 'keys' }, HELP.map(([key, text]) => h('div', {},
+      h('dt', {}, key.split(' ').map((one) => h('kbd', {}, one))), h('dd', {}, text)))),
+    h('div', { class: 'buttons' }, h('button', { type: 'button', class: 'button', onclick: () => dialog.close() }, 'Close')));
+  openDialog(dialog);
+}

@@ -1,0 +1,218 @@
+// Parts that several views are made of.
+
+import { h, show, svg } from './dom.js';
+import { absolute, count, duration, relative, shortId } from './format.js';
+import { link, taskLink } from './router.js';
+
+const NOTE_MS = 6_000;
+
+/** Hand-drawn on a grid of twenty; lines take the colour of the text. */
+const ICONS = {
+  overview: 'M3 10.5 10 4l7 6.5M5 9v7h10V9',
+  tasks: 'M4 5.5h12M4 10h12M4 14.5h7',
+  workers: 'M10 9.5a3 3 0 1 0 0-6 3 3 0 0 0 0 6ZM4 16.5c.6-3 3-4.5 6-4.5s5.4 1.5 6 4.5',
+  shards: 'M3.5 3.5h5.5v5.5h-5.5zM11 3.5h5.5v5.5h-5.5zM3.5 11h5.5v5.5h-5.5zM11 11h5.5v5.5h-5.5z',
+  artifacts: 'M10 3 16.5 6.5v7L10 17l-6.5-3.5v-7zM3.5 6.5 10 10l6.5-3.5M10 10v7',
+  outposts: 'M4 17V4.5l9 1.5-2 3 2 3-9 1.5',
+  settings: 'M4 6h7M15 6h1M4 14h1M9 14h7M13 8a2 2 0 1 0 0-4 2 2 0 0 0 0 4ZM7 16a2 2 0 1 0 0-4 2 2 0 0 0 0 4Z',
+  search: 'M9 14.5a5.5 5.5 0 1 0 0-11 5.5 5.5 0 0 0 0 11ZM13 13l4 4',
+  copy: 'M7.5 7.5h8v8h-8zM12.5 4.5h-8v8',
+  back: 'M12 4.5 6.5 10 12 15.5',
+  next: 'M8 4.5 13.5 10 8 15.5',
+  retry: 'M16 10a6 6 0 1 1-1.8-4.3M16 3.5v3.5h-3.5',
+  cancel: 'M5.5 5.5l9 9M14.5 5.5l-9 9',
+  run_now: 'M6.5 4.5v11l9-5.5z',
+  theme: 'M10 3.5a6.5 6.5 0 1 0 0 13zM10 3.5a6.5 6.5 0 0 1 0 13',
+  help: 'M7.5 7.5a2.5 2.5 0 1 1 3.5 2.3c-.7.3-1 .8-1 1.7M10 14.6v.1',
+};
+
+export function icon(name) {
+  return svg('svg', { class: 'icon', viewBox: '0 0 20 20', 'aria-hidden': 'true' }, svg('path', { d: ICONS[name] }));
+}
+
+// ---- times ----
+
+/** The store's time minus this machine's, so that ages are right where the two disagree. */
+let offset = 0;
+
+export function setClock(now) {
+  offset = new Date(now) - Date.now();
+}
+
+export const now = () => new Date(Date.now() + offset);
+
+/** A moment as "12 s ago", with the moment itself where the pointer rests. */
+export function time(at) {
+  if (!at) return h('span', { class: 'faint' }, '–');
+  const moment = new Date(at);
+  if (Number.isNaN(moment.valueOf())) return h('span', {}, at);
+  return h('time', { datetime: at, title: absolute(moment) }, relative(moment, now()));
+}
+
+/** How long something has lasted so far, "1 min 14 s", and goes on. */
+export function lasting(secs) {
+  const since = new Date(now() - secs * 1000);
+  return h('time', { datetime: since.toISOString(), title: `since ${absolute(since)}`, 'data-form': 'lasting' }, duration(secs));
+}
+
+/** Lets all times on the page go on. */
+export function tick() {
+  for (const element of document.querySelectorAll('time[datetime]')) {
+    const since = new Date(element.dateTime);
+    const isLasting = element.dataset.form === 'lasting';
+    const text = isLasting ? duration(Math.max(0, Math.floor((now() - since) / 1000))) : relative(since, now());
+    if (element.textContent !== text) element.textContent = text;
+  }
+}
+
+// ---- tasks ----
+
+/** The word that a task's status is shown by: pending tells too little. */
+export function standing(row) {
+  if (row.status !== 'pending') return row.status;
+  const isDue = row.is_due ?? new Date(row.available_at) <= now();
+  return isDue ? 'due' : 'scheduled';
+}
+
+export const pill = (word) => h('span', { class: `pill tone-${word}` }, word);
+
+export const tag = (key, value) =>
+  h('a', { class: 'tag', href: link('tasks', { tag: `${key}:${value}` }), title: 'Show all tasks with this tag' },
+    h('span', { class: 'soft' }, key), ' ', value);
+
+/** Tasks as rows: a table where there is room, cards on a phone. */
+export function taskTable(rows, { label }) {
+  return h('div', { class: 'table-frame' },
+    h('table', { class: 'rows tasks', 'aria-label': label },
+      h('thead', {}, h('tr', {},
+        ['Task', 'Status', 'Attempt', 'Shard', 'Changed', 'Details'].map((name) => h('th', { scope: 'col' }, name)))),
+      h('tbody', {}, rows.map(taskRow))));
+}
+
+function taskRow(row) {
+  const word = standing(row);
+  return h('tr', { key: row.id, 'data-id': row.id, class: `tone-${word}` },
+    h('td', { class: 'task' },
+      h('a', { href: taskLink(row.id), 'data-row': true, title: row.id },
+        h('span', { class: 'type' }, row.task_type), ' ', h('span', { class: 'mono soft' }, shortId(row.id)))),
+    h('td', {}, pill(word)),
+    h('td', { class: 'number', 'data-label': 'attempt' }, `${row.attempt} of ${row.max_attempts}`),
+    h('td', { class: 'mono soft', 'data-label': 'shard' }, row.shard),
+    h('td', { class: 'number when' }, time(row.updated_at)),
+    h('td', { class: 'known' }, known(row, word)));
+}
+
+/** The telling line of an error: the last one of a traceback, the first one else. */
+export function gist(error) {
+  const lines = error.split('\n').filter((line) => line.trim());
+  return (lines[0]?.startsWith('Traceback') ? lines.at(-1) : lines[0]) ?? error;
+}
+
+/** What one most wants to know of a task in this state. */
+function known(row, word) {
+  const tags = Object.entries(row.tags ?? {}).map(([key, value]) => tag(key, value));
+  const fact = {
+    scheduled: () => h('span', { class: 'soft' }, row.error ? 'next attempt ' : 'due ', time(row.available_at)),
+    due: () => h('span', { class: 'soft' }, 'due ', time(row.available_at)),
+    running: () => row.worker && h('span', { class: 'soft' }, 'held by ', h('span', { class: 'mono' }, row.worker)),
+    completed: () => row.worker && h('span', { class: 'soft' }, 'by ', h('span', { class: 'mono' }, row.worker)),
+  }[word]?.();
+  const error = row.error && word !== 'completed' && h('span', { class: 'error-line', title: row.error }, gist(row.error));
+  return [fact, error, tags.length > 0 && h('span', { class: 'tags' }, tags)];
+}
+
+// ---- figures and frames ----
+
+/** A page's heading, with what belongs beside it. */
+export function heading(title, aside, ...below) {
+  return h('header', { class: 'heading' },
+    h('h1', {}, title), aside && h('div', { class: 'aside' }, aside), below);
+}
+
+export function card(title, { aside, id } = {}, ...children) {
+  return h('section', { class: `card card-${id}`, 'aria-labelledby': id },
+    h('div', { class: 'card-head' }, h('h2', { id }, title), aside && h('div', { class: 'aside' }, aside)),
+    children);
+}
+
+/** Says that there is nothing, why, and what to type. */
+export function empty(title, text, command) {
+  return h('div', { class: 'empty' },
+    h('p', { class: 'empty-title' }, title), text && h('p', { class: 'soft' }, text),
+    command && h('p', { class: 'command' }, h('code', {}, command), copyButton(command, 'Copy the command')));
+}
+
+/** Says that something has been asked for and has not come yet. */
+export const reading = () => h('p', { class: 'empty soft' }, 'Reading…');
+
+export function facts(pairs) {
+  return h('dl', { class: 'facts' }, pairs.filter(Boolean).map(([name, ...value]) =>
+    h('div', {}, h('dt', {}, name), h('dd', {}, value))));
+}
+
+/** A table of plain cells; numbers stand to the right. A stacked one has a card for each row on a phone. */
+export function plainTable(label, columns, rows, { isStacked } = {}) {
+  return h('div', { class: 'table-frame' },
+    h('table', { class: `rows${isStacked ? ' stacked' : ''}`, 'aria-label': label },
+      h('thead', {}, h('tr', {}, columns.map(({ name, isNumber }) => h('th', { scope: 'col', class: isNumber && 'number' }, name)))),
+      h('tbody', {}, rows.map(({ key, cells, tone }) => h('tr', { key, class: tone && `tone-${tone}` },
+        cells.map((cell, index) => h('td', { class: columns[index].isNumber && 'number', 'data-label': columns[index].name },
+          typeof cell === 'number' ? count(cell) : cell)))))));
+}
+
+export function button(text, { onclick, name, tone, disabled, title } = {}) {
+  return h('button', { type: 'button', class: `button${tone ? ` tone-${tone}` : ''}`, onclick, disabled, title }, name && icon(name), text);
+}
+
+export function copyButton(text, label = 'Copy') {
+  const onclick = async () => note(await copied(text) ? 'Copied' : 'The browser does not allow copying');
+  return h('button', { type: 'button', class: 'copy', 'aria-label': label, title: label, onclick }, icon('copy'));
+}
+
+async function copied(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+// ---- notes and questions ----
+
+/** Says something in a corner for a while. */
+export function note(text, tone = 'plain') {
+  const element = h('p', { class: `note tone-${tone}` }, text);
+  document.getElementById('notes').append(element);
+  setTimeout(() => element.remove(), NOTE_MS);
+}
+
+/** Says something to those who listen instead of looking. */
+export function speak(text) {
+  document.getElementById('spoken').textContent = text;
+}
+
+/** Asks before something is done; resolves to whether to do it. */
+export function confirm({ title, text, yes, tone }) {
+  return new Promise((resolve) => {
+    const dialog = h('dialog', { class: 'dialog', 'aria-labelledby': 'question' },
+      h('h2', { id: 'question' }, title), h('p', { class: 'soft' }, text),
+      h('div', { class: 'buttons' },
+        h('button', { type: 'button', class: 'button', onclick: () => dialog.close() }, 'Leave it'),
+        h('button', { type: 'button', class: `button main tone-${tone}`, onclick: () => dialog.close('yes') }, yes)));
+    openDialog(dialog, () => resolve(dialog.returnValue === 'yes'));
+    dialog.querySelector('.main').focus();
+  });
+}
+
+export function openDialog(dialog, closed = () => {}) {
+  document.body.append(dialog);
+  dialog.addEventListener('close', () => { dialog.remove(); closed(); }, { once: true });
+  dialog.addEventListener('click', (event) => { if (event.target === dialog) dialog.close(); });
+  dialog.showModal();
+}
+
+/** The banner above everything, for as long as there is something to say. */
+export function banner(text, tone = 'failed') {
+  show(document.getElementById('banner'), text && h('p', { class: `banner tone-${tone}` }, text));
+}

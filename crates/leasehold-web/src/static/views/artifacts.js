@@ -1,0 +1,26 @@
+// Artifacts: large files in the store, by their hash.
+
+import * as api from '../api.js';
+import { h } from '../dom.js';
+import { bytes, counted } from '../format.js';
+import { copyButton, empty, heading, pill, plainTable, reading, time } from '../parts.js';
+
+export const isLive = true;
+export const title = () => 'Artifacts';
+export const load = () => api.list('artifacts');
+
+export function render({ artifacts, total, age_secs: age }) {
+  return [
+    heading('Artifacts', h('span', { class: 'soft' }, counted(total, 'artifact'))),
+    h('section', { class: 'card flush' }, artifacts.length === 0
+      ? age === null ? reading() : empty('There are no artifacts', 'Large files that tasks need are put here in pieces.', 'leasehold artifact put FILE')
+      : plainTable('Artifacts', [{ name: 'artifact' }, { name: 'state' }, { name: 'size', isNumber: true }, { name: 'put' }],
+        artifacts.map((one) => ({
+          key: one.id,
+          cells: [
+            h('span', { class: 'mono hash' }, h('span', { title: one.id }, `${one.id.slice(0, 16)}…`), copyButton(one.id, 'Copy the hash')),
+            pill(one.state), one.bytes === null ? '–' : bytes(one.bytes), time(one.created_at),
+          ],
+        })), { isStacked: true })),
+  ];
+}

@@ -1,0 +1,31 @@
+// The settings in force and where each comes from, secrets masked by the server.
+
+import * as api from '../api.js';
+import { h } from '../dom.js';
+import { count } from '../format.js';
+import { card, facts, heading, plainTable } from '../parts.js';
+
+export const title = () => 'Settings';
+export const load = () => api.list('settings');
+
+export function render({ settings }, { overview }) {
+  return [
+    heading('Settings'),
+    card('This dashboard', { id: 'about' }, facts([
+      ['store', h('span', { class: 'mono break' }, overview.store)],
+      ['shards', count(overview.shards)],
+      ['version', overview.version],
+      ['actions', overview.allow_actions ? 'allowed' : h('span', { class: 'long' }, 'read-only; --allow-actions lets this page change tasks')],
+      ['prices', overview.provider],
+    ])),
+    card('In force', { id: 'settings' }, plainTable('Settings', [{ name: 'setting' }, { name: 'value' }, { name: 'from' }],
+      settings.map(({ key, value, from }) => ({
+        key, cells: [h('span', { class: 'mono' }, key), h('span', { class: 'mono break' }, shown(value)), h('span', { class: 'soft' }, from)],
+      })), { isStacked: true })),
+  ];
+}
+
+function shown(value) {
+  if (value === null || value === undefined || value === '') return h('span', { class: 'faint' }, 'not set');
+  return typeof value === 'string' ? value : JSON.stringify(value);
+}

@@ -1,0 +1,131 @@
+// One task: what became of it, what it was given, what it gave, and what can be done about it.
+
+import * as api from '../api.js';
+import { h } from '../dom.js';
+import { duration } from '../format.js';
+import { button, card, confirm, copyButton, facts, icon, note, now, pill, standing, tag, time } from '../parts.js';
+import { timeline } from '../timeline.js';
+
+/** A task that is not final is read again after so long: each reading is a request to the store. */
+const READ_EVERY_MS = 4_000;
+
+const ACTIONS = {
+  retry: { text: 'Retry', tone: 'running', title: 'Retry this task?', why: 'It becomes pending again, with all its attempts.', done: 'It is pending again' },
+  run_now: { text: 'Run now', tone: 'running', title: 'Run this task now?', why: 'It becomes due at once.', done: 'It is due now' },
+  cancel: { text: 'Cancel', tone: 'failed', title: 'Cancel this task?', why: 'If it is running, its worker is told to stop.', done: 'It is called off' },
+};
+
+export const isLive = true;
+export const title = ({ task }) => `${task.task_type} ${task.id.slice(0, 8)}`;
+
+export async function load({ at }, before) {
+  const id = at.rest[0];
+  if (before && before.task.id === id && !await isStale(before)) return before;
+  return { ...await api.task(id), readAt: Date.now() };
+}
+
+/** Final tasks are read again only when the server has seen them change; the others now and then. */
+async function isStale({ task, readAt }) {
+  if (!task.finished_at && Date.now() - readAt >= READ_EVERY_MS) return true;
+  const { tasks: [row] } = await api.tasks(new URLSearchParams({ q: task.id, limit: 1 }));
+  return row !== undefined && row.updated_at > task.updated_at;
+}
+
+export const news = (before, after) => before.task.status !== after.task.status && `The task is now ${after.task.status}`;
+
+export function render(data, { overview, list, changed }) {
+  const { task } = data;
+  return [
+    h('header', { class: 'heading task-heading' },
+      h('a', { class: 'back', href: list, 'aria-label': 'Back to the list' }, icon('back'), 'Tasks'),
+      h('h1', {}, h('span', { class: 'type' }, task.task_type), ' ', pill(standing(task))),
+      h('p', { class: 'id' }, h('span', { class: 'mono soft' }, task.id), copyButton(task.id, 'Copy the id')),
+      h('div', { class: 'aside' }, actions(data, overview, changed))),
+    task.cancel_requested && h('p', { class: 'banner tone-due' }, 'A cancel was asked for: its worker has been told to stop.'),
+    task.error && card(task.status === 'failed' ? 'Error' : 'Error of the last attempt that failed', { id: 'error', aside: copyButton(task.error, 'Copy the error') }, text(task.error, 'trace')),
+    card('Time line', { id: 'life' }, timeline(data, now())),
+    h('div', { class: 'grid halves' },
+      card('Input', { id: 'input', aside: copyButton(pretty(task.input), 'Copy the input') }, json(task.input)),
+      task.status === 'completed'
+        ? card('Output', { id: 'output', aside: copyButton(pretty(task.output), 'Copy the output') }, json(task.output))
+        : task.progress !== undefined && card('Progress', { id: 'progress' }, json(task.progress))),
+    files(task),
+    card('Facts', { id: 'facts' }, facts(known(task))),
+    h('details', { class: 'card record' }, h('summary', {}, 'The whole record'), json(task)),
+  ];
+}
+
+function actions({ task, can }, overview, changed) {
+  if (!overview?.allow_actions) return h('span', { class: 'faint', title: 'Start the dashboard with --allow-actions to change tasks' }, 'read-only');
+  return can.filter((name) => ACTIONS[name]).map((name) =>
+    button(ACTIONS[name].text, { name, tone: ACTIONS[name].tone, onclick: () => act(task, name, changed) }));
+}
+
+async function act(task, name, changed) {
+  const { title: ask, why, text: yes, tone, done } = ACTIONS[name];
+  if (!await confirm({ title: ask, text: why, yes, tone })) return;
+  try {
+    await api.act(task.id, name);
+    note(done, 'completed');
+  } catch (error) {
+    note(error.message, 'failed');
+  }
+  changed();
+}
+
+function known(task) {
+  const tags = Object.entries(task.tags ?? {});
+  const claim = task.status === 'running';
+  return [
+    ['attempt', `${task.attempt} of ${task.max_attempts}`],
+    ['shard', h('span', { class: 'mono' }, task.shard)],
+    ['created', time(task.created_at)],
+    ['changed', time(task.updated_at)],
+    task.available_at && ['due', time(task.available_at)],
+    task.finished_at && ['finished', time(task.finished_at)],
+    claim && ['held by', h('span', { class: 'mono' }, task.claimed_by)],
+    claim && ['lease until', time(task.lease_expires_at)],
+    ['epoch', String(task.epoch)],
+    task.generation > 0 && ['retried by hand', `${task.generation} ${task.generation === 1 ? 'time' : 'times'}`],
+    ['priority', String(task.priority)],
+    task.timeout_secs && ['may run for', duration(task.timeout_secs)],
+    task.expires_at && ['expires', time(task.expires_at)],
+    task.idempotency_key && ['key', h('span', { class: 'mono break' }, task.idempotency_key)],
+    tags.length > 0 && ['tags', h('span', { class: 'tags' }, tags.map(([key, value]) => tag(key, value)))],
+  ];
+}
+
+function files(task) {
+  const all = [...Object.entries(task.artifacts ?? {}), ...Object.entries(task.results ?? {})];
+  if (all.length === 0) return null;
+  const made = new Set(Object.keys(task.results ?? {}));
+  return card('Artifacts', { id: 'files' }, facts(all.map(([name, artifact]) =>
+    [made.has(name) ? `${name} (made)` : name, h('span', { class: 'mono break' }, artifact), copyButton(artifact, 'Copy the hash')])));
+}
+
+// ---- text ----
+
+const pretty = (value) => JSON.stringify(value, null, 2) ?? '';
+
+/** Lines as they are; long ones wrap, many can be scrolled, with the keyboard too. */
+const text = (parts, kind) => h('pre', { class: `text ${kind}`, tabindex: '0' }, parts);
+
+const PIECE = /("(?:[^"\\]|\\.)*")(\s*:)?|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|\b(?:true|false|null)\b/g;
+/** Colours are for what one can take in; a larger text is shown plain. */
+const COLOURED_CHARS = 20_000;
+
+function json(value) {
+  const content = pretty(value);
+  if (content.length > COLOURED_CHARS) return text(content, 'json');
+  const parts = [];
+  let end = 0;
+  for (const found of content.matchAll(PIECE)) {
+    const [whole, string, colon] = found;
+    parts.push(content.slice(end, found.index));
+    if (colon) parts.push(h('span', { class: 'json-key' }, string), colon);
+    else parts.push(h('span', { class: string ? 'json-string' : 'json-other' }, whole));
+    end = found.index + whole.length;
+  }
+  parts.push(content.slice(end));
+  return text(parts, 'json');
+}

@@ -1,0 +1,357 @@
+//! Tasks as they were last read, small enough that a quarter of a million of them fit into memory.
+//!
+//! A row keeps what lists, figures and filters need, and nothing of inputs and outputs; those are read when a task is
+//! opened. Whatever repeats (types, workers, tags, errors) is kept once.
+//!
+//! Whether a task has to be read again, its stamp in a list tells. Some stores stamp in whole seconds, so that a task can
+//! change twice under one stamp; one that was read so soon after its stamp that this could be is read once more.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::Hash;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::task::Change;
+use leasehold_core::{State, Status, StoreTime, Task, TaskId};
+use leasehold_queue::Listed;
+
+use crate::cost::{self, Requests};
+
+/// Most tasks that are remembered: about a hundred megabytes. The page says so when there are more.
+const ROWS_MAX: usize = 250_000;
+/// So much of an error is kept.
+const ERROR_CHARS_MAX: usize = 200;
+/// So long after its stamp a task may still be written under the same one: a second, and some for servers that disagree.
+const SETTLED: Duration = Duration::from_secs(3);
+
+pub(crate) type Tags = BTreeMap<String, String>;
+
+/// A task, as far as it is remembered.
+#[derive(Debug, Clone)]
+pub(crate) struct Row {
+    pub(crate) id: TaskId,
+    pub(crate) task_type: Arc<str>,
+    pub(crate) shard: Arc<str>,
+    pub(crate) status: Status,
+    pub(crate) attempt: u32,
+    pub(crate) max_attempts: u32,
+    pub(crate) priority: u8,
+    pub(crate) created_at: StoreTime,
+    pub(crate) updated_at: StoreTime,
+    pub(crate) available_at: Option<StoreTime>,
+    pub(crate) finished_at: Option<StoreTime>,
+    /// Who has it, or had it last.
+    pub(crate) worker: Option<Arc<str>>,
+    pub(crate) tags: Arc<Tags>,
+    pub(crate) error: Option<Arc<str>>,
+    /// From its submit to its first claim.
+    pub(crate) waited: Option<Duration>,
+    /// From its last claim to its end.
+    pub(crate) ran: Option<Duration>,
+    /// What its history stands for.
+    pub(crate) requests: Requests,
+    /// The outpost that has settled it without the store.
+    pub(crate) outpost: Option<Arc<str>>,
+    rev: u64,
+    /// What the list said when it was read; nothing if it was not read by a list.
+    stamp: Option<(StoreTime, u64)>,
+    is_settled: bool,
+    seen_in: u64,
+}
+
+impl Row {
+    /// Whether it waits for a worker and may be started.
+    pub(crate) fn is_due(&self, now: StoreTime) -> bool {
+        self.available_at.is_some_and(|at| at <= now)
+    }
+}
+
+/// What became of a task that was put in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Changed {
+    /// It is not as it was.
+    Yes,
+    /// It is as it was, or as others have shown it already.
+    No,
+    /// There is no room for it.
+    Full,
+}
+
+/// Something that lies among the tasks and is none: the mark of one that has moved, or of a submit that was given up, or
+/// what cannot be understood.
+#[derive(Debug)]
+struct Barren {
+    stamp: (StoreTime, u64),
+    is_settled: bool,
+    is_corrupt: bool,
+    seen_in: u64,
+}
+
+/// All tasks.
+#[derive(Debug)]
+pub(crate) struct Table {
+    rows: HashMap<TaskId, Row>,
+    /// Most rows that there may be.
+    room: usize,
+    texts: Interned<str>,
+    tags: Interned<Tags>,
+    /// What was listed and is no task, by its key: it is not read again and again.
+    barren: HashMap<String, Barren>,
+    /// The number of the pass that is under way, or of the last one.
+    pass: u64,
+    /// How many have ended, by status, since `since`.
+    finished: BTreeMap<Status, u64>,
+    since: Option<StoreTime>,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self::with_room(ROWS_MAX)
+    }
+}
+
+impl Table {
+    /// An empty table for so many tasks.
+    pub(crate) fn with_room(room: usize) -> Self {
+        Self {
+            rows: HashMap::new(),
+            room,
+            texts: Interned::default(),
+            tags: Interned::default(),
+            barren: HashMap::new(),
+            pass: 0,
+            finished: BTreeMap::new(),
+            since: None,
+        }
+    }
+
+    pub(crate) fn room(&self) -> usize {
+        self.room
+    }
+
+    pub(crate) fn rows(&self) -> impl Iterator<Item = &Row> {
+        self.rows.values()
+    }
+
+    pub(crate) fn get(&self, id: &TaskId) -> Option<&Row> {
+        self.rows.get(id)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// How many tasks have ended since this began, by how they did.
+    pub(crate) fn finished(&self) -> &BTreeMap<Status, u64> {
+        &self.finished
+    }
+
+    /// A pass over all tasks begins.
+    pub(crate) fn begin_pass(&mut self, now: StoreTime) {
+        self.pass += 1;
+        self.since.get_or_insert(now);
+    }
+
+    /// A pass has seen everything: what it has not seen is gone. Says how many that were.
+    pub(crate) fn end_pass(&mut self) -> usize {
+        let (before, pass) = (self.rows.len(), self.pass);
+        self.rows.retain(|_, row| row.seen_in == pass);
+        self.barren.retain(|_, barren| barren.seen_in == pass);
+        self.texts.tidy();
+        self.tags.tidy();
+        before - self.rows.len()
+    }
+
+    /// A task was listed. Says whether it has to be read.
+    pub(crate) fn note_listed(&mut self, listed: &Listed) -> bool {
+        let stamp = (listed.modified, listed.size);
+        if let Some(barren) = self.barren.get_mut(listed.key())
+            && barren.stamp == stamp
+            && barren.is_settled
+        {
+            barren.seen_in = self.pass;
+            return false;
+        }
+        let is_full = self.rows.len() >= self.room;
+        let Some(row) = self.rows.get_mut(&listed.id) else { return !is_full };
+        row.seen_in = self.pass;
+        !row.is_settled || row.stamp != Some(stamp)
+    }
+
+    /// A listed task was read. `now` is from before it was read.
+    pub(crate) fn put_listed(&mut self, listed: &Listed, task: &Task, now: StoreTime) -> Changed {
+        let changed = self.put(task);
+        if let Some(row) = self.rows.get_mut(&task.id)
+            && row.rev == task.rev
+        {
+            row.stamp = Some((listed.modified, listed.size));
+            row.is_settled = now.since(listed.modified) >= SETTLED;
+        }
+        changed
+    }
+
+    /// What was listed turned out to be no task.
+    pub(crate) fn put_barren(&mut self, listed: &Listed, is_corrupt: bool, now: StoreTime) -> Changed {
+        if self.barren.len() < self.room {
+            let (stamp, seen_in) = ((listed.modified, listed.size), self.pass);
+            let is_settled = now.since(listed.modified) >= SETTLED;
+            let barren = Barren { stamp, is_settled, is_corrupt, seen_in };
+            self.barren.insert(listed.key().to_owned(), barren);
+        }
+        Changed::No
+    }
+
+    /// How many records cannot be understood.
+    pub(crate) fn corrupt(&self) -> u64 {
+        self.barren.values().filter(|barren| barren.is_corrupt).count() as u64
+    }
+
+    /// A task was read or written by itself.
+    pub(crate) fn put(&mut self, task: &Task) -> Changed {
+        let old = self.rows.get_mut(&task.id);
+        if let Some(old) = old {
+            old.seen_in = self.pass;
+            // Two reads may come in the wrong order.
+            if old.rev >= task.rev {
+                return Changed::No;
+            }
+        } else if self.rows.len() >= self.room {
+            return Changed::Full;
+        }
+        let row = self.row(task);
+        self.count_finished(&row);
+        self.rows.insert(task.id, row);
+        Changed::Yes
+    }
+
+    /// A task turned out to be gone.
+    pub(crate) fn remove(&mut self, id: &TaskId) -> Changed {
+        if self.rows.remove(id).is_some() { Changed::Yes } else { Changed::No }
+    }
+
+    fn count_finished(&mut self, row: &Row) {
+        let before = self.rows.get(&row.id).and_then(|old| old.finished_at);
+        if let (Some(finished), Some(since)) = (row.finished_at, self.since)
+            && finished >= since
+            && before != Some(finished)
+        {
+            *self.finished.entry(row.status).or_default() += 1;
+        }
+    }
+
+    fn row(&mut self, task: &Task) -> Row {
+        let times = Times::of(task);
+        let worker = match &task.state {
+            State::Running(claim) => Some(claim.by.as_str()),
+            _ => times.worker,
+        };
+        let available_at =
+            if let State::Pending { available_at } = task.state { Some(available_at) } else { None };
+        let outpost = task.history.events().rev().find(|change| change.event.ends_with("_offline"));
+        let error = task.error.as_deref().map(|error| shortened(telling(error)));
+        Row {
+            id: task.id,
+            task_type: self.texts.get(task.task_type.as_str()),
+            shard: self.texts.get(task.shard.as_str()),
+            status: task.status(),
+            attempt: task.attempt,
+            max_attempts: task.max_attempts,
+            priority: task.priority.into(),
+            created_at: task.created_at,
+            updated_at: task.updated_at,
+            available_at,
+            finished_at: task.state.finished_at(),
+            worker: worker.map(|worker| self.texts.get(worker)),
+            tags: self.tags.get(&task.tags),
+            error: error.map(|error| self.texts.get(error)),
+            waited: times.first_claim.map(|at| at.since(task.created_at)),
+            ran: task.state.finished_at().zip(times.last_claim).map(|(end, at)| end.since(at)),
+            requests: cost::of_history(task.history.events()),
+            outpost: outpost.map(|change| self.texts.get(&change.by)),
+            rev: task.rev,
+            stamp: None,
+            is_settled: false,
+            seen_in: self.pass,
+        }
+    }
+}
+
+/// When a task was claimed, and by whom.
+struct Times<'a> {
+    first_claim: Option<StoreTime>,
+    last_claim: Option<StoreTime>,
+    worker: Option<&'a str>,
+}
+
+impl<'a> Times<'a> {
+    fn of(task: &'a Task) -> Self {
+        let is_claim = |change: &&Change| {
+            change.to == Status::Running && change.from != Some(Status::Running)
+                || change.event == "take over"
+        };
+        let mut claims = task.history.events().filter(is_claim);
+        let first = claims.next();
+        let last = claims.next_back().or(first);
+        Self {
+            first_claim: first.map(|claim| claim.at),
+            last_claim: last.map(|claim| claim.at),
+            worker: last.map(|claim| claim.by.as_str()),
+        }
+    }
+}
+
+/// What is worth a line of a list: a traceback ends with what happened, and begins with what did not.
+fn telling(error: &str) -> &str {
+    if error.starts_with("Traceback") {
+        error.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or(error)
+    } else {
+        error
+    }
+}
+
+fn shortened(text: &str) -> &str {
+    text.char_indices().nth(ERROR_CHARS_MAX).map_or(text, |(end, _)| &text[..end])
+}
+
+/// What repeats, once.
+#[derive(Debug)]
+struct Interned<T: ?Sized>(HashSet<Arc<T>>);
+
+impl<T: ?Sized> Default for Interned<T> {
+    fn default() -> Self {
+        Self(HashSet::new())
+    }
+}
+
+impl<T: ?Sized + Eq + Hash> Interned<T> {
+    fn get(&mut self, value: &T) -> Arc<T>
+    where
+        T: ToOwned,
+        Arc<T>: From<T::Owned>,
+    {
+        if let Some(known) = self.0.get(value) {
+            return known.clone();
+        }
+        let new = Arc::<T>::from(value.to_owned());
+        self.0.insert(new.clone());
+        new
+    }
+
+    /// Forgets what nobody uses any more.
+    fn tidy(&mut self) {
+        self.0.retain(|value| Arc::strong_count(value) > 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_an_error_so_many_characters_are_kept_not_bytes() {
+        assert_eq!(telling("Traceback:\n  line 1\nOSError: no\n\n"), "OSError: no");
+        assert_eq!(telling("refused\nTraceback"), "refused\nTraceback");
+        assert_eq!(shortened("short"), "short");
+        assert_eq!(shortened(&"ä".repeat(500)), "ä".repeat(ERROR_CHARS_MAX));
+    }
+}

@@ -1,0 +1,8 @@
+//! The dashboard over loopback, with HTTP written by hand.
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the report, in its helpers too")]
+
+mod access;
+mod answers;
+mod bounds;
+mod raw;
+mod stand;

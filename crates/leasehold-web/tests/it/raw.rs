@@ -1,0 +1,53 @@
+//! HTTP by hand, so that no client puts right what a test sends.
+
+use std::net::SocketAddr;
+
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// An answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Answer {
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let end = bytes.windows(4).position(|part| part == b"\r\n\r\n")?;
+        let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
+        let status = head.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
+        Some(Self { status, head, body: bytes[end + 4..].to_vec() })
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let mut headers = self.head.lines().filter_map(|line| line.split_once(": "));
+        headers.find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+
+    /// What it says is wrong.
+    pub(crate) fn error(&self) -> String {
+        self.json()["error"].as_str().unwrap().to_owned()
+    }
+}
+
+/// One request on a connection of its own, and all that comes back; nothing if nothing does.
+pub(crate) async fn exchange(addr: SocketAddr, request: impl AsRef<[u8]>) -> Option<Answer> {
+    let mut stream = TcpStream::connect(addr).await.unwrap();
+    // The server may have refused before it has read everything.
+    let _ = stream.write_all(request.as_ref()).await;
+    let mut bytes = Vec::new();
+    // A reset is an end, too.
+    let _ = stream.read_to_end(&mut bytes).await;
+    Answer::read(&bytes)
+}

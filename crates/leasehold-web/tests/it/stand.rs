@@ -1,0 +1,122 @@
+//! A dashboard on a queue in memory.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use leasehold_core::{NewTask, TaskId};
+use leasehold_queue::Queue;
+use leasehold_store::host::Running;
+use leasehold_store::{Client, Host, MemoryStore, Prices, SystemHost};
+use leasehold_web::{Dashboard, Pace, SettingRow, Token, WebOptions};
+use leasehold_worker::Shutdown;
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+
+use crate::raw::{Answer, exchange};
+
+/// What viewers know.
+pub(crate) const TOKEN: &str = "open-sesame";
+
+/// It ends when it is dropped.
+pub(crate) struct Stand {
+    pub(crate) addr: SocketAddr,
+    pub(crate) queue: Queue,
+    _running: Running,
+}
+
+/// A queue in memory.
+pub(crate) async fn queue() -> Queue {
+    let host: Arc<dyn Host> = Arc::new(SystemHost);
+    Queue::connect(Client::new(Arc::new(MemoryStore::new(&host)), host)).await.unwrap()
+}
+
+/// Options for this machine, with actions.
+pub(crate) fn options() -> WebOptions {
+    WebOptions {
+        addr: ([127, 0, 0, 1], 0).into(),
+        token: None,
+        allows_actions: true,
+        pace: Pace::Folder,
+        prices: Prices::of("aws").unwrap(),
+        settings: vec![SettingRow {
+            key: "queue.store".into(),
+            value: json!("memory://"),
+            from: "--store".into(),
+        }],
+    }
+}
+
+impl Stand {
+    pub(crate) async fn new() -> Self {
+        Self::with(options()).await
+    }
+
+    pub(crate) async fn guarded() -> Self {
+        Self::with(WebOptions { token: Some(Token::new(TOKEN).unwrap()), ..options() }).await
+    }
+
+    pub(crate) async fn with(options: WebOptions) -> Self {
+        let queue = queue().await;
+        let dashboard = Dashboard::bind(queue.clone(), options).await.unwrap();
+        let addr = dashboard.addr();
+        let running = SystemHost.spawn(Box::pin(dashboard.run(Shutdown::default())));
+        Self { addr, queue, _running: running }
+    }
+
+    pub(crate) async fn submit(&self, task_type: &str, input: Value) -> TaskId {
+        self.queue.submit_task(NewTask::new(task_type, input).unwrap()).await.unwrap().id
+    }
+
+    /// A request with these headers besides the host.
+    pub(crate) async fn ask(&self, method: &str, path: &str, headers: &[&str]) -> Answer {
+        self.ask_with(method, path, headers, "").await
+    }
+
+    pub(crate) async fn ask_with(&self, method: &str, path: &str, headers: &[&str], body: &str) -> Answer {
+        let headers = headers.iter().map(|header| format!("{header}\r\n")).collect::<Vec<_>>().concat();
+        let host =
+            if headers.contains("host: ") { String::new() } else { format!("host: {}\r\n", self.addr) };
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\n{host}{headers}content-length: {}\r\nconnection: close\r\n\r\n{body}",
+            body.len()
+        );
+        exchange(self.addr, request).await.expect("an answer")
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.ask("GET", path, &[]).await
+    }
+
+    /// A change, as the page asks for it.
+    pub(crate) async fn post(&self, path: &str, body: &str) -> Answer {
+        let origin = format!("origin: http://{}", self.addr);
+        self.ask_with("POST", path, &["x-leasehold: 1", "sec-fetch-site: same-origin", &origin], body).await
+    }
+
+    /// The same by somebody who does not wait for the answer.
+    pub(crate) async fn post_and_leave(&self, path: &str, body: &str) {
+        let mut stream = tokio::net::TcpStream::connect(self.addr).await.unwrap();
+        let (addr, length) = (self.addr, body.len());
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: {addr}\r\nx-leasehold: 1\r\ncontent-length: {length}\r\n\r\n"
+        );
+        stream.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+        // The first of many was changed: it is under way.
+        self.seen("/api/overview", |seen| seen["counts"]["cancelled"].as_u64() > Some(0)).await;
+    }
+
+    /// Looks until the sampler has seen this.
+    pub(crate) async fn seen(&self, path: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        loop {
+            let answer = self.get(path).await.json();
+            if is_so(&answer) {
+                return answer;
+            }
+        }
+    }
+
+    /// Looks until all tasks have been read.
+    pub(crate) async fn read(&self) -> Value {
+        self.seen("/api/overview", |overview| overview["sample"]["is_complete"] == true).await
+    }
+}
