@@ -1,0 +1,69 @@
+"""Who holds what, and what becomes of it when a worker dies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from page import Page
+from programs import Dashboard, Queue, killed
+
+Serve = Callable[..., Dashboard]
+
+# The shortest leases there may be, so that nobody waits long for the dead.
+SHORT = {"LEASEHOLD_SHARD_LEASING_TTL_SECS": "3", "LEASEHOLD_SHARD_LEASING_RENEW_SECS": "1"}
+
+
+def holders(page: Page) -> list[str]:
+    return page.script("return [...document.querySelectorAll('.field-cell')].map((cell) => cell.dataset.holder ?? cell.dataset.state)")
+
+
+def test_the_shard_map_changes_when_a_worker_dies(queue: Queue, serve: Serve, page: Page) -> None:
+    done = queue.program("done.sh", "echo '{}'")
+    first = queue.worker("first", {"good": done}, "--shard-leasing", **SHORT)
+    queue.worker("second", {"good": done}, "--shard-leasing", **SHORT)
+    page.open(serve(queue), "shards")
+    page.until("both hold half", lambda: sorted(holders(page)) == ["first"] * 8 + ["second"] * 8)
+    assert page.texts(".holders .mono") == ["first", "second"]
+    marks = page.texts(".field-cell .cell-mark")
+    assert len(set(marks)) == 2
+
+    # Its lease is told of a field that is chosen.
+    page.click('.field-cell[data-holder="first"]')
+    page.see(".about", "first")
+    page.see(".about time")
+
+    page.go("workers", "Workers")
+    page.until("both are known", lambda: {"first", "second"} <= set(page.texts("tbody td:first-child")))
+
+    page.go("shards", "Shards")
+    killed(first)
+    page.until("the other takes over", lambda: set(holders(page)) == {"second"})
+    assert page.texts(".holders .mono") == ["second"]
+    page.until("it was said aloud", lambda: "held by second" in page.script("return document.getElementById('spoken').textContent"))
+
+
+def test_what_the_holder_of_a_shard_runs_counts_as_running(folder_queue: Queue, serve: Serve, page: Page) -> None:
+    # Whoever holds a shard claims without touching the index, in which such a task goes on waiting.
+    queue = folder_queue
+    queue.worker("holder", {"slow": queue.hanging_program()}, "--shard-leasing")
+    queue.submit_many([{"task_type": "slow"}] * 3 + [{"task_type": "nobody"}] * 2)
+    page.open(serve(queue))
+    page.until("three run and two wait", lambda: [page.tile("running"), page.tile("due")] == ["3", "2"])
+    page.until("the chart says the same", lambda: page.texts(".card-depth .legend b") == ["3", "2", "0"])
+
+
+def test_a_workers_name_leads_to_its_tasks(folder_queue: Queue, serve: Serve, page: Page) -> None:
+    folder_queue.submit_many([{"task_type": "good"}] * 2)
+    folder_queue.work({"good": folder_queue.program("done.sh", "echo '{}'")})
+    folder_queue.submit("nobody")
+    page.open(serve(folder_queue), "workers")
+    page.click("tbody a", "worker-1")
+    page.until("what it has run", lambda: page.texts("tr[data-id] .type") == ["good", "good"])
+
+
+def test_without_leases_the_map_says_why_it_is_empty(folder_queue: Queue, serve: Serve, page: Page) -> None:
+    folder_queue.submit("greet")
+    page.open(serve(folder_queue), "shards")
+    page.until("all are free", lambda: holders(page) == ["free"] * 16)
+    page.see(".card-holders", "--shard-leasing")
+    page.until("the shard with the task has a bar", lambda: len(page.all(".cell-due.level-10")) == 1)
