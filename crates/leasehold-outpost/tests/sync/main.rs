@@ -2,6 +2,7 @@
 //! moves it.
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report, in its helpers too")]
 
+mod checkouts;
 mod edges;
 mod field;
 mod reconnecting;

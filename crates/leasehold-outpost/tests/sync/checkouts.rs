@@ -1,0 +1,199 @@
+//! Check-outs: claims that were made in the bucket beforehand, with crashes between two writes, and two who reach for one
+//! task in the same moment.
+
+use leasehold_core::outpost::Consistency::{Relaxed, Strict};
+use leasehold_core::{Event, HexName, NewTask, Status};
+use serde_json::json;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::edges::{check_out, claim_of, note_claim, one_task, take, write};
+use crate::field::{Field, minutes, order};
+
+#[tokio::test]
+async fn a_check_out_is_kept_when_its_maker_dies_before_it_could_note_that_all_is_done() {
+    let (field, mut node, id) = one_task(Strict).await;
+    assert_eq!(check_out(&field, &mut node, minutes(600)).await, 1);
+    let task = field.get(&id).await;
+    note_claim(&node, &task, task.epoch, task.lease_id.clone().unwrap());
+    node.sync().await;
+    assert_eq!(field.get(&id).await.status(), Status::Running);
+    node.cut();
+    let held = node.claim(&id).unwrap();
+    assert!(!held.lease.tentative);
+    node.complete(&held, 7);
+    node.mend();
+    node.sync().await;
+    assert_eq!(field.get(&id).await.output(), Some(&json!(7)));
+}
+
+#[tokio::test]
+async fn a_result_counts_although_the_bucket_says_that_its_claim_was_given_back() {
+    for consistency in [Strict, Relaxed] {
+        let (field, mut node, id) = one_task(consistency).await;
+        assert_eq!(check_out(&field, &mut node, minutes(600)).await, 1);
+        let held = node.claim(&id).unwrap();
+        write(&field, &id, Event::Release { lease_id: held.lease.lease_id.clone() }).await;
+        node.complete(&held, 7);
+        node.sync().await;
+        assert_eq!(field.get(&id).await.output(), Some(&json!(7)), "{consistency:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_check_out_of_what_somebody_here_has_taken_meanwhile_is_given_back() {
+    let (field, mut node, id) = one_task(Strict).await;
+    let (spool, taken) = (node.spool.clone(), Arc::new(Mutex::new(None)));
+    let out = taken.clone();
+    node.link.on_list(move || *out.lock().unwrap() = take(&spool, &id));
+    assert_eq!(check_out(&field, &mut node, minutes(600)).await, 0);
+    let held = taken.lock().unwrap().take().unwrap();
+    assert_eq!(field.get(&id).await.status(), Status::Pending);
+    node.sync().await;
+    assert!(node.spool.standing(&held).unwrap().confirmed);
+    assert_eq!(field.get(&id).await.lease_id, Some(held.lease.lease_id));
+}
+
+#[tokio::test]
+async fn a_check_out_ends_when_the_one_who_took_it_has_died_and_the_next_gives_it_back() {
+    let (field, mut node, id) = one_task(Strict).await;
+    assert_eq!(check_out(&field, &mut node, minutes(600)).await, 1);
+    node.cut();
+    node.claim(&id).unwrap();
+    field.pass(minutes(11));
+    let second = node.claim(&id).unwrap();
+    assert!(second.lease.tentative);
+    node.spool.release(&second, None).unwrap();
+    node.mend();
+    node.sync().await;
+    assert_eq!(field.get(&id).await.status(), Status::Pending);
+}
+
+#[tokio::test]
+async fn a_relaxed_check_out_whose_answer_was_lost_is_given_back() {
+    let (field, mut node, id) = one_task(Relaxed).await;
+    let lease_id = HexName::from_random(5);
+    note_claim(&node, &field.get(&id).await, 1, lease_id.clone());
+    write(&field, &id, claim_of("pi-1", lease_id, minutes(600))).await;
+    node.sync().await;
+    assert_eq!(field.get(&id).await.status(), Status::Pending);
+}
+
+#[tokio::test]
+async fn a_check_out_that_nobody_begins_with_is_no_attempt() {
+    let field = Field::new(Strict).await;
+    let id = field.queue.submit_task(NewTask { max_attempts: 1, ..order() }).await.unwrap().id;
+    let mut node = field.node("pi-1");
+    assert_eq!(check_out(&field, &mut node, minutes(5)).await, 1);
+    for status in [Status::Running, Status::Pending, Status::Pending] {
+        field.pass(minutes(11));
+        // Also when the supervisor was started anew.
+        node = field.node("pi-1");
+        node.sync().await;
+        let task = field.get(&id).await;
+        let attempts = u32::from(status == Status::Running);
+        assert_eq!((task.status(), task.attempt), (status, attempts), "{:?}", task.error);
+    }
+}
+
+#[tokio::test]
+async fn a_check_out_that_is_taken_in_the_moment_in_which_it_runs_out_stays() {
+    let field = Field::new(Strict).await;
+    let mut ids = [field.submit().await, field.submit().await];
+    ids.sort_by_key(ToString::to_string);
+    let mut node = field.node("pi-1");
+    assert_eq!(check_out(&field, &mut node, minutes(15)).await, 2);
+    node.claim(&ids[0]).unwrap();
+    field.pass(Duration::from_secs(295));
+    // The round begins with a look at the files. While the first of the two is renewed, a worker takes the second, and time
+    // goes by until the check-out has run out.
+    let (spool, host, second) = (node.spool.clone(), field.host.clone(), ids[1]);
+    let taken = Arc::new(Mutex::new(None));
+    let out = taken.clone();
+    node.link.on_put(move || {
+        *out.lock().unwrap() = take(&spool, &second);
+        host.advance(minutes(11));
+    });
+    node.sync().await;
+    let held = taken.lock().unwrap().take().expect("it was renewed, and the other one taken");
+    assert!(!held.lease.tentative);
+    node.complete(&held, 7);
+    node.sync().await;
+    assert_eq!(field.get(&second).await.output(), Some(&json!(7)));
+}
+
+#[tokio::test]
+async fn who_calls_off_what_is_checked_out_ends_its_claim_too() {
+    // Nobody has it, or somebody who has died.
+    for is_taken in [false, true] {
+        let (field, mut node, id) = one_task(Strict).await;
+        assert_eq!(check_out(&field, &mut node, minutes(600)).await, 1);
+        if is_taken {
+            node.claim(&id).unwrap();
+            field.pass(minutes(11));
+        }
+        node.spool.cancel(&id).unwrap();
+        node.sync().await;
+        assert_eq!(field.get(&id).await.status(), Status::Cancelled);
+    }
+}
+
+#[tokio::test]
+async fn what_was_called_off_before_its_holder_died_ends_with_the_next_who_looks() {
+    let (field, mut node, id) = one_task(Strict).await;
+    assert_eq!(check_out(&field, &mut node, minutes(600)).await, 1);
+    node.claim(&id).unwrap();
+    node.spool.cancel(&id).unwrap();
+    node.sync().await;
+    field.pass(minutes(11));
+    assert!(node.claim(&id).is_none());
+    node.sync().await;
+    assert_eq!(field.get(&id).await.status(), Status::Cancelled);
+}
+
+#[tokio::test]
+async fn what_the_bucket_has_called_off_ends_although_its_claim_lasts_for_hours() {
+    let (field, mut node, id) = one_task(Relaxed).await;
+    assert_eq!(check_out(&field, &mut node, minutes(600)).await, 1);
+    node.claim(&id).unwrap();
+    node.cut();
+    field.queue.cancel(&id).await.unwrap();
+    field.pass(minutes(11));
+    let second = node.claim(&id).unwrap();
+    node.mend();
+    node.sync().await;
+    assert_eq!(field.get(&id).await.status(), Status::Cancelled);
+    assert!(node.spool.standing(&second).is_err(), "its process has to stop");
+}
+
+#[tokio::test]
+async fn whoever_runs_what_was_checked_out_hears_that_it_was_called_off() {
+    let (field, mut node, id) = one_task(Strict).await;
+    assert_eq!(check_out(&field, &mut node, minutes(600)).await, 1);
+    let mut held = node.claim(&id).unwrap();
+    field.queue.cancel(&id).await.unwrap();
+    for _ in 0..5 {
+        field.pass(minutes(1));
+        node.spool.heartbeat(&mut held).unwrap();
+        node.sync().await;
+    }
+    assert!(node.spool.heartbeat(&mut held).unwrap().cancelled);
+}
+
+#[tokio::test]
+async fn a_check_out_that_nobody_knows_the_time_for_is_no_attempt() {
+    let field = Field::new(Strict).await;
+    let id = field.queue.submit_task(NewTask { max_attempts: 1, ..order() }).await.unwrap().id;
+    let mut node = field.node("pi-1");
+    assert_eq!(check_out(&field, &mut node, minutes(600)).await, 1);
+    node.cut();
+    // The machine was started anew, and does not know the bucket's time.
+    let rebooted = node.spool.clone().with_boot_id("another");
+    let held = take(&rebooted, &id).unwrap();
+    assert!(held.lease.tentative);
+    rebooted.release(&held, None).unwrap();
+    node.mend();
+    node.sync().await;
+    let task = field.get(&id).await;
+    assert_eq!((task.status(), task.attempt), (Status::Pending, 0), "{:?}", task.error);
+}
