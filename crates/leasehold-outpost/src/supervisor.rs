@@ -34,6 +34,7 @@ mod down;
 mod hold;
 mod up;
 mod walk;
+mod word;
 
 /// How a supervisor behaves.
 #[derive(Debug, Clone)]

@@ -5,7 +5,8 @@ use leasehold_core::{Kind, LeaseId, Now, Result, State};
 use leasehold_store::Purpose;
 use std::collections::HashSet;
 
-use super::up::{Applied, Word};
+use super::up::Applied;
+use super::word::Word;
 use super::{Link, Supervisor, Synced};
 use crate::spool::{Checkout, Copy};
 

@@ -113,13 +113,8 @@ async fn requests_of_ten_minutes(field: &Field, node: Node) -> u64 {
     let (client, shutdown) = (node.client.clone(), Shutdown::default());
     let before = client.ledger().snapshot();
     let running = node.supervisor.run(shutdown.clone());
-    let began = field.queue.now().unwrap().earliest;
-    let host = field.host.clone();
     let ten_minutes = async {
-        while field.queue.now().unwrap().earliest.since(began) < minutes(10) {
-            leasehold_store::Host::sleep(&host, Duration::from_millis(10)).await;
-            tokio::task::yield_now().await;
-        }
+        field.let_pass(minutes(10)).await;
         shutdown.drain();
     };
     let (synced, ()) = futures::join!(running, ten_minutes);
@@ -166,26 +161,19 @@ async fn a_record_that_makes_no_sense_keeps_nobody_else_waiting() {
 #[tokio::test]
 async fn a_supervisor_whose_credentials_are_refused_for_a_while_goes_on_afterwards() {
     let (field, node, id) = one_task(Strict).await;
-    let (host, link) = (field.host.clone(), node.link.clone());
+    let link = node.link.clone();
     let held = node.claim(&id).unwrap();
     let (spool, shutdown) = (node.spool.clone(), Shutdown::default());
     let running = node.supervisor.run(shutdown.clone());
     let story = async {
-        let pass = async |time: Duration| {
-            let began = field.queue.now().unwrap().earliest;
-            while field.queue.now().unwrap().earliest.since(began) < time {
-                leasehold_store::Host::sleep(&host, Duration::from_millis(10)).await;
-                tokio::task::yield_now().await;
-            }
-        };
-        pass(Duration::from_secs(5)).await;
+        field.let_pass(Duration::from_secs(5)).await;
         assert!(spool.standing(&held).unwrap().confirmed);
         link.refuse();
-        pass(minutes(3)).await;
+        field.let_pass(minutes(3)).await;
         let output = json!(7);
         spool.complete(&held, output, leasehold_core::Artifacts::new()).unwrap();
         link.allow();
-        pass(minutes(2)).await;
+        field.let_pass(minutes(2)).await;
         shutdown.drain();
     };
     let (ran, ()) = futures::join!(running, story);

@@ -191,6 +191,15 @@ impl Field {
         format!("tasks/{}/{}.json", self.get(id).await.shard, id)
     }
 
+    /// Time goes by while others do something.
+    pub(crate) async fn let_pass(&self, time: Duration) {
+        let began = self.queue.now().unwrap().earliest;
+        while self.queue.now().unwrap().earliest.since(began) < time {
+            self.host.sleep(Duration::from_millis(10)).await;
+            tokio::task::yield_now().await;
+        }
+    }
+
     pub(crate) fn pass(&self, time: Duration) {
         self.host.advance(time);
     }
