@@ -65,3 +65,9 @@ pub use scenario::{Cut, Options, Report, Scenario};
 pub use store::SimStore;
 pub use trace::Trace;
 pub use world::World;
+
+/// The seeds that a test plays in this lane of `./test`.
+#[cfg(test)]
+fn seeds(all: std::ops::Range<u64>) -> impl Iterator<Item = u64> {
+    leasehold_store::testing::Lane::current().seeds(all)
+}

@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn an_upload_appears_whole_or_not_at_all_whatever_goes_wrong() {
         let parts = [vec![1; usize::try_from(UPLOAD_PART_BYTES).unwrap()].into(), Bytes::from_static(b"2")];
-        for seed in 0..30 {
+        for seed in crate::seeds(0..30) {
             let faults = Faults { crash_at_write: 0, trouble_every: None, ..Faults::wild() };
             let mut world = World::new(seed, faults).called("store");
             let whole = parts.concat();

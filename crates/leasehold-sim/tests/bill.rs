@@ -7,7 +7,7 @@ use leasehold_core::ShardLen;
 use leasehold_sim::cost::{Bill, Mode, Workload};
 use leasehold_store::Purpose::{Claim, Settle, Submit};
 use leasehold_store::Verb::{Delete, Get, List, Put};
-use leasehold_store::testing::Weed;
+use leasehold_store::testing::S3;
 use leasehold_store::{Client, Host, Purpose, SystemHost, Verb, open};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -79,13 +79,13 @@ fn check(mode: Mode, simulated: &Bill, real: &Bill, pace: f64) {
     }
 }
 
-async fn compare(mode: Mode, weed: &Weed) {
+async fn compare(mode: Mode, s3: S3, bucket: &str) {
     // On a thread of its own: inside a task the runtime would make the played tasks give way to others.
     let simulated = std::thread::scope(|scope| scope.spawn(|| workload(mode).play(1, |_| {})).join());
     let simulated = simulated.unwrap().unwrap();
     let open = || {
         let host: Arc<dyn Host> = Arc::new(SystemHost);
-        Ok(Client::new(open(&format!("s3://tasks/{mode:?}"), &weed.options(), &host)?, host))
+        Ok(Client::new(open(&format!("s3://{bucket}/{mode:?}"), &s3.options(), &host)?, host))
     };
     let (beside, looks, began) = (open().unwrap(), AtomicU32::new(0), SystemHost.instant());
     let workload = workload(mode);
@@ -109,8 +109,8 @@ async fn look(client: &Client, looks: &AtomicU32) -> Infallible {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_tasks_make_the_same_requests_on_a_real_server() {
-    let binary = std::env::var_os("LEASEHOLD_WEED").expect("LEASEHOLD_WEED is not set: run ./test");
-    let weed = Weed::start(binary.as_ref()).await.unwrap();
-    weed.create_bucket("tasks").await.unwrap();
-    tokio::join!(compare(Mode::Shared, &weed), compare(Mode::Leased, &weed), compare(Mode::Direct, &weed));
+    let s3 = S3::shared().await;
+    let bucket = s3.fresh_bucket().await;
+    let compare = |mode| compare(mode, s3, &bucket);
+    tokio::join!(compare(Mode::Shared), compare(Mode::Leased), compare(Mode::Direct));
 }

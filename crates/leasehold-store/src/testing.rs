@@ -8,6 +8,7 @@ pub mod conformance;
 mod fake_host;
 #[cfg(feature = "testing")]
 mod fault;
+mod lane;
 #[cfg(feature = "testing")]
 mod lawless;
 #[cfg(feature = "testing")]
@@ -26,12 +27,13 @@ mod weed;
 pub use fake_host::FakeHost;
 #[cfg(feature = "testing")]
 pub use fault::{Counts, Fault, Plan, RequestKind, Seen, once, pass};
+pub use lane::Lane;
 #[cfg(feature = "testing")]
 pub use lawless::{Lawless, Manners};
 #[cfg(feature = "testing")]
 pub use proxy::Proxy;
 #[cfg(feature = "testing")]
-pub use weed::Weed;
+pub use weed::{S3, Weed, weed_binary};
 
 use leasehold_core::WriteId;
 

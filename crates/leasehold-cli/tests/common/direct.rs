@@ -7,7 +7,7 @@ use leasehold_store::{Client, List, Purpose};
 use std::process::Child;
 use std::time::Duration;
 
-use super::crashes::{self, MACHINE, Place};
+use super::crashes::{self, Place};
 
 /// Short, so that little has to be waited for. A worker that the machine lets wait for longer keeps its name all the same,
 /// as long as nobody else wants it.
@@ -58,7 +58,7 @@ fn kill(mut child: Child) {
 /// A worker is killed with a full inbox; another that empties it is killed, too. Whoever is left works all of it, also what a
 /// producer puts there later; the worker comes back under its name meanwhile.
 pub(crate) async fn killed_with_a_full_inbox(place: &mut Place, tasks: usize) {
-    let _machine = MACHINE.lock().await;
+    let _machine = crashes::machine().await;
     place.variables.extend(NAMES.map(|(name, value)| (name, value.to_owned())));
     let (queue, stubborn) = (place.queue().await, stubborn(place).await);
     let dead = place.worker("dead", "t=sleep 120", &["--direct"]);

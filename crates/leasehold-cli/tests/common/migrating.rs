@@ -4,6 +4,7 @@
 use leasehold_core::{
     Act, Artifacts, Event, NewTask, Now, ShardLen, Status, StoreTime, Task, TaskId, keys, record, step,
 };
+use leasehold_store::testing::Lane;
 use leasehold_store::{Client, HostExt, List, Purpose, SystemHost, When};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +12,7 @@ use std::fmt::Write;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use super::crashes::{MACHINE, Place};
+use super::crashes::{self, Place};
 use super::live::Live;
 
 /// Twice as long as the clients of these tests trust what they know, and longer than a request of theirs is on its way.
@@ -214,11 +215,11 @@ async fn killed(place: &Place, client: &Client, to: &str, kills: u32) -> BTreeMa
     phases
 }
 
-/// Migrated to two digits and back, each time by processes that are killed ten times, while producers and workers go on.
+/// Migrated to two digits and back, each time by processes that are killed several times, while producers and workers go on.
 /// Tells what was met.
 pub(crate) async fn there_and_back(place: &Place, tasks: u64) -> String {
     let mut told = String::new();
-    let _machine = MACHINE.lock().await;
+    let _machine = crashes::machine().await;
     let queue = place.queue().await;
     let client = queue.client();
     fill(client, tasks).await;
@@ -226,7 +227,7 @@ pub(crate) async fn there_and_back(place: &Place, tasks: u64) -> String {
     assert_eq!(before.len() as u64, tasks);
     let live = Live::start(place).await;
     for (migrations, (from, to, len)) in (1..).zip([("1", "2", 2), ("2", "1", 1)]) {
-        let phases = killed(place, client, to, 10).await;
+        let phases = killed(place, client, to, Lane::current().sized(5, 10)).await;
         assert!(phases.contains_key("moving"), "no kill came while tasks were moved: {phases:?}");
         let output = place.command(&migrate(&["--to", to])).output().unwrap();
         assert!(output.status.success(), "{output:?}");
@@ -251,7 +252,7 @@ pub(crate) async fn there_and_back(place: &Place, tasks: u64) -> String {
 
 /// Killed while it moves tasks, and then called off: everything is where it was.
 pub(crate) async fn called_off(place: &Place, tasks: u64) {
-    let _machine = MACHINE.lock().await;
+    let _machine = crashes::machine().await;
     let queue = place.queue().await;
     let client = queue.client();
     fill(client, tasks).await;

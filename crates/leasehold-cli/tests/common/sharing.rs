@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use super::crashes::{self, MACHINE, Place};
+use super::crashes::{self, Place};
 use super::direct;
 
 const TTL: Duration = Duration::from_secs(6);
@@ -97,10 +97,29 @@ async fn held(queue: &Queue) -> BTreeMap<String, (String, u64)> {
     leases.into_iter().flatten().collect()
 }
 
+/// Waits until every lease was renewed since now.
+async fn until_renewed(queue: &Queue) {
+    let client = queue.client();
+    let bodies = || async {
+        let page = client.list(Purpose::Admin, &List::all(keys::SHARD_LEASES)).await.unwrap();
+        let reads = page
+            .entries
+            .into_iter()
+            .map(|entry| async move { client.get(Purpose::Admin, &entry.key).await.unwrap().unwrap().body });
+        stream::iter(reads).buffered(16).collect::<Vec<_>>().await
+    };
+    let before = bodies().await;
+    let began = Instant::now();
+    while bodies().await.iter().zip(&before).any(|(now, before)| now == before) {
+        assert!(began.elapsed() < 2 * RENEW_EVERY + ALLOWANCE, "leases are not renewed");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
 /// Sixteen workers, of which four are killed, and then eight more: each time the shards are divided evenly within the ttl
 /// and two renewals, and then nothing moves.
 pub(crate) async fn divided_evenly(place: &Place) {
-    let _machine = MACHINE.lock().await;
+    let _machine = crashes::machine().await;
     assert!(place.command(&["init", "--shard-prefix-len", "2"]).output().unwrap().status.success());
     let queue = place.queue().await;
     let mut workers = Workers::none(place);
@@ -111,14 +130,16 @@ pub(crate) async fn divided_evenly(place: &Place) {
     workers.start(8);
     workers.until_even(&queue).await;
     let before = held(&queue).await;
-    tokio::time::sleep(2 * RENEW_EVERY).await;
+    for _ in 0..2 {
+        until_renewed(&queue).await;
+    }
     assert_eq!(held(&queue).await, before, "something has moved although nothing has changed");
 }
 
 /// Workers that divide the shards beside workers that look at all and workers with inboxes: every task is done, and none
 /// twice. Half of the tasks are put into inboxes.
 pub(crate) async fn side_by_side(place: &Place, tasks: usize) {
-    let _machine = MACHINE.lock().await;
+    let _machine = crashes::machine().await;
     let (queue, direct) = (place.queue().await, direct::stubborn(place).await);
     let kinds = [("leased", &["--shard-leasing"][..]), ("plain", &[]), ("direct", &["--direct"])];
     let workers =

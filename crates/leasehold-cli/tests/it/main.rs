@@ -6,15 +6,13 @@ mod artifacts;
 #[path = "../common/mod.rs"]
 mod common;
 mod config;
-mod crashes;
 mod dashboard;
 mod doctor;
 mod help;
 mod leases;
-mod migrate;
 mod outposts;
 mod output;
-mod sharing;
+mod processes;
 mod shelf;
 mod tasks;
 #[cfg(feature = "otel")]

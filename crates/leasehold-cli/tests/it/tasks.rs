@@ -2,7 +2,6 @@
 
 use serde_json::Value;
 
-use crate::common::crashes::MACHINE;
 use crate::common::leasehold;
 use crate::shelf::Shelf;
 
@@ -125,7 +124,6 @@ fn operators_can_cancel_retry_and_reschedule() {
 
 #[test]
 fn the_demo_ends_by_itself_with_everything_done() {
-    let _machine = MACHINE.blocking_lock();
     let output = leasehold(&["demo"]).output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));

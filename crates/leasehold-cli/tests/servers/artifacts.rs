@@ -1,6 +1,6 @@
 //! Files on a real server: put, got, given to a task and given by it.
 
-use leasehold_store::testing::Weed;
+use leasehold_store::testing::S3;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,8 @@ use std::path::Path;
 use crate::common::leasehold;
 
 struct Bucket {
-    weed: Weed,
+    s3: S3,
+    store: String,
     place: tempfile::TempDir,
 }
 
@@ -16,8 +17,8 @@ impl Bucket {
     fn run(&self, args: &[&str]) -> String {
         let mut command = leasehold(args);
         command
-            .args(["--store", "s3://files/q"])
-            .env("AWS_ENDPOINT_URL", self.weed.endpoint())
+            .args(["--store", &self.store])
+            .env("AWS_ENDPOINT_URL", self.s3.endpoint())
             .env("AWS_ACCESS_KEY_ID", "test")
             .env("AWS_SECRET_ACCESS_KEY", "testsecret")
             .env("AWS_REGION", "us-east-1")
@@ -38,9 +39,12 @@ fn text(path: &Path) -> &str {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn files_go_to_a_bucket_and_come_back() {
-    let weed = Weed::start(std::env::var_os("LEASEHOLD_WEED").expect("run ./test").as_ref()).await.unwrap();
-    weed.create_bucket("files").await.unwrap();
-    let bucket = Bucket { weed, place: tempfile::tempdir().unwrap() };
+    let s3 = S3::shared().await;
+    let bucket = Bucket {
+        s3,
+        store: format!("s3://{}/q", s3.fresh_bucket().await),
+        place: tempfile::tempdir().unwrap(),
+    };
     let (file, out) = (bucket.place.path().join("large.raw"), bucket.place.path().join("out.raw"));
     // More than one part, and a last one that is shorter.
     let contents: Vec<u8> =

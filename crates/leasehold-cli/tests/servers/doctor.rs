@@ -1,4 +1,4 @@
-use leasehold_store::testing::{Lawless, Manners, Weed};
+use leasehold_store::testing::{Lawless, Manners, S3};
 use std::process::Command;
 
 use crate::common::{leasehold, shown};
@@ -15,18 +15,19 @@ fn doctor(endpoint: &str, bucket: &str) -> Command {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_real_server_is_good_enough_and_its_refusals_are_explained() {
-    let weed = Weed::start(std::env::var_os("LEASEHOLD_WEED").expect("run ./test").as_ref()).await.unwrap();
-    weed.create_bucket("tasks").await.unwrap();
-    shown("real", &mut doctor(&weed.endpoint(), "tasks"), None);
+    let s3 = S3::shared().await;
+    // The name is part of what is shown.
+    s3.create_bucket("tasks").await.unwrap();
+    shown("real", &mut doctor(&s3.endpoint(), "tasks"), None);
     let mut by_settings = leasehold(&["doctor", "--store", "s3://tasks/q"]);
     by_settings
-        .env("LEASEHOLD_QUEUE_ENDPOINT", weed.endpoint())
+        .env("LEASEHOLD_QUEUE_ENDPOINT", s3.endpoint())
         .env("LEASEHOLD_QUEUE_REGION", "us-east-1")
         .env("LEASEHOLD_QUEUE_ACCESS_KEY_ID", "test")
         .env("LEASEHOLD_QUEUE_SECRET_ACCESS_KEY", "testsecret");
     shown("real", &mut by_settings, None);
-    shown("missing_bucket", &mut doctor(&weed.endpoint(), "nowhere"), None);
-    shown("wrong_credentials", doctor(&weed.endpoint(), "tasks").env("AWS_SECRET_ACCESS_KEY", "wrong"), None);
+    shown("missing_bucket", &mut doctor(&s3.endpoint(), "nowhere"), None);
+    shown("wrong_credentials", doctor(&s3.endpoint(), "tasks").env("AWS_SECRET_ACCESS_KEY", "wrong"), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]

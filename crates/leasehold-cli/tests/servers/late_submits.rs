@@ -3,7 +3,7 @@
 
 use leasehold_core::{Entry, Index, NewTask, Status, TaskId};
 use leasehold_queue::{Queue, QueueConfig};
-use leasehold_store::testing::{Fault, Plan, Proxy, RequestKind, Weed, pass};
+use leasehold_store::testing::{Fault, Plan, Proxy, RequestKind, S3, pass};
 use leasehold_store::{Client, Host, List, OpenOptions, Purpose, SystemHost, open};
 use leasehold_worker::{Context, Counts, Shutdown, TaskError, Worker, WorkerOptions};
 use serde_json::Value;
@@ -21,7 +21,6 @@ const LATE: Duration = Duration::from_secs(15);
 const INPUT_BYTES: u64 = 10_000;
 
 struct Scene {
-    _weed: Weed,
     place: Place,
     proxy: Proxy,
     /// Connected past the proxy.
@@ -29,10 +28,10 @@ struct Scene {
 }
 
 async fn scene() -> Scene {
-    let (weed, place) = bucket().await;
-    let proxy = Proxy::start(&weed.endpoint(), pass()).await.unwrap();
+    let place = bucket().await;
+    let proxy = Proxy::start(&S3::shared().await.endpoint(), pass()).await.unwrap();
     let queue = place.queue().await;
-    Scene { _weed: weed, place, proxy, queue }
+    Scene { place, proxy, queue }
 }
 
 impl Scene {

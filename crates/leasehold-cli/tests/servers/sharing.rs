@@ -1,20 +1,22 @@
+use leasehold_store::testing::Lane;
+
 use crate::common::{direct, sharing};
 use crate::crashes::bucket;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn shards_are_divided_evenly_when_workers_come_and_die() {
-    let (_weed, place) = bucket().await;
+    let place = bucket().await;
     sharing::divided_evenly(&place).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_thousand_tasks_are_done_once_by_workers_of_all_kinds() {
-    let (_weed, place) = bucket().await;
-    sharing::side_by_side(&place, 2_000).await;
+async fn tasks_are_done_once_by_workers_of_all_kinds() {
+    let place = bucket().await;
+    sharing::side_by_side(&place, Lane::current().sized(800, 2_000)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_killed_with_a_full_inbox_loses_nothing() {
-    let (_weed, mut place) = bucket().await;
-    direct::killed_with_a_full_inbox(&mut place, 1_000).await;
+    let mut place = bucket().await;
+    direct::killed_with_a_full_inbox(&mut place, Lane::current().sized(300, 1_000)).await;
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use leasehold_core::ArtifactId;
 use leasehold_pieces::{Artifacts, Cache, PublishOptions};
 use leasehold_store::Client;
-use leasehold_store::testing::Weed;
+use leasehold_store::testing::S3;
 use tempfile::TempDir;
 
 const SIZE: u64 = 256 * 1_024 * 1_024;
@@ -35,12 +35,12 @@ struct Node {
 }
 
 impl Node {
-    fn start(weed: &Weed, cache: PathBuf, artifact: &ArtifactId, words: &[String]) -> Self {
+    fn start(s3: S3, bucket: &str, cache: PathBuf, artifact: &ArtifactId, words: &[String]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_piece-exerciser"))
-            .arg("s3://artifacts/pieces")
+            .arg(format!("s3://{bucket}/pieces"))
             .arg(&cache)
             .arg(artifact.as_str())
-            .arg(format!("endpoint={}", weed.endpoint()))
+            .arg(format!("endpoint={}", s3.endpoint()))
             .args(["wait", "hold"])
             .args(words)
             .stdin(Stdio::piped())
@@ -103,7 +103,8 @@ fn told(outcome: &str, name: &str) -> u64 {
 }
 
 struct Scene {
-    weed: Weed,
+    s3: S3,
+    bucket: String,
     directory: TempDir,
     artifact: ArtifactId,
 }
@@ -121,26 +122,25 @@ struct Round {
 
 impl Scene {
     async fn new() -> Self {
-        let weed = std::env::var_os("LEASEHOLD_WEED").expect("LEASEHOLD_WEED is not set: run ./test");
-        let weed = Weed::start(weed.as_ref()).await.unwrap();
-        weed.create_bucket("artifacts").await.unwrap();
+        let s3 = S3::shared().await;
+        let bucket = s3.fresh_bucket().await;
         let directory = TempDir::new().unwrap();
         let file = directory.path().join("file");
         write_file(&file);
-        let client = Client::open("s3://artifacts/pieces", &weed.options()).unwrap();
+        let client = Client::open(&format!("s3://{bucket}/pieces"), &s3.options()).unwrap();
         let node = Artifacts::new(client, Cache::open(directory.path().join("publisher"), None).unwrap());
         let published = node.publish(&file, &PublishOptions::default()).await.unwrap();
         std::fs::remove_file(file).unwrap();
-        Self { weed, directory, artifact: published.manifest.artifact }
+        Self { s3, bucket, directory, artifact: published.manifest.artifact }
     }
 
     async fn round(&self, name: &str, words: impl Fn(usize) -> Vec<String>, killed: Option<usize>) -> Round {
         let start = |at| {
             let cache = self.directory.path().join(format!("{name}-{at}"));
-            Node::start(&self.weed, cache, &self.artifact, &words(at))
+            Node::start(self.s3, &self.bucket, cache, &self.artifact, &words(at))
         };
         let mut nodes: Vec<Node> = (0..NODES).map(start).collect();
-        let before = self.weed.sent_bytes("artifacts").await.unwrap();
+        let before = self.s3.sent_bytes(&self.bucket).await.unwrap();
         let begun = Instant::now();
         nodes.iter_mut().for_each(Node::begin);
         if let Some(killed) = killed {
@@ -157,7 +157,7 @@ impl Scene {
             round.requests += told(&outcome, "requests");
         }
         round.took = begun.elapsed();
-        round.sent = self.weed.sent_bytes("artifacts").await.unwrap() - before;
+        round.sent = self.s3.sent_bytes(&self.bucket).await.unwrap() - before;
         for (at, node) in nodes.iter().enumerate().filter(|(at, _)| Some(*at) != killed) {
             assert!(node.is_right(&self.artifact), "the file of node {at} is wrong");
             std::fs::remove_dir_all(&node.cache).unwrap();

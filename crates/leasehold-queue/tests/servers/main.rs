@@ -1,11 +1,10 @@
 //! Leases and looks at the index on a real S3 server, in real time. `./test` installs what they need.
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the report, in its helpers too")]
 
 use leasehold_core::{Index, ShardRange};
 use leasehold_queue::discover::Stretch;
 use leasehold_queue::testing::leases::{Extent, Suite, Time};
 use leasehold_queue::{Queue, QueueConfig};
-use leasehold_store::testing::Weed;
+use leasehold_store::testing::S3;
 use leasehold_store::{Client, Host, Purpose, SystemHost, open};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,18 +12,11 @@ use std::time::Duration;
 /// The time of a bucket is known to about two seconds; a lease must last longer than that to be trusted at all.
 const TTL: Duration = Duration::from_secs(8);
 
-async fn weed() -> Weed {
-    let weed = std::env::var_os("LEASEHOLD_WEED").expect("LEASEHOLD_WEED is not set: run ./test");
-    let weed = Weed::start(weed.as_ref()).await.unwrap();
-    weed.create_bucket("tasks").await.unwrap();
-    weed
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn leases_conform_in_a_real_bucket() {
-    let weed = weed().await;
-    let options = weed.options();
-    let open = move |host: &Arc<dyn Host>| open("s3://tasks/leases", &options, host).unwrap();
+    let s3 = S3::shared().await;
+    let (address, options) = (format!("s3://{}/leases", s3.fresh_bucket().await), s3.options());
+    let open = move |host: &Arc<dyn Host>| open(&address, &options, host).unwrap();
     let extent = Extent { ttl: TTL, contested: 20, ..Extent::default() };
     Suite::new(open, Time::Real, extent).run().await.unwrap();
 }
@@ -32,9 +24,10 @@ async fn leases_conform_in_a_real_bucket() {
 /// A server that keeps folders may pass over one whose name is the key to start after.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_shard_of_a_range_is_seen_in_a_real_bucket() {
-    let weed = weed().await;
+    let s3 = S3::shared().await;
     let host: Arc<dyn Host> = Arc::new(SystemHost);
-    let client = Client::new(open("s3://tasks/ranges", &weed.options(), &host).unwrap(), host);
+    let address = format!("s3://{}/ranges", s3.fresh_bucket().await);
+    let client = Client::new(open(&address, &s3.options(), &host).unwrap(), host);
     let queue = Queue::with_config(client, QueueConfig::default()).await.unwrap();
     for number in 0..100 {
         queue.submit("work", number).await.unwrap();

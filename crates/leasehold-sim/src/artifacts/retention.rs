@@ -143,7 +143,7 @@ fn a_pruner_that_stood_still_removes_nothing_any_more() {
 /// Whoever finds what a dead process has left of a removal, and whoever publishes the file again in that moment.
 #[test]
 fn a_file_that_is_published_while_the_rest_of_it_is_removed_is_whole() {
-    for seed in 0..200 {
+    for seed in crate::seeds(0..200) {
         let mut stage = Stage::about_to_go(seed);
         let pruner = stage.prune(Duration::ZERO);
         stage.run_until_closing(seed % 2 == 0);
@@ -159,7 +159,7 @@ fn a_file_that_is_published_while_the_rest_of_it_is_removed_is_whole() {
 /// The data of a publisher that died is removed after a week; another may publish the same in that moment.
 #[test]
 fn a_file_that_is_published_while_what_was_left_of_it_is_removed_is_whole() {
-    for seed in 0..200 {
+    for seed in crate::seeds(0..200) {
         let mut stage = Stage::new(seed);
         let producer = stage.publish(Duration::ZERO);
         let (bucket, artifact) = (stage.world.bucket_handle(), stage.artifact.clone());

@@ -17,14 +17,14 @@ fn one_seed_gives_one_trace() {
 
 #[test]
 fn files_keep_their_promises_whatever_goes_wrong() {
-    for seed in 0..40 {
+    for seed in crate::seeds(0..40) {
         play(seed, &Options::of(Scenario::Artifacts));
     }
 }
 
 #[test]
 fn files_keep_their_promises_on_bad_and_on_good_days() {
-    for seed in 0..10 {
+    for seed in crate::seeds(0..10) {
         play(seed, &Options { faults: Faults::mild(), ..Options::default() });
         play(seed, &Options { faults: Faults::none(), ..Options::default() });
     }
@@ -33,7 +33,7 @@ fn files_keep_their_promises_on_bad_and_on_good_days() {
 /// When the time of the store jumps, nobody can say what is over; but all of it ends, and no handler sees wrong bytes.
 #[test]
 fn everything_ends_when_the_time_of_the_store_jumps() {
-    for seed in 0..10 {
+    for seed in crate::seeds(0..10) {
         play(seed, &Options::default());
     }
 }

@@ -22,14 +22,14 @@ fn play(seed: u64, options: &Options) {
 
 #[test]
 fn inboxes_keep_their_promises_whatever_goes_wrong() {
-    for seed in 0..100 {
+    for seed in crate::seeds(0..100) {
         play(seed, &Options::default());
     }
 }
 
 #[test]
 fn inboxes_keep_their_promises_on_bad_and_on_good_days() {
-    for seed in 0..40 {
+    for seed in crate::seeds(0..40) {
         play(seed, &Options { faults: Faults::mild(), ..Options::default() });
         play(seed, &Options { faults: Faults::none(), ..Options::default() });
     }

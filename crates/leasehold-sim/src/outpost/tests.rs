@@ -17,7 +17,7 @@ fn one_seed_gives_one_trace() {
 
 #[test]
 fn outposts_keep_their_promises_whatever_goes_wrong() {
-    for seed in 0..24 {
+    for seed in crate::seeds(0..24) {
         play(seed, &Options::of(Scenario::Outpost));
     }
 }

@@ -80,7 +80,7 @@ fn play(seed: u64) -> (Vec<(StoreTime, StoreTime)>, u64) {
 
 #[test]
 fn planned_tasks_start_neither_early_nor_more_than_a_poll_late() {
-    for seed in 0..20 {
+    for seed in crate::seeds(0..20) {
         let (starts, lists) = play(seed);
         for (planned, started) in &starts {
             assert!(started >= planned, "seed {seed}: planned for {planned}, started at {started}");
@@ -117,7 +117,7 @@ async fn produce_one(client: Client, bucket: Arc<SimBucket>) {
 
 #[test]
 fn entries_left_over_from_yesterday_do_not_delay_a_task_of_today() {
-    for seed in 0..20 {
+    for seed in crate::seeds(0..20) {
         let mut world = World::new(seed, Faults::none()).called("leftovers");
         let (bucket, starts) = (world.bucket_handle(), Starts::default());
         let (host, client) = world.process("producer");

@@ -8,7 +8,7 @@ fn play(seed: u64, options: &Options) -> Report {
 #[test]
 fn one_seed_gives_one_trace() {
     let options = Options { full: true, ..Options::default() };
-    for seed in 0..50 {
+    for seed in crate::seeds(0..50) {
         let (first, second) = (play(seed, &options), play(seed, &options));
         assert!(first.trace == second.trace, "seed {seed} gave two traces");
         assert_eq!(first, second);
@@ -17,7 +17,7 @@ fn one_seed_gives_one_trace() {
 
 #[test]
 fn the_queue_keeps_its_promises_whatever_goes_wrong() {
-    for seed in 1_000..1_350 {
+    for seed in crate::seeds(1_000..1_350) {
         play(seed, &Options::default());
     }
 }
@@ -25,7 +25,7 @@ fn the_queue_keeps_its_promises_whatever_goes_wrong() {
 /// More of the same, beside it: a machine has more than one core.
 #[test]
 fn the_queue_keeps_its_promises_whatever_else_goes_wrong() {
-    for seed in 1_350..1_700 {
+    for seed in crate::seeds(1_350..1_700) {
         play(seed, &Options::default());
     }
 }
@@ -33,7 +33,7 @@ fn the_queue_keeps_its_promises_whatever_else_goes_wrong() {
 #[test]
 fn the_queue_keeps_its_promises_on_a_bad_day() {
     let options = Options { faults: Faults::mild(), ..Options::default() };
-    for seed in 2_000..2_300 {
+    for seed in crate::seeds(2_000..2_300) {
         play(seed, &options);
     }
 }
@@ -41,7 +41,7 @@ fn the_queue_keeps_its_promises_on_a_bad_day() {
 #[test]
 fn the_queue_keeps_its_promises_on_a_good_day() {
     let options = Options { faults: Faults::none(), ..Options::default() };
-    for seed in 0..10 {
+    for seed in crate::seeds(0..10) {
         play(seed, &options);
     }
 }
@@ -87,7 +87,7 @@ fn tombstones_are_purged() {
 
 #[test]
 fn a_task_that_is_purged_was_marked_for_a_day_whatever_goes_wrong() {
-    for seed in 0..100 {
+    for seed in crate::seeds(0..100) {
         let played = Scenario::Purge.play(seed, &Options::of(Scenario::Purge));
         played.unwrap_or_else(|failed| panic!("{failed}"));
     }

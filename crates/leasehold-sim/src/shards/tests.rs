@@ -34,7 +34,7 @@ fn one_seed_gives_one_trace() {
 #[test]
 fn shards_have_one_holder_and_are_shared_evenly_whatever_goes_wrong() {
     let options = Options { faults: wild(), ..Options::default() };
-    for seed in 0..10 {
+    for seed in crate::seeds(0..10) {
         play(seed, &options);
     }
 }

@@ -1,7 +1,7 @@
 //! A process that uses a store as tests tell it to, so that several can run at once and be killed.
 //!
 //! `increment ADDRESS KEY TIMES` · `create ADDRESS ROOT COUNT` · `overwrite ADDRESS ROOT KEYS` (until killed) ·
-//! `hold-weed BINARY BUCKET 0` (until killed; `-` for no bucket).
+//! `hold-weed BINARY BUCKET 0` (until killed; `-` for no bucket; prints process id, endpoint and first port).
 #![expect(clippy::print_stdout, reason = "the test that started it reads what it prints")]
 
 use bytes::Bytes;
@@ -47,7 +47,7 @@ async fn hold_weed(binary: &str, bucket: &str) -> Result<()> {
     if bucket != "-" {
         weed.create_bucket(bucket).await.map_err(failed)?;
     }
-    println!("{}\n{}", weed.pid().unwrap_or(0), weed.endpoint());
+    println!("{}\n{}\n{}", weed.pid().unwrap_or(0), weed.endpoint(), weed.base_port());
     std::future::pending().await
 }
 

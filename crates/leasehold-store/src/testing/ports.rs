@@ -9,6 +9,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
+use std::ops::Deref;
 
 /// Above the ports that services of the machine commonly use.
 const FIRST: u16 = 12_000;
@@ -20,16 +21,30 @@ const BLOCK_PORTS: u16 = 16;
 /// and does not heed the flag, so the flag must say the same.
 const ADMIN_GRPC_OFFSET: u16 = 10_000;
 
-/// The ports of one instance, reserved until this is dropped.
-#[derive(Debug)]
+/// The ports of one instance.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Ports {
     base: u16,
+}
+
+/// Ports that stay reserved until this is dropped.
+#[derive(Debug)]
+pub(super) struct Reserved {
+    ports: Ports,
     _lock: TcpListener,
 }
 
-impl Ports {
+impl Deref for Reserved {
+    type Target = Ports;
+
+    fn deref(&self) -> &Ports {
+        &self.ports
+    }
+}
+
+impl Reserved {
     /// Reserves a block all of whose ports are free.
-    pub(super) fn reserve() -> io::Result<Self> {
+    pub(super) fn new() -> io::Result<Self> {
         // A random start keeps test processes that begin together from racing for each block.
         let random = RandomState::new().hash_one(()) % u64::from(BLOCKS);
         let start = u16::try_from(random).expect("below the number of blocks");
@@ -41,27 +56,40 @@ impl Ports {
 
     fn take(base: u16) -> Option<Self> {
         let lock = bind(base).ok()?;
-        let ports = Self { base, _lock: lock };
-        ports.named().iter().all(|(_, port)| bind(*port).is_ok()).then_some(ports)
+        let ports = Ports { base };
+        let is_free = ports.named().iter().all(|(_, port)| bind(*port).is_ok());
+        is_free.then_some(Self { ports, _lock: lock })
+    }
+}
+
+impl Ports {
+    /// The block that begins with this port.
+    pub(super) fn at(base: u16) -> Self {
+        Self { base }
+    }
+
+    /// The first port of the block.
+    pub(super) fn base(self) -> u16 {
+        self.base
     }
 
     /// Where S3 is served.
-    pub(super) fn s3(&self) -> u16 {
+    pub(super) fn s3(self) -> u16 {
         self.base + 1
     }
 
     /// Where the filer's HTTP interface is served.
-    pub(super) fn filer(&self) -> u16 {
+    pub(super) fn filer(self) -> u16 {
         self.base + 2
     }
 
     /// Where it tells what it has counted.
-    pub(super) fn metrics(&self) -> u16 {
+    pub(super) fn metrics(self) -> u16 {
         self.base + 11
     }
 
     /// Every port with the flag that sets it.
-    pub(super) fn named(&self) -> [(&'static str, u16); 12] {
+    pub(super) fn named(self) -> [(&'static str, u16); 12] {
         let admin = self.base + 9;
         [
             ("s3.port", self.s3()),
@@ -87,13 +115,13 @@ fn bind(port: u16) -> io::Result<TcpListener> {
 
 #[cfg(test)]
 mod tests {
-    use super::Ports;
+    use super::Reserved;
     use std::collections::BTreeSet;
 
     #[test]
     fn two_blocks_share_no_port() {
-        let blocks: Vec<_> = (0..20).map(|_| Ports::reserve().unwrap()).collect();
-        let ports: Vec<_> = blocks.iter().flat_map(Ports::named).map(|(_, port)| port).collect();
+        let blocks: Vec<_> = (0..20).map(|_| Reserved::new().unwrap()).collect();
+        let ports: Vec<_> = blocks.iter().flat_map(|block| block.named()).map(|(_, port)| port).collect();
         assert_eq!(ports.iter().collect::<BTreeSet<_>>().len(), ports.len());
         assert!(ports.iter().all(|port| *port < 32_768));
     }

@@ -11,6 +11,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -21,9 +22,10 @@ use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use tempfile::TempDir;
+use tokio::sync::OnceCell;
 
-use super::ports::Ports;
-use crate::{AccessKey, OpenOptions};
+use super::ports::{Ports, Reserved};
+use crate::{AccessKey, HostExt, OpenOptions, SystemHost};
 
 /// A start takes about one second; a minute allows for a machine that is busy compiling.
 const START_MAX: Duration = Duration::from_mins(1);
@@ -57,15 +59,32 @@ shift 2
 exec "$@" 3<&- </dev/null
 "#;
 
-/// A running `SeaweedFS`, killed when dropped.
+/// The program that `./test` has installed.
 ///
-/// Its key id is `test`, its secret `testsecret`; buckets are addressed by path.
+/// # Panics
+///
+/// If `LEASEHOLD_WEED` is not set.
+#[must_use]
+pub fn weed_binary() -> PathBuf {
+    std::env::var_os("LEASEHOLD_WEED").expect("LEASEHOLD_WEED is not set: run ./test").into()
+}
+
+/// A running `SeaweedFS` of one test, killed when dropped. Tests that neither stop nor restart it use [`S3::shared`].
 #[derive(Debug)]
 pub struct Weed {
     binary: PathBuf,
     running: Option<Running>,
-    ports: Ports,
+    ports: Reserved,
     folder: TempDir,
+    s3: S3,
+}
+
+impl Deref for Weed {
+    type Target = S3;
+
+    fn deref(&self) -> &S3 {
+        &self.s3
+    }
 }
 
 #[derive(Debug)]
@@ -79,10 +98,12 @@ impl Weed {
     ///
     /// An error has the end of weed's log in its message.
     pub async fn start(binary: &Path) -> io::Result<Self> {
+        let ports = Reserved::new()?;
         let mut weed = Self {
             binary: fs::canonicalize(binary)?,
             running: None,
-            ports: Ports::reserve()?,
+            s3: S3 { ports: *ports },
+            ports,
             folder: tempfile::Builder::new().prefix("leasehold-weed-").tempdir()?,
         };
         fs::create_dir(weed.data())?;
@@ -90,63 +111,10 @@ impl Weed {
         Ok(weed)
     }
 
-    /// The address of the S3 interface, as `http://127.0.0.1:PORT`.
-    #[must_use]
-    pub fn endpoint(&self) -> String {
-        format!("http://127.0.0.1:{}", self.ports.s3())
-    }
-
-    /// How to open a bucket of it: `open("s3://BUCKET/PREFIX", &weed.options(), …)`.
-    #[must_use]
-    pub fn options(&self) -> OpenOptions {
-        OpenOptions {
-            endpoint: Some(self.endpoint()),
-            region: Some("us-east-1".into()),
-            access_key: Some(AccessKey { id: "test".into(), secret: "testsecret".into() }),
-            ..OpenOptions::default()
-        }
-    }
-
     /// The process id of weed itself while it runs.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.running.as_ref().map(|running| running.child.id())
-    }
-
-    /// Makes a bucket, or leaves it as it is if there is one.
-    ///
-    /// The filer does it: a folder under `/buckets` is a bucket, and the filer wants no signature.
-    /// One object is written and removed again, because the first write to a bucket allocates a
-    /// volume, which takes 200 ms that would distort a test's timing.
-    pub async fn create_bucket(&self, name: &str) -> io::Result<()> {
-        let first = format!("/buckets/{name}/.first-write");
-        self.filer(Method::POST, &format!("/buckets/{name}/"), "").await?;
-        self.filer(Method::PUT, &first, "first").await?;
-        self.filer(Method::DELETE, &first, "").await
-    }
-
-    /// Bytes that weed says it has sent to clients of a bucket since it was started, bodies of answers alone.
-    pub async fn sent_bytes(&self, bucket: &str) -> io::Result<u64> {
-        let url = format!("http://127.0.0.1:{}/metrics", self.ports.metrics());
-        let (_, told) = exchange(Method::GET, url, "").await?;
-        let told = String::from_utf8_lossy(&told).into_owned();
-        let counter = format!("SeaweedFS_s3_bucket_traffic_sent_bytes_total{{bucket=\"{bucket}\"}} ");
-        let Some(count) = told.lines().find_map(|line| line.strip_prefix(&counter)) else {
-            let is_counting = told.contains("SeaweedFS_");
-            return if is_counting {
-                Ok(0)
-            } else {
-                Err(io::Error::other("weed tells nothing it has counted"))
-            };
-        };
-        // Prometheus writes large numbers like 2.68e+08.
-        let count: f64 = count.trim().parse().map_err(io::Error::other)?;
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a count, far below 2^52"
-        )]
-        Ok(count as u64)
     }
 
     /// Asks weed to end, and kills it if it does not within three seconds.
@@ -255,22 +223,6 @@ impl Weed {
         arguments
     }
 
-    /// Whether S3 answers anything at all and the filer can store a few bytes, which needs the
-    /// master and a volume too.
-    async fn is_ready(&self) -> bool {
-        let s3 = send(Method::GET, format!("{}/", self.endpoint()), "").await;
-        s3.is_ok() && self.filer(Method::PUT, "/leasehold-ready", "ready").await.is_ok()
-    }
-
-    async fn filer(&self, method: Method, path: &str, body: &'static str) -> io::Result<()> {
-        let url = format!("http://127.0.0.1:{}{path}", self.ports.filer());
-        let status = send(method, url, body).await?;
-        if status.is_success() {
-            return Ok(());
-        }
-        Err(io::Error::other(format!("weed's filer answers {status} for `{path}`")))
-    }
-
     fn exited(&mut self) -> io::Result<Option<std::process::ExitStatus>> {
         self.running.as_mut().map_or(Ok(None), |running| running.child.try_wait())
     }
@@ -293,6 +245,118 @@ impl Weed {
 impl Drop for Weed {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+/// The S3 interface of a running `SeaweedFS`.
+///
+/// Its key id is `test`, its secret `testsecret`; buckets are addressed by path.
+#[derive(Debug, Clone, Copy)]
+pub struct S3 {
+    ports: Ports,
+}
+
+impl S3 {
+    /// The server that all tests of a run share; each works in a bucket of its own ([`fresh_bucket`](Self::fresh_bucket)).
+    ///
+    /// `./test` starts it and names the first of its ports in `TEST_S3_PORTS`. Without that, the test process starts one
+    /// and keeps it to its end.
+    ///
+    /// # Panics
+    ///
+    /// If there is none and none can be started.
+    pub async fn shared() -> Self {
+        static OWN: OnceCell<Weed> = OnceCell::const_new();
+        if let Ok(base) = std::env::var("TEST_S3_PORTS") {
+            return Self { ports: Ports::at(base.parse().expect("TEST_S3_PORTS is a port")) };
+        }
+        **OWN.get_or_init(|| async { Weed::start(&weed_binary()).await.expect("weed starts") }).await
+    }
+
+    /// Creates a bucket with a random name, for one test alone, and gives its name.
+    ///
+    /// # Panics
+    ///
+    /// If the server does not create it.
+    pub async fn fresh_bucket(&self) -> String {
+        let name = format!("test-{:016x}", SystemHost.random_bits() >> 64);
+        self.create_bucket(&name).await.expect("a bucket can be created");
+        name
+    }
+
+    /// The port that `TEST_S3_PORTS` names for [`shared`](Self::shared).
+    #[must_use]
+    pub fn base_port(&self) -> u16 {
+        self.ports.base()
+    }
+
+    /// The address of the S3 interface, as `http://127.0.0.1:PORT`.
+    #[must_use]
+    pub fn endpoint(&self) -> String {
+        format!("http://127.0.0.1:{}", self.ports.s3())
+    }
+
+    /// How to open a bucket of it: `open("s3://BUCKET/PREFIX", &weed.options(), …)`.
+    #[must_use]
+    pub fn options(&self) -> OpenOptions {
+        OpenOptions {
+            endpoint: Some(self.endpoint()),
+            region: Some("us-east-1".into()),
+            access_key: Some(AccessKey { id: "test".into(), secret: "testsecret".into() }),
+            ..OpenOptions::default()
+        }
+    }
+
+    /// Makes a bucket, or leaves it as it is if there is one.
+    ///
+    /// The filer does it: a folder under `/buckets` is a bucket, and the filer wants no signature.
+    /// One object is written and removed again, because the first write to a bucket allocates a
+    /// volume, which takes 200 ms that would distort a test's timing.
+    pub async fn create_bucket(&self, name: &str) -> io::Result<()> {
+        let first = format!("/buckets/{name}/.first-write");
+        self.filer(Method::POST, &format!("/buckets/{name}/"), "").await?;
+        self.filer(Method::PUT, &first, "first").await?;
+        self.filer(Method::DELETE, &first, "").await
+    }
+
+    /// Bytes that weed says it has sent to clients of a bucket since it was started, bodies of answers alone.
+    pub async fn sent_bytes(&self, bucket: &str) -> io::Result<u64> {
+        let url = format!("http://127.0.0.1:{}/metrics", self.ports.metrics());
+        let (_, told) = exchange(Method::GET, url, "").await?;
+        let told = String::from_utf8_lossy(&told).into_owned();
+        let counter = format!("SeaweedFS_s3_bucket_traffic_sent_bytes_total{{bucket=\"{bucket}\"}} ");
+        let Some(count) = told.lines().find_map(|line| line.strip_prefix(&counter)) else {
+            let is_counting = told.contains("SeaweedFS_");
+            return if is_counting {
+                Ok(0)
+            } else {
+                Err(io::Error::other("weed tells nothing it has counted"))
+            };
+        };
+        // Prometheus writes large numbers like 2.68e+08.
+        let count: f64 = count.trim().parse().map_err(io::Error::other)?;
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a count, far below 2^52"
+        )]
+        Ok(count as u64)
+    }
+
+    /// Whether S3 answers anything at all and the filer can store a few bytes, which needs the
+    /// master and a volume too.
+    async fn is_ready(&self) -> bool {
+        let s3 = send(Method::GET, format!("{}/", self.endpoint()), "").await;
+        s3.is_ok() && self.filer(Method::PUT, "/leasehold-ready", "ready").await.is_ok()
+    }
+
+    async fn filer(&self, method: Method, path: &str, body: &'static str) -> io::Result<()> {
+        let url = format!("http://127.0.0.1:{}{path}", self.ports.filer());
+        let status = send(method, url, body).await?;
+        if status.is_success() {
+            return Ok(());
+        }
+        Err(io::Error::other(format!("weed's filer answers {status} for `{path}`")))
     }
 }
 

@@ -7,7 +7,7 @@ use crate::scenario::{Options, Scenario};
 
 #[test]
 fn nothing_waits_for_longer_than_a_poll() {
-    for seed in 0..30 {
+    for seed in crate::seeds(0..30) {
         let played = Scenario::Bell.play(seed, &Options::of(Scenario::Bell));
         played.unwrap_or_else(|failed| panic!("{failed}"));
     }
@@ -22,7 +22,7 @@ fn waited(seed: u64, mutant: Option<Mutant>, leasing: Option<&ShardLeasing>) -> 
 /// The same when three workers have divided the shards among themselves.
 #[test]
 fn nothing_waits_for_longer_than_a_poll_in_leased_shards() {
-    for seed in 0..15 {
+    for seed in crate::seeds(0..15) {
         let waited = waited(seed, None, Some(&ShardLeasing::default()));
         assert!(waited <= SEEN_WITHIN, "seed {seed}: {waited:?}");
     }
@@ -31,7 +31,7 @@ fn nothing_waits_for_longer_than_a_poll_in_leased_shards() {
 #[test]
 fn with_every_ring_lost_everything_is_seen_by_the_sweep() {
     let mut longest = Duration::ZERO;
-    for seed in 0..10 {
+    for seed in crate::seeds(0..10) {
         let waited = waited(seed, Some(Mutant::Store(Broken::NoRing)), None);
         assert!(waited <= SWEEP + SEEN_WITHIN, "seed {seed}: {waited:?}");
         longest = longest.max(waited);

@@ -1,4 +1,5 @@
 use leasehold_store::OpenOptions;
+use leasehold_store::testing::Lane;
 use std::path::Path;
 use std::time::Duration;
 
@@ -11,9 +12,12 @@ fn folder(root: &Path) -> Place {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn five_thousand_tasks_are_migrated_there_and_back_by_processes_that_are_killed() {
+async fn tasks_are_migrated_there_and_back_by_processes_that_are_killed() {
     let root = tempfile::tempdir().unwrap();
-    println!("{}", migrating::there_and_back(&folder(root.path()), 5_000).await);
+    println!(
+        "{}",
+        migrating::there_and_back(&folder(root.path()), Lane::current().sized(1_500, 5_000)).await
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
