@@ -172,43 +172,57 @@ fn called_for(task: &Value) -> Option<String> {
     }
 }
 
-/// Where a migration stands: its phase, and whether some tasks have moved and some have not.
-async fn stands(client: &Client) -> (String, bool) {
+/// The phase of a migration, as `queue.json` tells it.
+async fn phase(client: &Client) -> String {
     let object = client.get(Purpose::Admin, "queue.json").await.unwrap().unwrap();
     let agreement: Value = serde_json::from_slice(&object.body).unwrap();
-    if let Some(phase) = agreement["migrating"]["phase"].as_str() {
-        let keys = keys_of(client, "tasks/").await;
-        let lens: BTreeSet<_> = keys.iter().map(|key| key.split('/').nth(1).unwrap().len()).collect();
-        return (phase.to_owned(), lens.len() == 2);
-    }
     let is_left = agreement["left"].is_object() && agreement["left"]["swept_at"].is_null();
-    (if is_left { "left" } else { "none" }.to_owned(), false)
+    let without = if is_left { "left" } else { "none" };
+    agreement["migrating"]["phase"].as_str().unwrap_or(without).to_owned()
 }
 
-/// Waits until a migration that was just started moves tasks.
-async fn until_moving(client: &Client, child: &mut Child) {
-    while stands(client).await.0 != "moving" && child.try_wait().unwrap().is_none() {
-        tokio::time::sleep(Duration::from_millis(20)).await;
+/// Whether some tasks have moved and some have not.
+async fn is_half_way(client: &Client) -> bool {
+    let keys = keys_of(client, "tasks/").await;
+    let lens: BTreeSet<_> = keys.iter().map(|key| key.split('/').nth(1).unwrap().len()).collect();
+    phase(client).await == "moving" && lens.len() == 2
+}
+
+/// A migration that moves tasks at this moment. One that was over before this process had its turn is undone, and started
+/// once more.
+async fn moving(place: &Place, client: &Client, mut child: Child, from: &str, to: &str) -> Child {
+    while phase(client).await != "moving" {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        if let Some(ended) = child.try_wait().unwrap() {
+            assert!(ended.success());
+            assert!(place.command(&migrate(&["--to", from])).output().unwrap().status.success());
+            child = started(place, to);
+        }
     }
+    child
+}
+
+/// A migration in a process of its own.
+fn started(place: &Place, to: &str) -> Child {
+    place.command(&migrate(&["--to", to])).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
 /// Kills it at so many moments, each further on its way; gives in which phases.
-async fn killed(place: &Place, client: &Client, to: &str, kills: u32) -> BTreeMap<String, u32> {
+async fn killed(place: &Place, client: &Client, from: &str, to: &str, kills: u32) -> BTreeMap<String, u32> {
     let mut phases = BTreeMap::new();
     let mut is_known = false;
     for kill in 0..kills {
-        let mut command = place.command(&migrate(&["--to", to]));
-        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let mut child = started(place, to);
         let waits = if is_known { Duration::ZERO } else { KNOWN };
         let pause = SystemHost.random_below(waits + Duration::from_millis(500) * (kill + 1));
         tokio::time::sleep(Duration::from_millis(100) + pause).await;
         if kill + 1 == kills && !phases.contains_key("moving") {
             // Chance alone does not get there where processes start slowly.
-            until_moving(client, &mut child).await;
+            child = moving(place, client, child, from, to).await;
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        let (phase, _) = stands(client).await;
+        let phase = phase(client).await;
         is_known = !["none", "announced"].contains(&phase.as_str());
         *phases.entry(phase).or_default() += 1;
     }
@@ -227,7 +241,7 @@ pub(crate) async fn there_and_back(place: &Place, tasks: u64) -> String {
     assert_eq!(before.len() as u64, tasks);
     let live = Live::start(place).await;
     for (migrations, (from, to, len)) in (1..).zip([("1", "2", 2), ("2", "1", 1)]) {
-        let phases = killed(place, client, to, Lane::current().sized(5, 10)).await;
+        let phases = killed(place, client, from, to, Lane::current().sized(5, 10)).await;
         assert!(phases.contains_key("moving"), "no kill came while tasks were moved: {phases:?}");
         let output = place.command(&migrate(&["--to", to])).output().unwrap();
         assert!(output.status.success(), "{output:?}");
@@ -257,16 +271,14 @@ pub(crate) async fn called_off(place: &Place, tasks: u64) {
     let client = queue.client();
     fill(client, tasks).await;
     let before = essence(&raw_tasks(client).await);
-    let mut command = place.command(&migrate(&["--to", "2"]));
-    command.stdout(Stdio::null()).stderr(Stdio::null());
-    let mut child = command.spawn().unwrap();
-    while !stands(client).await.1 {
+    let mut child = started(place, "2");
+    while !is_half_way(client).await {
         tokio::time::sleep(Duration::from_millis(10)).await;
         if let Some(ended) = child.try_wait().unwrap() {
             // It was over before this process had its turn: back, and once more.
             assert!(ended.success());
             assert!(place.command(&migrate(&["--to", "1"])).output().unwrap().status.success());
-            child = command.spawn().unwrap();
+            child = started(place, "2");
         }
     }
     child.kill().unwrap();
