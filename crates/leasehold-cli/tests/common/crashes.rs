@@ -81,12 +81,15 @@ async fn until_claimed(queue: &Queue, id: &TaskId) {
     }
 }
 
+/// Waits until nothing is left to do. What is never done fails the test instead of holding it up.
 pub(crate) async fn until_empty(queue: &Queue) {
+    let began = Instant::now();
     loop {
         let stats = queue.stats().await.unwrap();
         if stats.due + stats.scheduled + stats.running == 0 {
             return;
         }
+        assert!(began.elapsed() < Lane::current().sized(5, 20) * Duration::from_mins(1), "left: {stats:?}");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }
