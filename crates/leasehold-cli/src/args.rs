@@ -6,8 +6,8 @@ mod reference;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
 use crate::commands::{
-    artifact, cost, dashboard, get, leases, list, migrate, operate, outpost, overview, serve_pieces, submit,
-    submit_many, tail, up, worker, workers,
+    artifact, cost, dashboard, get, leases, list, migrate, operate, outpost, overview, quarantine,
+    serve_pieces, submit, submit_many, tail, up, worker, workers,
 };
 
 /// Below the options of the command itself.
@@ -94,9 +94,14 @@ pub(crate) enum Command {
     /// Remove final tasks that are past their retention
     #[command(after_help = "Example:\n  leasehold purge --older-than-days 30 --status completed")]
     Purge(operate::Purge),
-    /// Look at everything, and repair it
+    /// Check the queue for inconsistencies
     #[command(after_help = "Example:\n  leasehold check --repair")]
     Check(overview::Check),
+    /// Take corrupt objects out of the way: cancel the task, free the key or the lease, and keep a copy
+    #[command(
+        after_help = "Example:\n  leasehold quarantine tasks/3/3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3.json"
+    )]
+    Quarantine(quarantine::Quarantine),
     /// Change the number of shards of a live queue; takes up a migration from wherever it stands
     #[command(after_help = "Example:\n  leasehold migrate-shards --to 2 --dry-run")]
     MigrateShards(migrate::Migrate),

@@ -15,6 +15,7 @@ pub(crate) mod operate;
 pub(crate) mod outpost;
 pub(crate) mod overview;
 pub(crate) mod pieces;
+pub(crate) mod quarantine;
 pub(crate) mod serve_pieces;
 mod shards;
 pub(crate) mod submit;
@@ -121,6 +122,7 @@ async fn with_queue(
         Command::Reschedule(args) => operate::reschedule(queue, &args, printer).await,
         Command::Purge(args) => operate::purge(queue, &args, printer).await,
         Command::Check(args) => overview::check(queue, &args, printer).await,
+        Command::Quarantine(args) => quarantine::run(queue, &args, printer).await,
         Command::MigrateShards(args) => migrate::run(queue, &args, printer, &shutdown).await,
         Command::Stats => overview::stats(queue, printer).await,
         Command::Shards => shards::run(queue, printer).await,

@@ -21,14 +21,15 @@
 //! | `artifacts/{hash}/manifest.json` | how an artifact is cut, with the hash of every piece; later the mark that it is leaving | its publisher (*absent*), publishers who find it old, retention (*unchanged*) | a day after its retention, with its data |
 //! | `artifacts/{hash}/data` | the bytes of an artifact, which are named by their hash | its publisher, before the manifest | before its manifest |
 //! | `peers/{id}.json` | the lease on a peer's name, with the address at which it serves pieces | the peer | a week after it ran out |
-//! | `probe/{name}/…` | throw-away objects | `leasehold doctor`, the first connection | at the end of the probe |
+//! | `probe/{name}/…` | throw-away objects | `leasehold doctor`, the first connection | at the end of the probe; what a killed one left, at `leasehold check --repair` a day later |
+//! | `quarantine/{write_id}/{key}` | the bytes of a corrupt object | `leasehold quarantine` (*absent*) | never: an operator deletes it |
 //!
 //! No key is a path prefix of another: folders cannot hold both, and some S3-compatibles refuse it.
 
 use std::fmt;
 
 use crate::error::{Error, Result};
-use crate::ids::{ArtifactId, Name, TaskId, WorkerId};
+use crate::ids::{ArtifactId, Name, TaskId, WorkerId, WriteId};
 use crate::limits::{KEY_BYTES_MAX, SEGMENT_BYTES_MAX};
 use crate::shard::{Shard, ShardLen, ShardRange};
 use crate::task::Priority;
@@ -43,8 +44,24 @@ pub const RESERVED: &str = ".leasehold";
 /// A throw-away key of the probe called `name`.
 #[must_use]
 pub fn probe(name: &str, object: &str) -> String {
-    format!("probe/{name}/{object}")
+    format!("{PROBES}{name}/{object}")
 }
+
+/// Prefix of all throw-away keys.
+pub const PROBES: &str = "probe/";
+
+/// Prefix of all copies of corrupt objects.
+pub const QUARANTINE: &str = "quarantine/";
+
+/// The copy of the corrupt object at `key`.
+#[must_use]
+pub fn quarantine(write_id: &WriteId, key: &str) -> String {
+    format!("{QUARANTINE}{write_id}/{key}")
+}
+
+/// Prefixes of all objects that are neither tasks nor index entries.
+pub const OTHERS: [&str; 9] =
+    [UNIQUE, INDEX, SHARD_LEASES, DUTY_LEASES, WORKERS, PEERS, ARTIFACTS, PROBES, QUARANTINE];
 
 /// The task with this id.
 #[must_use]
@@ -84,13 +101,32 @@ pub fn unique(hash: &str) -> String {
 /// What the keys of all idempotency records begin with.
 pub const UNIQUE: &str = "unique/";
 
+/// True for the keys that [`unique`] gives for a hash.
+#[must_use]
+pub fn is_unique(key: &str) -> bool {
+    let hash = key.strip_prefix(UNIQUE).and_then(|name| name.strip_suffix(".json"));
+    hash.is_some_and(|hash| hash.len() == 64 && hash.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')))
+}
+
+/// Prefix of all notification objects (bells).
+pub const INDEX: &str = "index/";
+
 /// Changes when something was made pending.
 pub const BELL: &str = "index/bell";
 
 /// Changes when something was put into the inbox of this worker.
 #[must_use]
 pub fn inbox_bell(worker: &WorkerId) -> String {
-    format!("index/bells/{worker}")
+    format!("{INBOX_BELLS}{worker}")
+}
+
+const INBOX_BELLS: &str = "index/bells/";
+
+/// True for [`BELL`] and the keys that [`inbox_bell`] gives.
+#[must_use]
+pub fn is_bell(key: &str) -> bool {
+    let worker = key.strip_prefix(INBOX_BELLS);
+    key == BELL || worker.is_some_and(|worker| WorkerId::checked("worker id", worker).is_ok())
 }
 
 /// What the keys of all leases on shards begin with.
@@ -100,6 +136,24 @@ pub const SHARD_LEASES: &str = "shard-leases/";
 #[must_use]
 pub fn shard_lease(group: &ShardRange) -> String {
     format!("{SHARD_LEASES}{}.json", group.first)
+}
+
+/// Prefix of all leases on duties.
+pub const DUTY_LEASES: &str = "duty-leases/";
+
+/// True for the keys of leases: on shards of any number of digits, duties, workers, inboxes and peers.
+#[must_use]
+pub fn is_lease(key: &str) -> bool {
+    let name = |prefix| key.strip_prefix(prefix).and_then(|name: &str| name.strip_suffix(".json"));
+    let is_shard = |name: &str| {
+        let digits = u8::try_from(name.len()).ok();
+        digits.is_some_and(|digits| ShardLen::new(digits).is_ok_and(|len| len.parse(name).is_ok()))
+    };
+    name(SHARD_LEASES).is_some_and(is_shard)
+        || name(DUTY_LEASES).is_some_and(|duty| Name::checked("duty", duty).is_ok())
+        || parse_worker_lease(key).is_some()
+        || parse_inbox_lease(key).is_some()
+        || parse_peer(key).is_some()
 }
 
 /// The lease on looking for lost claims, among workers that do not divide the shards.
@@ -405,6 +459,23 @@ mod tests {
         }
         for prefix in ["", "a", "a/", "ready/0/2026"] {
             check_prefix(prefix).unwrap();
+        }
+    }
+
+    #[test]
+    fn leases_bells_and_idempotency_records_are_known_by_their_keys() {
+        let hash = "0f".repeat(32);
+        assert!(is_unique(&unique(&hash)) && !is_unique("unique/x.json") && !is_unique(&hash));
+        let worker = WorkerId::checked("worker id", "a.b").unwrap();
+        assert!(is_bell(BELL) && is_bell(&inbox_bell(&worker)) && !is_bell("index/bells/"));
+        let leases = [worker_lease(&worker), inbox_lease(&worker), peer(&worker), RECOVERY_LEASE.into()];
+        for lease in
+            leases.iter().map(String::as_str).chain(["shard-leases/0.json", "shard-leases/00ff.json"])
+        {
+            assert!(is_lease(lease), "{lease}");
+        }
+        for other in ["shard-leases/x.json", "shard-leases/00000.json", "workers/a", "peers/a", "peers/"] {
+            assert!(!is_lease(other), "{other}");
         }
     }
 

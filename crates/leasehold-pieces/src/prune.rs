@@ -17,7 +17,7 @@ use crate::publish::{DELETE_LANDS_WITHIN, no_time};
 pub const LEAVING: Duration = Duration::from_hours(24);
 
 /// Data without a manifest is what a publisher has left that died, or is still at it, for at most so long.
-const UNFINISHED: Duration = Duration::from_hours(7 * 24);
+pub const UNFINISHED: Duration = Duration::from_hours(7 * 24);
 
 /// Deletes are sent so soon after the manifest says *closing*, or not at all.
 const DELETE_SENT_WITHIN: Duration = Duration::from_mins(1);

@@ -19,7 +19,7 @@
 //! A ring may be lost, like every hint (promise P9): a worker looks from time to time without being rung.
 
 use bytes::Bytes;
-use leasehold_core::{Result, StoreTime, WorkerId, WriteId, keys};
+use leasehold_core::{Error, Kind, Result, StoreTime, WorkerId, WriteId, keys};
 use leasehold_store::host::Instant;
 use leasehold_store::mutant::{Rule, breaks};
 use leasehold_store::{Get, Purpose, Version};
@@ -143,12 +143,17 @@ impl Queue {
     }
 
     async fn put_ring(&self, purpose: Purpose, bell: &str, overflow: bool) {
-        let ring = Ring { write_id: self.client.write_id(), overflow };
-        let body = serde_json::to_vec(&ring).expect("text and a truth value");
-        if let Err(error) = self.client.put_hint(purpose, bell, Bytes::from(body)).await {
+        let body = self.ring_body(overflow);
+        if let Err(error) = self.client.put_hint(purpose, bell, body).await {
             tracing::debug!("the bell was not rung: {error}");
             self.ringer.failed(bell);
         }
+    }
+
+    /// The body of a new ring.
+    pub(crate) fn ring_body(&self, overflow: bool) -> Bytes {
+        let ring = Ring { write_id: self.client.write_id(), overflow };
+        Bytes::from(serde_json::to_vec(&ring).expect("text and a truth value"))
     }
 
     /// Whether the bell has changed since it was last asked for: 1 get.
@@ -160,4 +165,10 @@ impl Queue {
         bell.rang_by = Some(self.now()?.latest_known());
         Ok(true)
     }
+}
+
+/// Verifies what stands at a bell.
+pub(crate) fn verify(key: &str, body: &[u8]) -> Result<()> {
+    let corrupt = |error| Error::new(Kind::Corrupt, format!("`{key}` is not a ring: {error}"));
+    serde_json::from_slice::<Ring>(body).map(drop).map_err(corrupt)
 }

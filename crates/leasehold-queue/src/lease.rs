@@ -280,23 +280,32 @@ pub async fn break_lease(client: &Client, key: &str) -> Result<Option<Lease>> {
 /// Ends a lease that makes no sense, at once: for operators, who know that nobody holds it. The next holder's epoch is
 /// above any that can still be found there. False if there is no such thing any more.
 pub async fn break_nonsense(client: &Client, key: &str, subject: &Map<String, Value>) -> Result<bool> {
+    let broken = leasehold_store::update(client, Purpose::Admin, key, |found| {
+        let Some(object) = found.filter(|object| Lease::read(key, &object.body).is_err()) else {
+            return Ok(Decision::Leave(false));
+        };
+        Ok(Decision::write(released_in_place_of(client, &object.body, subject)?.write(), true))
+    });
+    Ok(broken.await?.result)
+}
+
+/// The released lease that replaces a corrupt one.
+pub(crate) fn released_in_place_of(
+    client: &Client,
+    corrupt: &[u8],
+    subject: &Map<String, Value>,
+) -> Result<Lease> {
     let nobody = Holder {
         worker_id: WorkerId::checked("worker id", "nobody")?,
         instance: HexName::from_random(client.host().random_bits()),
         ttl: LEASE_TTL_MAX,
     };
-    let broken = leasehold_store::update(client, Purpose::Admin, key, |found| {
-        let Some(object) = found.filter(|object| Lease::read(key, &object.body).is_err()) else {
-            return Ok(Decision::Leave(false));
-        };
-        let (now, write_id) = (now(client)?, client.write_id());
-        let lease = Lease::in_place_of(&object.body, subject, &nobody, now, write_id.clone());
-        Ok(Decision::write(lease.released(now, write_id).write(), true))
-    });
-    Ok(broken.await?.result)
+    let (now, write_id) = (now(client)?, client.write_id());
+    let lease = Lease::in_place_of(corrupt, subject, &nobody, now, write_id.clone());
+    Ok(lease.released(now, write_id))
 }
 
-async fn stamp(client: &Client, key: &str) -> Result<Option<StoreTime>> {
+pub(crate) async fn stamp(client: &Client, key: &str) -> Result<Option<StoreTime>> {
     let page = client.list(Purpose::Lease, &List::all(key)).await?;
     Ok(page.entries.iter().find(|entry| entry.key == key).map(|entry| entry.modified))
 }

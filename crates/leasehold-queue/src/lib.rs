@@ -21,7 +21,8 @@
 //! | [`operate`] | cancel, retry, reschedule |
 //! | [`inspect`] | get, list, wait, count |
 //! | [`purge`] | removes what is past its retention |
-//! | [`check`] | looks at everything, and repairs |
+//! | [`check`] | finds inconsistencies, and repairs what can be repaired |
+//! | [`mod@quarantine`], `objects` | takes corrupt objects out of the way; which kinds of objects there are |
 //! | [`migrate`] | changes the number of shards while everything goes on |
 //! | `follow` | finds tasks that have moved to a shard of another length |
 //! | `testing` | the conformance suite for leases (feature `testing`) |
@@ -39,10 +40,12 @@ pub mod inspect;
 pub mod layout;
 pub mod lease;
 pub mod migrate;
+mod objects;
 pub mod operate;
 mod others;
 pub mod place;
 pub mod purge;
+pub mod quarantine;
 pub mod settle;
 pub mod submit;
 pub mod sweep;
@@ -64,6 +67,7 @@ pub use migrate::{MigrateOptions, Migrated, Plan, Progress};
 pub use operate::Operated;
 pub use others::Others;
 pub use place::Place;
+pub use quarantine::{Keep, Quarantined};
 pub use settle::{Renewal, Settlement};
 pub use submit::{Submit, Submitted};
 pub use unique::{Scope, UniqueKey};

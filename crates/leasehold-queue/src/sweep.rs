@@ -126,7 +126,7 @@ impl Queue {
 impl Queue {
     /// Whether an entry lies in the place that a migration has left, or goes to. Its task may stand there, too, where
     /// no fence of ours would reach it.
-    fn is_for_the_migration(&self, entry: &Entry) -> bool {
+    pub(crate) fn is_for_the_migration(&self, entry: &Entry) -> bool {
         !entry.has_shard_of(self.shard_len()) && self.layout.known().agreement.is_between()
     }
 }

@@ -9,7 +9,7 @@ use leasehold_core::limits::PLAN_AHEAD_MAX;
 use leasehold_core::{
     Error, HexName, Kind, Matter, NewTask, Now, Result, StoreTime, Task, TaskId, TaskType, keys, record,
 };
-use leasehold_store::{Decision, Object, Purpose, Put, When, update_from};
+use leasehold_store::{Decision, HostExt, Object, Purpose, Put, When, update_from};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -188,6 +188,22 @@ impl Queue {
         Ok(matches!(put, Put::Written(_)))
     }
 
+    /// A record that has expired and names a task that never was: the next submit under its key replaces it.
+    pub(crate) fn expired_record(&self) -> Result<Bytes> {
+        let expires_at = StoreTime::from_millis(0);
+        let record = Record {
+            format: FORMAT,
+            task_id: TaskId::from_random(self.client.host().random_bits()),
+            task_type: TaskType::checked("task type", "quarantined")?,
+            input_hash: String::new(),
+            expires_at,
+            removed_at: Some(expires_at),
+            write_id: self.client.write_id(),
+            unknown: Map::new(),
+        };
+        written(&record).map(Bytes::from)
+    }
+
     /// Removes an idempotency record that has expired: tombstone, mark, one delete that is never repeated. True if it
     /// was removed.
     pub async fn remove_expired_key(&self, path: &str) -> Result<bool> {
@@ -237,7 +253,7 @@ impl Queue {
     }
 }
 
-fn parsed(path: &str, body: &[u8]) -> Result<Record> {
+pub(crate) fn parsed(path: &str, body: &[u8]) -> Result<Record> {
     let corrupt =
         |why: String| Error::new(Kind::Corrupt, format!("`{path}` is not an idempotency record: {why}"));
     let record: Record = serde_json::from_slice(body).map_err(|error| corrupt(error.to_string()))?;

@@ -1,13 +1,16 @@
 //! `leasehold init`, `leasehold stats` and `leasehold check`: the queue as a whole.
 
 use clap::Args;
-use leasehold_core::{Error, Kind};
-use leasehold_queue::check::Checked;
+use leasehold_core::{ArtifactId, Error, Kind, Result, StoreTime, keys};
+use leasehold_pieces::manifest::Record;
+use leasehold_pieces::prune;
+use leasehold_queue::check::{Checked, CorruptObject, Healing, Remedy};
 use leasehold_queue::{Queue, Stats};
+use leasehold_store::Purpose;
 use serde_json::json;
 
 use crate::printer::{Printer, Style, line};
-use crate::table::{Cell, Table, count};
+use crate::table::{Cell, Table, count, moment};
 
 #[derive(Debug, Args)]
 pub(crate) struct Init {
@@ -55,46 +58,127 @@ pub(crate) struct Check {
     /// Write missing index entries, and remove those that no task calls for
     #[arg(long)]
     repair: bool,
-    /// Treat entries as abandoned after so many seconds instead of 30 minutes. Only when nothing else uses the queue
+    /// Treat index entries as abandoned after so many seconds. Only when nothing else uses the queue [default: 1800
+    /// without a task, 60 when the task has moved on]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) grace_secs: Option<u64>,
 }
 
 pub(crate) async fn check(queue: &Queue, args: &Check, printer: &Printer) -> anyhow::Result<()> {
-    let clock = printer.clock("looking at every task and every entry");
-    let checked = queue.check(args.repair).await;
+    let clock = printer.clock("checking every object");
+    let checked = check_all(queue, args.repair).await;
     clock.finish_and_clear();
     let checked = checked?;
-    let faults = (checked.uncovered.len() + checked.dangling.len() + checked.corrupt.len()) as u64;
     if printer.is_json() {
         line(json!(checked));
     } else {
-        print_checked(&checked, faults, args.repair, printer);
+        print_checked(&checked, queue.now()?.earliest, printer);
     }
-    let left = faults.saturating_sub(checked.repaired);
-    let message = match (left, args.repair) {
-        (0, _) => return Ok(()),
-        (_, false) => {
-            format!("not as it should be: {}; --repair puts it right", count(left, "thing", "things"))
-        }
-        (_, true) => format!("not put right: {}; look at what is left above", count(left, "thing", "things")),
-    };
-    Err(Error::new(Kind::Corrupt, message).into())
+    match verdict(&checked) {
+        None => Ok(()),
+        Some(message) => Err(Error::new(Kind::Corrupt, message).into()),
+    }
 }
 
-fn print_checked(checked: &Checked, faults: u64, repair: bool, printer: &Printer) {
+/// The objects of the queue, and the manifests of artifacts, which the queue itself cannot read.
+async fn check_all(queue: &Queue, repair: bool) -> Result<Checked> {
+    let mut checked = queue.check(repair).await?;
+    for (artifact, listed) in prune::list(queue.client(), Purpose::Admin).await? {
+        checked.corrupt.extend(check_artifact(queue, &artifact, listed).await?);
+    }
+    Ok(checked)
+}
+
+async fn check_artifact(
+    queue: &Queue,
+    artifact: &ArtifactId,
+    listed: prune::Listed,
+) -> Result<Option<CorruptObject>> {
+    let corrupt = |key, reason, remedy| Ok(Some(CorruptObject { key, reason, remedy }));
+    if listed.manifest.is_none() {
+        let key = keys::artifact_data(artifact);
+        let is_over =
+            |(at, _): (StoreTime, u64)| queue.now().map(|now| now.is_past(at.plus(prune::UNFINISHED)));
+        if listed.data.map(is_over).transpose()? != Some(true) {
+            return Ok(None);
+        }
+        let reason = format!("`{key}` has no manifest: its publisher did not finish");
+        return corrupt(key, reason, Remedy::Prune);
+    }
+    let key = keys::manifest(artifact);
+    let object = match queue.client().get(Purpose::Admin, &key).await {
+        Err(error) if error.kind() == Kind::Corrupt => {
+            return corrupt(key, error.to_string(), Remedy::StoreTools);
+        }
+        object => object?,
+    };
+    match object.map(|object| Record::read(&key, artifact, &object.body)) {
+        Some(Err(error)) => corrupt(key, error.to_string(), Remedy::Quarantine),
+        _ => Ok(None),
+    }
+}
+
+/// The error that a check ends with; nothing if every object is fine, heals by itself, or was repaired.
+fn verdict(checked: &Checked) -> Option<String> {
+    let (repairable, decisions) = (checked.repairable() - checked.repaired, checked.corrupt.len() as u64);
+    let repair = format!("{repairable} can be repaired with --repair");
+    let decide = if decisions == 1 { "1 needs a decision" } else { &format!("{decisions} need a decision") };
+    let found = format!("check found {}", count(repairable + decisions, "inconsistency", "inconsistencies"));
+    match (repairable, decisions) {
+        (0, 0) => None,
+        (_, 0) => Some(format!("{found}: {repair}")),
+        (0, _) => Some(format!("{found}: {decide}, see above")),
+        _ => Some(format!("{found}: {repair}, {decide}, see above")),
+    }
+}
+
+fn print_checked(checked: &Checked, now: StoreTime, printer: &Printer) {
     let tasks = count(checked.tasks, "task", "tasks");
-    line(format_args!("{tasks}, {}", count(checked.entries, "index entry", "index entries")));
-    if faults == 0 {
-        return line(printer.paint(Style::Good, "all is well"));
+    let entries = count(checked.entries, "index entry", "index entries");
+    line(format_args!("{tasks}, {entries}, {}", count(checked.others, "other object", "other objects")));
+    let rows: Vec<_> = healing_rows(checked, now)
+        .chain(repair_rows(checked))
+        .chain(checked.corrupt.iter().map(person_row))
+        .collect();
+    if rows.is_empty() {
+        return line(printer.paint(Style::Good, "no inconsistencies"));
     }
-    let row = |fault: &str, item: &String| vec![Cell::new(Style::Bad, fault), item.into()];
-    let uncovered = checked.uncovered.iter().map(|item| row("task without its entry", item));
-    let dangling = checked.dangling.iter().map(|item| row("entry no task calls for", item));
-    let corrupt = checked.corrupt.iter().map(|item| row("corrupt", item));
-    let rows: Vec<_> = uncovered.chain(dangling).chain(corrupt).collect();
-    Table::default().left("FAULT", 0).left("WHAT", 0).rows(&rows, printer);
-    if repair {
-        line(format_args!("{} put right", checked.repaired));
+    Table::default().left("CLASS", 0).left("WHAT", 0).left("WHAT TO DO", 0).rows(&rows, printer);
+    if let Some(last) = checked.healing.iter().map(|healing| healing.by).max() {
+        let objects = count(checked.healing.len() as u64, "object heals", "objects heal");
+        let by = moment(last, now);
+        line(format_args!("{objects} without any action by {by}, if a worker or `leasehold monitor` runs"));
     }
+    if checked.repaired > 0 {
+        line(format_args!("{} repaired", checked.repaired));
+    }
+}
+
+fn healing_rows(checked: &Checked, now: StoreTime) -> impl Iterator<Item = Vec<Cell>> {
+    checked.healing.iter().map(move |Healing { key, by, reason }| {
+        let todo = format!("nothing: heals by {}", moment(*by, now));
+        vec![Cell::from("heals"), format!("{key}: {reason}").into(), todo.into()]
+    })
+}
+
+fn repair_rows(checked: &Checked) -> impl Iterator<Item = Vec<Cell>> {
+    let todo = if checked.repaired > 0 { "repaired" } else { "leasehold check --repair" };
+    let row = move |key: &String, what: &str| {
+        vec![Cell::new(Style::Strong, "repair"), format!("{key}: {what}").into(), todo.into()]
+    };
+    let uncovered = checked.uncovered.iter().map(move |key| row(key, "task without an index entry"));
+    let dangling = checked.dangling.iter().map(move |key| row(key, "index entry that no task calls for"));
+    let leftover = checked.leftover.iter().map(move |key| row(key, "left over from a probe"));
+    uncovered.chain(dangling).chain(leftover)
+}
+
+fn person_row(corrupt: &CorruptObject) -> Vec<Cell> {
+    let CorruptObject { key, reason, remedy } = corrupt;
+    let todo = match remedy {
+        Remedy::Quarantine => format!("leasehold quarantine {key}"),
+        Remedy::Prune => "leasehold artifact prune".into(),
+        Remedy::Update => "update leasehold: a newer version has written it".into(),
+        Remedy::StoreTools => "delete it with the tools of the store".into(),
+    };
+    vec![Cell::new(Style::Bad, "person"), reason.into(), todo.into()]
 }

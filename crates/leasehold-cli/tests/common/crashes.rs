@@ -131,11 +131,41 @@ pub(crate) async fn killed_every_second(place: &Place) {
     }
 }
 
-/// What `check` finds fault with; nothing if every task has its entry, and every entry its task.
+/// Two workers, one of which is killed and replaced all the time, and a producer: nothing of what they do is a fault.
+pub(crate) async fn checked_while_busy(place: &Place) {
+    let _machine = machine().await;
+    let queue = place.queue().await;
+    let mut workers: Vec<_> = (0..2).map(|n| place.worker(&format!("w{n}"), "noop=true", &[])).collect();
+    for round in 0..6 {
+        let submits = (0..200).map(|number| queue.submit("noop", number));
+        let submitted: Vec<_> = futures::StreamExt::collect(queue.submit_many(submits)).await;
+        assert!(submitted.iter().all(Result::is_ok));
+        let more = tokio::spawn({
+            let queue = queue.clone();
+            async move {
+                for number in 0..50 {
+                    queue.submit("noop", number).await.unwrap();
+                }
+            }
+        });
+        let mut check = place.command(&["check", "--json"]);
+        let output = tokio::task::spawn_blocking(move || check.output()).await.unwrap().unwrap();
+        assert!(output.status.success(), "{round}: {output:?}");
+        more.await.unwrap();
+        let mut killed = workers.remove(0);
+        killed.kill().unwrap();
+        killed.wait().unwrap();
+        workers.push(place.worker(&format!("w{}", round + 2), "noop=true", &[]));
+    }
+    until_empty(&queue).await;
+    workers.into_iter().for_each(|worker| drop(summary(worker)));
+}
+
+/// What `check` reports, in whatever class; nothing if every task has its entry, and every entry its task.
 fn faults(place: &Place) -> Vec<Value> {
     let output = place.command(&["check", "--json"]).output().unwrap();
     let checked: Value = serde_json::from_slice(&output.stdout).unwrap();
-    ["uncovered", "dangling", "corrupt"]
+    ["uncovered", "dangling", "leftover", "corrupt", "healing"]
         .iter()
         .flat_map(|fault| checked[fault].as_array().unwrap().clone())
         .collect()

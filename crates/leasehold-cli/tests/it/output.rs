@@ -80,16 +80,48 @@ fn changing_tasks() {
 fn checking() {
     let shelf = Shelf::new();
     let id = shelf.run(&["submit", "-t", "a"]);
-    let object = |root: &str| shelf.objects().into_iter().find(|path| path.contains(root)).unwrap();
+    let objects = |root: &str| {
+        shelf.objects().into_iter().filter(|path| path.contains(root)).collect::<Vec<_>>()
+    };
+    let object = |root: &str| objects(root).remove(0);
     std::fs::remove_file(object("/ready/")).unwrap();
     shelf.seen("check_fault", &["check"]);
     shelf.seen("check_repair", &["check", "--repair"]);
     shelf.seen("check_repaired", &["check"]);
-    // Two faults that no program can put right, and one that it could.
+    let key = object("/tasks/").split_off(shelf.path().display().to_string().len() + 1);
+    shelf.seen("quarantine_healthy", &["quarantine", &key]);
+    // One object that only a person can decide upon, one that heals by itself, and one that can be repaired.
     let entry = object("/ready/");
-    std::fs::copy(&entry, entry.replace(".0", ".9")).unwrap();
-    std::fs::write(object("/tasks/"), "{").unwrap();
-    shelf.seen("check_corrupt", &["check", "--repair"]);
+    let strange = shelf.path().join("ready/strange");
+    std::fs::write(&strange, "").unwrap();
+    let lost = shelf.run(&["submit", "-t", "a"]);
+    let file = |root: &str, id: &str| objects(root).into_iter().find(|path| path.contains(id)).unwrap();
+    std::fs::remove_file(file("/tasks/", &lost)).unwrap();
+    let uncovered = shelf.run(&["submit", "-t", "a"]);
+    std::fs::remove_file(file("/ready/", &uncovered)).unwrap();
+    std::fs::write(file("/tasks/", &id), "{").unwrap();
+    assert!(std::path::Path::new(&entry).exists());
+    shelf.seen("check_corrupt", &["check"]);
+    shelf.seen("check_corrupt_repair", &["check", "--repair"]);
     shelf.seen("get_corrupt", &["get", &id]);
     shelf.seen("get_corrupt_json", &["get", &id, "--json"]);
+    shelf.seen("quarantine", &["quarantine", &key]);
+    shelf.seen("quarantine_delete", &["quarantine", "ready/strange", "--delete", "--json"]);
+    assert!(!strange.exists());
+    let copy = object("/quarantine/");
+    assert_eq!((std::fs::read_to_string(&copy).unwrap().as_str(), copy.ends_with(&key)), ("{", true));
+    shelf.seen("check_quarantined", &["check"]);
+}
+
+/// What a killed producer leaves is no fault: it goes by itself, and `check` says when.
+#[test]
+fn checking_after_a_kill() {
+    let shelf = Shelf::new();
+    let id = shelf.run(&["submit", "-t", "a"]);
+    let task = shelf.objects().into_iter().find(|path| path.contains("/tasks/")).unwrap();
+    assert!(task.contains(&id));
+    std::fs::remove_file(task).unwrap();
+    shelf.seen("check_heals", &["check"]);
+    shelf.seen("check_heals_repair", &["check", "--repair"]);
+    shelf.seen("check_heals_grace", &["check", "--repair", "--grace-secs", "0"]);
 }

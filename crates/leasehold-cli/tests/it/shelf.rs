@@ -7,11 +7,12 @@ use crate::common::{leasehold, said, settings, shown};
 
 /// What differs from run to run once there are tasks. Placeholders in columns are as wide as what they stand for; a time
 /// of another day is wider than one of today, so the spaces after that go with it.
-const BY_CHANCE: [(&str, &str); 10] = [
+const BY_CHANCE: [(&str, &str); 11] = [
     (r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", "[id]--------------------------------"),
     (r"\d\d:\d\d:\d\d\.\d{3}(?: {7})?|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "[moment]           "),
     (r#""(write_id|lease_id|instance)":"[0-9a-f]+""#, r#""$1":"[name]""#),
     (r#""shard":"[0-9a-f]""#, r#""shard":"[shard]""#),
+    (r"quarantine/[0-9a-f]{32}/", "quarantine/[name]/"),
     (r"\bw-[0-9a-f]{8}\b", "w-[name]"),
     (r"tasks/[0-9a-f]/", "tasks/[shard]/"),
     (r"(ready|leases)/[0-9a-f]/\d{8}-\d{4}/", "$1/[shard]/[minute]/"),

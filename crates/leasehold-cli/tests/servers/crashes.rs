@@ -21,6 +21,12 @@ async fn tasks_survive_a_kill_every_second() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_check_of_a_busy_queue_finds_no_fault() {
+    let place = bucket().await;
+    crashes::checked_while_busy(&place).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_stopped_worker_cannot_change_what_others_have_taken() {
     let place = bucket().await;
     crashes::stopped_longer_than_its_lease(&place).await;

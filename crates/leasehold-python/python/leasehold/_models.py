@@ -140,9 +140,18 @@ class Checked:
 
     tasks: int
     entries: int
+    others: int
+    """Leases, idempotency records, artifacts and other objects."""
     uncovered: tuple[str, ...]
+    """Keys of tasks without an index entry; a repair writes it."""
     dangling: tuple[str, ...]
+    """Index entries that no task calls for; a repair removes them."""
+    leftover: tuple[str, ...]
+    """Objects that a probe has left behind; a repair deletes them."""
     corrupt: tuple[str, ...]
+    """Why an object is corrupt, with its key: for `leasehold quarantine`."""
+    healing: tuple[str, ...]
+    """Keys of objects that running workers see to."""
     repaired: int
 
 

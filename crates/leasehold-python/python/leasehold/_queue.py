@@ -292,14 +292,17 @@ class Queue:
         return Purged(told["marked"], told["deleted"], tuple(told["corrupt"]))
 
     async def check(self, *, repair: bool = False) -> Checked:
-        """Looks at everything, and repairs it if asked to."""
+        """Checks the queue for inconsistencies, and repairs them if asked to."""
         told = await self._loop.call(self._native.check, repair)
         return Checked(
             tasks=told["tasks"],
             entries=told["entries"],
+            others=told["others"],
             uncovered=tuple(told["uncovered"]),
             dangling=tuple(told["dangling"]),
-            corrupt=tuple(told["corrupt"]),
+            leftover=tuple(told["leftover"]),
+            corrupt=tuple(corrupt["reason"] for corrupt in told["corrupt"]),
+            healing=tuple(healing["key"] for healing in told["healing"]),
             repaired=told["repaired"],
         )
 

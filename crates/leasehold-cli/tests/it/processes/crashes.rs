@@ -29,3 +29,9 @@ async fn an_interrupted_worker_gives_back_what_it_holds() {
     let root = tempfile::tempdir().unwrap();
     crashes::interrupted(&folder(root.path())).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_check_of_a_busy_queue_finds_no_fault() {
+    let root = tempfile::tempdir().unwrap();
+    crashes::checked_while_busy(&folder(root.path())).await;
+}

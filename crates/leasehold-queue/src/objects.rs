@@ -1,0 +1,93 @@
+//! The kinds of objects in a queue, known by their keys, and how each is verified.
+
+use leasehold_core::{Entry, Error, Kind, Lease, Result, ShardLen, TaskId, keys, record};
+use leasehold_store::Object;
+use serde_json::Value;
+
+use crate::check::Remedy;
+use crate::tasks::Place;
+use crate::{bell, unique};
+
+/// The kind of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ObjectKind {
+    /// `queue.json`.
+    Queue,
+    Task(ShardLen, TaskId),
+    Entry,
+    Unique,
+    Lease,
+    Bell,
+    Manifest,
+    ArtifactData,
+    Probe,
+    /// The copy of a corrupt object.
+    Copy,
+    /// At a key that nothing ever reads or writes.
+    Unknown,
+}
+
+impl ObjectKind {
+    /// The kind of the object at `key`, in a queue whose tasks are in shards of these lengths.
+    pub(crate) fn of(key: &str, lengths: &[ShardLen]) -> Self {
+        match keys::task_place(key) {
+            Some((len, id)) if lengths.contains(&len) => Self::Task(len, id),
+            _ if key == keys::QUEUE => Self::Queue,
+            _ if Entry::parse(key).is_some() => Self::Entry,
+            _ if keys::is_unique(key) => Self::Unique,
+            _ if keys::is_lease(key) => Self::Lease,
+            _ if keys::is_bell(key) => Self::Bell,
+            _ if keys::parse_manifest(key).is_some() => Self::Manifest,
+            _ if keys::parse_artifact_data(key).is_some() => Self::ArtifactData,
+            _ if key.starts_with(keys::PROBES) => Self::Probe,
+            _ if key.starts_with(keys::QUARANTINE) => Self::Copy,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// True if the body has to be read to tell whether the object is corrupt. That of a manifest is known to the crate
+    /// that writes it, and the others have none that matters.
+    pub(crate) fn has_record(self) -> bool {
+        matches!(self, Self::Task(..) | Self::Unique | Self::Lease | Self::Bell)
+    }
+
+    /// Refuses an object that is corrupt.
+    pub(crate) fn verify(self, key: &str, object: &Object) -> Result<()> {
+        match self {
+            Self::Task(..) => Place::read(key, object.clone()).map(drop),
+            Self::Unique => unique::parsed(key, &object.body).map(drop),
+            Self::Lease => Lease::read(key, &object.body).map(drop),
+            Self::Bell => bell::verify(key, &object.body),
+            Self::Unknown => Err(unknown(key)),
+            Self::Queue | Self::Entry | Self::Manifest | Self::ArtifactData | Self::Probe | Self::Copy => {
+                Ok(())
+            }
+        }
+    }
+}
+
+/// An object at a key that nothing ever reads or writes.
+pub(crate) fn unknown(key: &str) -> Error {
+    let what = match key.split_once('/') {
+        Some(("tasks", _)) => "the key of a task",
+        Some(("ready" | "leases" | "inbox" | "overflow", _)) => "an index entry",
+        _ => "a key of this queue",
+    };
+    Error::new(Kind::Corrupt, format!("`{key}` is not {what}"))
+}
+
+/// True for a record in a format that is newer than this program.
+pub(crate) fn is_newer(body: &[u8]) -> bool {
+    let format = serde_json::from_slice::<Value>(body).ok().and_then(|value| value.get("format")?.as_u64());
+    format.is_some_and(|format| format > u64::from(record::FORMAT))
+}
+
+/// What an operator can do about a corrupt object; no body if it cannot be read.
+pub(crate) fn remedy(key: &str, body: Option<&[u8]>) -> Remedy {
+    match body {
+        _ if keys::check_key(key).is_err() => Remedy::StoreTools,
+        None => Remedy::StoreTools,
+        Some(body) if is_newer(body) => Remedy::Update,
+        Some(_) => Remedy::Quarantine,
+    }
+}
