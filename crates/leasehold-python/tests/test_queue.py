@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import datetime
+import enum
 import random
 import threading
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +137,15 @@ async def test_errors_say_what_to_do(folder: Path) -> None:
         await queue.get(task.id)
 
 
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@dataclasses.dataclass
+class Meeting:
+    at: datetime.datetime
+
+
 @pytest.mark.parametrize(
     ("said", "message"),
     [
@@ -143,6 +154,11 @@ async def test_errors_say_what_to_do(folder: Path) -> None:
         ({"key": "\ud800"}, "the key '.ud800' is not Unicode: surrogates not allowed"),
         ({"task_type": "\ud800"}, "the task type '.ud800' is not Unicode: surrogates not allowed"),
         ({"input": {"a": object()}}, "object is neither JSON, nor a dataclass"),
+        ({"input": {"at": datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC)}}, r"datetime is neither JSON.*isoformat\(\)"),
+        ({"input": datetime.date(2030, 1, 1)}, r"date is neither JSON.*isoformat\(\)"),
+        ({"input": [uuid.UUID(int=1)]}, r"UUID is neither JSON.*str\(\)"),
+        ({"input": Colour.RED}, r"Colour is neither JSON.*value"),
+        ({"input": Meeting(datetime.datetime(2030, 1, 1))}, "datetime is neither JSON"),
         ({"input": {"a": [2**64]}}, "18446744073709551616, which does not fit into 64 bits"),
         ({"input": "x" * 300_000}, "at most 262144 fit into a task"),
         ({"task_type": ""}, "task type"),
