@@ -318,9 +318,9 @@ async def test_whatever_a_handler_raises_is_an_attempt_that_failed(
             assert (failed.status, failed.attempt) == ("failed", 2)
             assert failed.error is not None and ODD[how][1] in failed.error.splitlines()[0]
             assert "Traceback (most recent call last)" in failed.error
-    # Nobody complains behind our back.
+    # Nobody complains behind our back: of a coroutine that was never awaited, or an exception that was never retrieved.
     gc.collect()
-    assert [record for record in caplog.records if record.levelname != "DEBUG"] == []
+    assert {record.name for record in caplog.records if record.levelname != "DEBUG"} == {"leasehold.worker"}
 
 
 async def test_a_handler_whose_event_loop_ends_has_not_failed(folder: Path) -> None:
@@ -371,7 +371,7 @@ async def test_a_pause_that_never_ends_fails_for_good(task_type: str, caplog: py
         failed = await queue.get(task.id)
         assert failed.attempt == 1 and "1e300 is not a number of seconds from now on" in (failed.error or "")
     gc.collect()
-    assert caplog.records == []
+    assert {record.name for record in caplog.records} <= {"leasehold.worker"}
 
 
 async def test_a_pause_may_be_a_timedelta_and_is_sent_to_other_processes() -> None:

@@ -213,6 +213,27 @@ async def test_bad_addresses_are_refused(said: dict[str, Any], message: str) -> 
     assert "secret@" not in str(caught.value)
 
 
+async def test_an_endpoint_without_a_scheme_does_not_hang() -> None:
+    said = {"bucket": "x", "region": "y", "endpoint": "127.0.0.1:1"}
+    keys = {"access_key_id": "a", "secret_access_key": "b"}
+    with pytest.raises((Invalid, leasehold.Internal)):
+        await asyncio.wait_for(connect(**said, **keys), 30)
+
+
+async def test_a_panic_of_the_rust_half_is_an_internal_error() -> None:
+    async with await testing.queue() as queue:
+        for at_once in (False, True):
+            with pytest.raises(leasehold.Internal, match="internal error: panicked on purpose; please report it"):
+                await asyncio.wait_for(queue._loop.call(queue._native.panic, at_once), 30)
+        assert (await queue.stats()).due == 0
+
+
+async def test_a_bucket_that_does_not_exist_is_named_without_xml(s3: dict[str, str]) -> None:
+    with pytest.raises(Invalid, match="bucket `nowhere-at-all` does not exist") as caught:
+        await connect(bucket="nowhere-at-all", **s3)
+    assert "<" not in str(caught.value)
+
+
 async def test_a_mistake_among_many_orders_says_where_and_submits_nothing(folder: Path) -> None:
     good = Order(task_type="greet")
     async with await connect(folder) as queue:
@@ -271,6 +292,9 @@ async def test_a_bucket_is_found_by_the_usual_variables(
     with pytest.raises(leasehold.Denied) as caught:
         await connect(bucket="python-tests", prefix="variables")
     assert "testsecret" not in str(caught.value)
+    # In words, not in the XML of the answer.
+    assert "refuses these credentials" in str(caught.value) and "403" in str(caught.value)
+    assert "<" not in str(caught.value) and "\n" not in str(caught.value)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3["secret_access_key"])
     async with await connect(bucket="python-tests", prefix="variables") as queue:
         assert repr(queue) == "<leasehold.Queue s3://python-tests/variables>"

@@ -22,7 +22,7 @@ from ._loop import checked
 from ._models import Submitted, Task
 from ._queue import Queue, Seconds, SubmitOptions, seconds
 
-log = logging.getLogger("leasehold")
+log = logging.getLogger("leasehold.worker")
 
 ERROR_BYTES_MAX = 4_096
 """So much of an error is kept in a task."""
@@ -213,7 +213,7 @@ async def run_async(handler: Handler[..., Any], run: _native.Run) -> None:
         output = await handler.function(context, handler._input(run))
         # A handler that was cancelled and returns has caught its cancellation, and stopped.
         _ended(run, output, context._saw_stop or (task is not None and task.cancelling() > 0))
-    except asyncio.CancelledError:
+    except asyncio.CancelledError as error:
         if run.is_cancelled():
             run.hand_back()
         elif task is not None and task.cancelling():
@@ -221,6 +221,8 @@ async def run_async(handler: Handler[..., Any], run: _native.Run) -> None:
             run.snooze(_ENDS_SECS)
         else:
             # Raised by the handler for reasons of its own.
+            _without_own_frames(error)
+            _log_failure(handler, run, error)
             run.fail("CancelledError: the handler has cancelled itself", None)
     except GeneratorExit as error:
         if _current_task() is not task:
@@ -283,7 +285,7 @@ def _failed(handler: Handler[..., Any], run: _native.Run, error: BaseException) 
         _without_own_frames(error)
         text = _described(error)
         is_last = handler.max_attempts is not None and run.attempt >= handler.max_attempts
-        log.debug("task %s failed in attempt %d: %s", run.id, run.attempt, text)
+        _log_failure(handler, run, error)
         if isinstance(error, Permanent) or is_last:
             run.give_up(text)
         else:
@@ -291,6 +293,11 @@ def _failed(handler: Handler[..., Any], run: _native.Run, error: BaseException) 
     except BaseException as odd:
         run.fail(f"{type(error).__name__}, which cannot be described: {type(odd).__name__}", None)
         raise
+
+
+def _log_failure(handler: Handler[..., Any], run: _native.Run, error: BaseException) -> None:
+    name, id, attempt = handler.task_type, run.id, run.attempt
+    log.warning("attempt failed task=%s task_type=%s attempt=%d", id, name, attempt, exc_info=error)
 
 
 def _without_own_frames(error: BaseException | None) -> None:
