@@ -7,16 +7,21 @@
 //! while nobody waits for the queue. Whenever someone waits and nothing can happen, time jumps to the next moment that
 //! something waits for.
 
+use futures::FutureExt;
 use leasehold_core::{Error, Kind, Result};
+use leasehold_store::host::words_of;
 use pyo3::prelude::*;
+use std::any::Any;
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
 use std::time::Duration;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
-use crate::told::raised;
+use crate::mailbox::Post;
+use crate::told::{Told, described, raised};
 
 /// So many files are written at once, at most: more threads than that only wait for each other.
 const BLOCKING_THREADS_MAX: usize = 64;
@@ -131,6 +136,19 @@ impl Home {
         Ok(Call { abort: task.abort_handle() })
     }
 
+    /// Starts a call and mails its answer. A panic is an answer, too: in Python a bug of ours is an error and not a hang.
+    pub(crate) fn answer(
+        &self,
+        waits: bool,
+        (post, number): (Arc<Post>, u64),
+        work: impl Future<Output = Told> + Send + 'static,
+    ) -> PyResult<Call> {
+        self.start(waits, async move {
+            let told = AssertUnwindSafe(work).catch_unwind().await;
+            post.answer(number, told.unwrap_or_else(|panic| Err(described(&panicked(&*panic)).to_string())));
+        })
+    }
+
     /// Keeps the time of a test still until the guard is dropped; nothing where time is real.
     pub(crate) fn hold_still(&self) -> Option<Held> {
         self.still.as_ref().map(Still::held)
@@ -191,6 +209,11 @@ impl Drop for Home {
             Some(runs_on) => std::mem::forget(runs_on),
         }
     }
+}
+
+/// The error for a panic.
+pub(crate) fn panicked(panic: &(dyn Any + Send)) -> Error {
+    Error::new(Kind::Internal, format!("internal error: {}; please report it", words_of(panic)))
 }
 
 fn not_started(error: impl std::error::Error + Send + Sync + 'static) -> Error {

@@ -3,7 +3,7 @@
 //! ```text
 //!   Python, on its event loop                         here, on a runtime of tokio's
 //!     Queue.submit(…) ── a call, JSON as text ──▶       runs it
-//!     the loop wakes up, collects the mail   ◀── mail ── answers, runs of handlers, stops
+//!     the loop wakes up, collects the mail   ◀── mail ── answers, runs of handlers, stops, log lines
 //!     the handler ends ── Run.finish(…) ─────▶          settles the task
 //! ```
 //!
@@ -15,6 +15,7 @@
 //! | --- | --- |
 //! | [`home`] | the runtime, the process it belongs to, the clock of tests |
 //! | [`mailbox`] | what is to be told to an event loop |
+//! | [`log`] | what the Rust half logs, for Python's `logging` |
 //! | [`queue`] | a queue: one method per operation |
 //! | [`listing`] | a list of tasks, page by page |
 //! | [`worker`] | a worker, and the runs of its handlers |
@@ -23,11 +24,13 @@
 
 mod home;
 mod listing;
+mod log;
 mod mailbox;
 mod queue;
 mod told;
 mod worker;
 
+use pyo3::panic::PanicException;
 use pyo3::prelude::*;
 use std::ffi::OsString;
 
@@ -47,6 +50,7 @@ fn all_shards(digits: u8) -> PyResult<Vec<String>> {
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("Failure", module.py().get_type::<told::Failure>())?;
+    module.add("Panic", module.py().get_type::<PanicException>())?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<home::Call>()?;
     module.add_class::<listing::Listing>()?;

@@ -1,16 +1,17 @@
 //! A list of tasks, page by page: as it is read from the store, not faster than it is asked for.
 
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use leasehold_core::{Error, Kind, Result, Status, Task};
 use leasehold_queue::{Filter, Queue};
 use pyo3::prelude::*;
 use serde::Deserialize;
 use serde_json::json;
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Weak};
 use tokio::sync::{Mutex, mpsc};
 
-use crate::home::{Call, Home};
+use crate::home::{Call, Home, panicked};
 use crate::mailbox::Mailbox;
 use crate::told::{described, of_task, raised};
 
@@ -47,11 +48,17 @@ impl Listing {
     pub(crate) fn start(home: &Arc<Home>, queue: Queue, filter: Filter) -> PyResult<Self> {
         let (give, tasks) = mpsc::channel(AHEAD);
         let reading = home.start(false, async move {
-            let mut listed = std::pin::pin!(queue.list(filter));
-            while let Some(task) = listed.next().await {
-                if give.send(task).await.is_err() {
-                    return;
+            let read = async {
+                let mut listed = std::pin::pin!(queue.list(filter));
+                while let Some(task) = listed.next().await {
+                    if give.send(task).await.is_err() {
+                        return;
+                    }
                 }
+            };
+            if let Err(panic) = AssertUnwindSafe(read).catch_unwind().await {
+                // Without it the list would seem to end here. Nobody listens if it was given up.
+                let _ = give.send(Err(panicked(&*panic))).await;
             }
         })?;
         Ok(Self { home: Arc::downgrade(home), tasks: Arc::new(Mutex::new(tasks)), reading })
@@ -64,10 +71,10 @@ impl Listing {
     fn next(&self, mailbox: &Mailbox, number: u64) -> PyResult<Call> {
         let (tasks, post) = (self.tasks.clone(), mailbox.post.clone());
         let home = self.home.upgrade().ok_or_else(|| raised(&Error::invalid("the queue is closed")))?;
-        home.start(true, async move {
+        home.answer(true, (post, number), async move {
             let mut page = Vec::new();
             tasks.lock().await.recv_many(&mut page, AHEAD).await;
-            post.answer(number, written(page).map_err(|error| described(&error).to_string()));
+            written(page).map_err(|error| described(&error).to_string())
         })
     }
 }

@@ -7,8 +7,14 @@ use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::log::{self, LogLine};
 use crate::told::Told;
 use crate::worker::Run;
+
+/// The most lines that wait for an event loop. One that is blocked for longer than that loses the rest.
+const LINES_MAX: usize = 1_000;
+/// The level of warnings in `logging`.
+const WARNING: u8 = 30;
 
 /// One thing to be told.
 pub(crate) enum Letter {
@@ -18,6 +24,8 @@ pub(crate) enum Letter {
     Run(Run),
     /// A run is to be stopped.
     Stop { worker: u64, run: u64 },
+    /// A line is to be logged.
+    Log(LogLine),
 }
 
 /// The box itself.
@@ -30,6 +38,10 @@ pub(crate) struct Post {
 #[derive(Default)]
 struct Mail {
     letters: Vec<Letter>,
+    /// How many of the letters are lines for the log.
+    lines: usize,
+    /// How many lines were dropped since the mail was last collected.
+    lines_dropped: u64,
     /// Told to stop when nobody reads the mail any more.
     workers: Vec<Shutdown>,
     is_closed: bool,
@@ -55,6 +67,26 @@ impl Post {
         self.put(Letter::Answer { number, told });
     }
 
+    /// Logs a line on this event loop; false if the box is closed, or belongs to the parent of this process.
+    pub(crate) fn log(&self, line: LogLine) -> bool {
+        if self.process != std::process::id() {
+            return false;
+        }
+        {
+            let mut mail = self.mail();
+            if mail.is_closed {
+                return false;
+            }
+            if mail.lines >= LINES_MAX {
+                mail.lines_dropped += 1;
+                return true;
+            }
+            mail.lines += 1;
+        }
+        self.put(Letter::Log(line));
+        true
+    }
+
     /// Stops this worker when the box is closed.
     pub(crate) fn serves(&self, worker: Shutdown) {
         let mut mail = self.mail();
@@ -78,6 +110,10 @@ impl Post {
     }
 }
 
+/// Answers, runs, stops and log lines, as Python takes them apart.
+type Collected =
+    (Vec<(u64, Option<String>, Option<String>)>, Vec<Run>, Vec<(u64, u64)>, Vec<(u8, String, String)>);
+
 /// The box of one event loop.
 #[pyclass(frozen)]
 pub(crate) struct Mailbox {
@@ -90,7 +126,9 @@ impl Mailbox {
     fn new() -> PyResult<Self> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| std::io::Error::from_raw_os_error(error.raw_os_error()))?;
-        Ok(Self { post: Arc::new(Post { process: std::process::id(), wake, mail: Mutex::default() }) })
+        let post = Arc::new(Post { process: std::process::id(), wake, mail: Mutex::default() });
+        log::listen(&post);
+        Ok(Self { post })
     }
 
     /// Readable when there is mail.
@@ -98,27 +136,36 @@ impl Mailbox {
         self.post.wake.as_raw_fd()
     }
 
-    /// Takes all mail: answers `(number, text, error)`, runs, and stops `(worker, run)`.
-    #[expect(clippy::type_complexity, reason = "it is taken apart where it is used, once")]
-    fn collect(&self) -> (Vec<(u64, Option<String>, Option<String>)>, Vec<Run>, Vec<(u64, u64)>) {
+    /// Takes all mail: answers `(number, text, error)`, runs, stops `(worker, run)`, and log lines `(level, logger, text)`.
+    fn collect(&self) -> Collected {
+        let mut collected = Collected::default();
         if self.post.process != std::process::id() {
             // The descriptor is shared with the parent, who would miss what a child has read.
-            return (Vec::new(), Vec::new(), Vec::new());
+            return collected;
         }
         let mut count = [0; 8];
         // Empty: someone was faster.
         let _ = rustix::io::read(&self.post.wake, &mut count);
-        let letters = std::mem::take(&mut self.post.mail().letters);
-        let (mut answers, mut runs, mut stops) = (Vec::new(), Vec::new(), Vec::new());
+        let (letters, dropped) = {
+            let mut mail = self.post.mail();
+            mail.lines = 0;
+            (std::mem::take(&mut mail.letters), std::mem::take(&mut mail.lines_dropped))
+        };
+        let (answers, runs, stops, lines) = &mut collected;
         for letter in letters {
             match letter {
                 Letter::Answer { number, told: Ok(text) } => answers.push((number, Some(text), None)),
                 Letter::Answer { number, told: Err(error) } => answers.push((number, None, Some(error))),
                 Letter::Run(run) => runs.push(run),
                 Letter::Stop { worker, run } => stops.push((worker, run)),
+                Letter::Log(line) => lines.push((line.level, line.logger, line.text)),
             }
         }
-        (answers, runs, stops)
+        if dropped > 0 {
+            let text = format!("log lines were dropped, the event loop was blocked count={dropped}");
+            lines.push((WARNING, "leasehold".to_owned(), text));
+        }
+        collected
     }
 
     /// Nobody reads the mail any more: workers stop, and give back what they hold.

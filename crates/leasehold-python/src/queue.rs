@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use crate::home::{Call, Home};
 use crate::listing::{Listing, Which};
+use crate::log;
 use crate::mailbox::Mailbox;
 use crate::told::{self, Told, raised, told};
 use crate::worker::{Plan, Worker};
@@ -43,6 +44,7 @@ impl Queue {
         said: BTreeMap<String, String>,
         by: Option<String>,
     ) -> PyResult<(Self, Call)> {
+        log::start();
         let front = Front::load(profile.as_deref(), pairs(&said)).map_err(|error| raised(&error))?;
         let home = Home::shared().map_err(|error| raised(&error))?;
         Self::open(home, profile, front, mailbox, number, by)
@@ -56,6 +58,7 @@ impl Queue {
         said: BTreeMap<String, String>,
         by: Option<String>,
     ) -> PyResult<(Self, Call)> {
+        log::start();
         let front = Front::bare(pairs(&said)).map_err(|error| raised(&error))?;
         let home = Home::for_test().map_err(|error| raised(&error))?;
         Self::open(home, None, front, mailbox, number, by)
@@ -203,6 +206,15 @@ impl Queue {
         })
     }
 
+    /// Panics, at once or on the runtime: for the package's own tests, on a queue for tests.
+    fn panic(&self, mailbox: &Mailbox, number: u64, at_once: bool) -> PyResult<Call> {
+        if !self.home()?.is_for_tests() {
+            return Err(raised(&Error::invalid("only a queue for tests panics when asked to")));
+        }
+        assert!(!at_once, "panicked on purpose");
+        self.call(mailbox, number, |_| async { panic!("panicked on purpose") })
+    }
+
     /// Every request so far, as JSON.
     fn ledger(&self) -> PyResult<String> {
         let snapshot = self.opened()?.client().ledger().snapshot();
@@ -256,9 +268,9 @@ impl Queue {
         number: u64,
         by: Option<String>,
     ) -> PyResult<(Self, Call)> {
-        let (opened, post) = (Arc::<tokio::sync::OnceCell<_>>::default(), mailbox.post.clone());
+        let opened = Arc::<tokio::sync::OnceCell<_>>::default();
         let (slot, is_for_tests) = (opened.clone(), home.is_for_tests());
-        let call = home.start(true, async move {
+        let call = home.answer(true, (mailbox.post.clone(), number), async move {
             let connected = async {
                 // Made here, because the clock of a test belongs to its runtime.
                 let client = if is_for_tests { leasehold::testing::client() } else { front.client()? };
@@ -274,7 +286,7 @@ impl Queue {
                 let _ = slot.set(queue);
                 described
             });
-            post.answer(number, told(described));
+            told(described)
         })?;
         Ok((Self { home: Mutex::new(Some(home)), profile, opened }, call))
     }
@@ -289,8 +301,7 @@ impl Queue {
         R: Future<Output = Told> + Send + 'static,
     {
         let (home, work) = (self.home()?, work(self.opened()?));
-        let post = mailbox.post.clone();
-        home.start(true, async move { post.answer(number, work.await) })
+        home.answer(true, (mailbox.post.clone(), number), work)
     }
 
     /// The settings as they are now; `said` wins over what files and variables say.

@@ -40,7 +40,7 @@ pub(crate) fn described(error: &Error) -> Value {
     let mut message = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
-        let cause_text = cause.to_string();
+        let cause_text = without_body(&cause.to_string());
         // Some errors repeat what led to them.
         if !message.contains(&cause_text) {
             message = format!("{message}: {cause_text}");
@@ -53,6 +53,25 @@ pub(crate) fn described(error: &Error) -> Value {
         "outcome_unknown": error.outcome_is_unknown(),
         "message": message,
     })
+}
+
+/// An error's text with the code and the message of a store's answer in place of its XML or HTML, which is of no use to
+/// whoever reads an exception.
+fn without_body(text: &str) -> String {
+    let lower = text.to_ascii_lowercase();
+    let starts = ["<?xml", "<error", "<!doctype", "<html"].into_iter().filter_map(|tag| lower.find(tag));
+    let Some(start) = starts.min() else { return text.to_owned() };
+    let (words, body) = text.split_at(start);
+    let words = words.trim_end().trim_end_matches(':');
+    let told: Vec<&str> = ["Code", "Message"].into_iter().filter_map(|name| element(body, name)).collect();
+    if told.is_empty() { words.to_owned() } else { format!("{words}, {}", told.join(": ")) }
+}
+
+/// The text of an XML element, if it is there and is not empty.
+fn element<'a>(body: &'a str, name: &str) -> Option<&'a str> {
+    let (_, rest) = body.split_once(&format!("<{name}>"))?;
+    let (text, _) = rest.split_once(&format!("</{name}>"))?;
+    Some(text.trim()).filter(|text| !text.is_empty())
 }
 
 /// An error as an exception, for what is refused at once.

@@ -17,6 +17,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::home::Home;
+use crate::log;
 use crate::mailbox::{Letter, Post};
 use crate::queue::seconds;
 use crate::told::{self, raised, told};
@@ -25,7 +26,10 @@ use crate::told::{self, raised, told};
 enum Ended {
     /// With this output, as JSON.
     Done(String),
-    Failed(TaskError),
+    /// With an exception, which Python has logged.
+    Raised(TaskError),
+    /// To be run again later.
+    Snoozed(TaskError),
 }
 
 /// What a worker is made of.
@@ -57,8 +61,7 @@ impl Worker {
         post.serves(shutdown.clone());
         let stop = shutdown.clone();
         // Someone waits for a worker that ends by itself; one that goes on for ever does not make time pass.
-        plan.home
-            .start(plan.until_empty, async move { post.answer(number, told(worker.run(stop).await)) })?;
+        plan.home.answer(plan.until_empty, (post, number), async move { told(worker.run(stop).await) })?;
         Ok(Self { name, shutdown, monitor })
     }
 }
@@ -127,7 +130,11 @@ async fn run_in_python(
     match ended {
         Ok(Ended::Done(output)) => serde_json::from_str(&output)
             .map_err(|error| TaskError::Permanent(format!("the output cannot be written as JSON: {error}"))),
-        Ok(Ended::Failed(error)) => Err(error),
+        Ok(Ended::Raised(error)) => {
+            log::mark_failure_as_logged();
+            Err(error)
+        }
+        Ok(Ended::Snoozed(error)) => Err(error),
         // Dropped without an end: there is no event loop any more. It costs no attempt.
         Err(_) => Err(TaskError::Snooze(Duration::ZERO)),
     }
@@ -227,30 +234,30 @@ impl Run {
         self.end(Ended::Done(output));
     }
 
-    /// The handler has failed; another attempt may help, after so many seconds or by the task's retry policy.
+    /// The handler has failed, which Python has logged; another attempt may help, after so many seconds or by the task's retry policy.
     fn fail(&self, error: String, after: Option<f64>) {
         let error = match after.map(|secs| seconds("after", secs)).transpose() {
             Ok(None) => TaskError::Retry(error),
             Ok(Some(pause)) => TaskError::RetryAfter(error, pause),
             Err(wrong) => TaskError::Permanent(wrong.to_string()),
         };
-        self.end(Ended::Failed(error));
+        self.end(Ended::Raised(error));
     }
 
-    /// The handler has failed for good.
+    /// The handler has failed for good, which Python has logged.
     fn give_up(&self, error: String) {
-        self.end(Ended::Failed(TaskError::Permanent(error)));
+        self.end(Ended::Raised(TaskError::Permanent(error)));
     }
 
     /// The handler wants to run again after so many seconds.
     fn snooze(&self, secs: f64) {
         let wrong = |error: Error| TaskError::Permanent(error.to_string());
-        self.end(Ended::Failed(seconds("snooze", secs).map_or_else(wrong, TaskError::Snooze)));
+        self.end(Ended::Snoozed(seconds("snooze", secs).map_or_else(wrong, TaskError::Snooze)));
     }
 
     /// The handler was stopped before its end: the task is as if it had not been run.
     fn hand_back(&self) {
-        self.end(Ended::Failed(TaskError::Snooze(Duration::ZERO)));
+        self.end(Ended::Snoozed(TaskError::Snooze(Duration::ZERO)));
     }
 }
 

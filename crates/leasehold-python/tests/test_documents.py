@@ -16,13 +16,16 @@ DOCUMENTS = ["README.md", "docs/guides/python.md", "crates/leasehold-python/READ
 EXAMPLES = ROOT / "examples/python"
 
 
+def programs_of(document: str) -> list[str]:
+    found = re.findall(r"^```python\n(.*?)^```", (ROOT / document).read_text(), re.MULTILINE | re.DOTALL)
+    assert found, f"{document} has no programs"
+    return found
+
+
 def programs() -> list[object]:
     found: list[object] = []
     for document in DOCUMENTS:
-        text = (ROOT / document).read_text()
-        blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-        assert blocks, f"{document} has no programs"
-        found += [pytest.param(block, id=f"{document}-{number}") for number, block in enumerate(blocks)]
+        found += [pytest.param(each, id=f"{document}-{number}") for number, each in enumerate(programs_of(document))]
     return found
 
 
@@ -38,6 +41,15 @@ def test_a_program_of_the_documents_runs(program: str, tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(program)
     run("-W", "error", path)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_the_programs_of_a_document_run_one_after_the_other_and_again(document: str, tmp_path: Path) -> None:
+    # All of them in the working directory of this test, where the first one creates the queue.
+    for program in programs_of(document) * 2:
+        path = tmp_path / "program.py"
+        path.write_text(program)
+        run("-W", "error", path)
 
 
 def test_the_example_runs(folder: Path) -> None:

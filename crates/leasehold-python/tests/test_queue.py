@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import datetime
+import enum
 import random
 import threading
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +137,15 @@ async def test_errors_say_what_to_do(folder: Path) -> None:
         await queue.get(task.id)
 
 
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@dataclasses.dataclass
+class Meeting:
+    at: datetime.datetime
+
+
 @pytest.mark.parametrize(
     ("said", "message"),
     [
@@ -143,6 +154,11 @@ async def test_errors_say_what_to_do(folder: Path) -> None:
         ({"key": "\ud800"}, "the key '.ud800' is not Unicode: surrogates not allowed"),
         ({"task_type": "\ud800"}, "the task type '.ud800' is not Unicode: surrogates not allowed"),
         ({"input": {"a": object()}}, "object is neither JSON, nor a dataclass"),
+        ({"input": {"at": datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC)}}, r"datetime is neither JSON.*isoformat\(\)"),
+        ({"input": datetime.date(2030, 1, 1)}, r"date is neither JSON.*isoformat\(\)"),
+        ({"input": [uuid.UUID(int=1)]}, r"UUID is neither JSON.*str\(\)"),
+        ({"input": Colour.RED}, r"Colour is neither JSON.*value"),
+        ({"input": Meeting(datetime.datetime(2030, 1, 1))}, "datetime is neither JSON"),
         ({"input": {"a": [2**64]}}, "18446744073709551616, which does not fit into 64 bits"),
         ({"input": "x" * 300_000}, "at most 262144 fit into a task"),
         ({"task_type": ""}, "task type"),
@@ -195,6 +211,27 @@ async def test_bad_addresses_are_refused(said: dict[str, Any], message: str) -> 
     with pytest.raises(Invalid, match=message) as caught:
         await connect(**said)
     assert "secret@" not in str(caught.value)
+
+
+async def test_an_endpoint_without_a_scheme_does_not_hang() -> None:
+    said = {"bucket": "x", "region": "y", "endpoint": "127.0.0.1:1"}
+    keys = {"access_key_id": "a", "secret_access_key": "b"}
+    with pytest.raises((Invalid, leasehold.Internal)):
+        await asyncio.wait_for(connect(**said, **keys), 30)
+
+
+async def test_a_panic_of_the_rust_half_is_an_internal_error() -> None:
+    async with await testing.queue() as queue:
+        for at_once in (False, True):
+            with pytest.raises(leasehold.Internal, match="internal error: panicked on purpose; please report it"):
+                await asyncio.wait_for(queue._loop.call(queue._native.panic, at_once), 30)
+        assert (await queue.stats()).due == 0
+
+
+async def test_a_bucket_that_does_not_exist_is_named_without_xml(s3: dict[str, str]) -> None:
+    with pytest.raises(Invalid, match="bucket `nowhere-at-all` does not exist") as caught:
+        await connect(bucket="nowhere-at-all", **s3)
+    assert "<" not in str(caught.value)
 
 
 async def test_a_mistake_among_many_orders_says_where_and_submits_nothing(folder: Path) -> None:
@@ -255,6 +292,9 @@ async def test_a_bucket_is_found_by_the_usual_variables(
     with pytest.raises(leasehold.Denied) as caught:
         await connect(bucket="python-tests", prefix="variables")
     assert "testsecret" not in str(caught.value)
+    # In words, not in the XML of the answer.
+    assert "refuses these credentials" in str(caught.value) and "403" in str(caught.value)
+    assert "<" not in str(caught.value) and "\n" not in str(caught.value)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3["secret_access_key"])
     async with await connect(bucket="python-tests", prefix="variables") as queue:
         assert repr(queue) == "<leasehold.Queue s3://python-tests/variables>"

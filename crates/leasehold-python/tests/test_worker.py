@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,57 @@ async def test_a_sync_handler_sees_that_it_is_cancelled(folder: Path) -> None:
         ctx.extend()
         assert (await queue.wait(task.id, timeout=120)).status == "cancelled"
         assert (await running).cancelled == 1
+
+
+@pytest.mark.parametrize("how", ["returns", "raises", "catches"])
+async def test_a_handler_that_stops_when_told_to_has_not_completed_its_task(folder: Path, how: str) -> None:
+    async with await connect(folder) as queue:
+        worker, begun, loop = Worker(queue, "w"), asyncio.Event(), asyncio.get_running_loop()
+
+        def sync(ctx: Context, input: None) -> None:
+            if how == "raises":
+                ctx.raise_if_cancelled()
+            loop.call_soon_threadsafe(begun.set)
+            while not ctx.cancelled:
+                time.sleep(0.01)
+            if how == "raises":
+                ctx.raise_if_cancelled()
+
+        async def catches(ctx: Context, input: None) -> str:
+            begun.set()
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(600)
+            return "cleaned up"
+
+        worker.task("long")(catches if how == "catches" else sync)
+        task = await queue.submit("long")
+        running = asyncio.create_task(worker.run())
+        await asyncio.wait_for(begun.wait(), 60)
+        worker.abort()
+        counts = await running
+        assert (counts.completed, counts.put_back) == (0, 1)
+        back = await queue.get(task.id)
+        assert (back.status, back.attempt, back.output) == ("pending", 0, None)
+
+
+async def test_a_handler_that_comes_to_its_end_without_having_looked_has_completed_its_task(folder: Path) -> None:
+    async with await connect(folder) as queue:
+        worker, begun, loop = Worker(queue, "w"), asyncio.Event(), asyncio.get_running_loop()
+        told = threading.Event()
+
+        @worker.task("long")
+        def long(ctx: Context, input: None) -> str:
+            loop.call_soon_threadsafe(begun.set)
+            assert told.wait(60)
+            return "done"
+
+        task = await queue.submit("long")
+        running = asyncio.create_task(worker.run())
+        await asyncio.wait_for(begun.wait(), 60)
+        worker.abort()
+        told.set()
+        assert (await running).completed == 1
+        assert (await queue.get(task.id)).output == "done"
 
 
 async def test_a_handler_that_takes_too_long_is_stopped_and_tried_again() -> None:

@@ -22,10 +22,13 @@ from ._loop import checked
 from ._models import Submitted, Task
 from ._queue import Queue, Seconds, SubmitOptions, seconds
 
-log = logging.getLogger("leasehold")
+log = logging.getLogger("leasehold.worker")
 
 ERROR_BYTES_MAX = 4_096
 """So much of an error is kept in a task."""
+
+_OWN = os.path.dirname(__file__) + os.sep
+"""Where the files of this package are."""
 
 _ENDS_SECS = 1.0
 """So long a task waits that was given back because the event loop ends; its worker does not take it again."""
@@ -37,11 +40,12 @@ R = TypeVar("R")
 class Context:
     """What a handler knows about the run it is in."""
 
-    __slots__ = ("_directory", "_run")
+    __slots__ = ("_directory", "_run", "_saw_stop")
 
     def __init__(self, run: _native.Run) -> None:
         self._run = run
         self._directory: pathlib.Path | None = None
+        self._saw_stop = False
 
     def __repr__(self) -> str:
         return f"<leasehold.Context of task {self.task_id}, attempt {self.attempt}>"
@@ -74,9 +78,17 @@ class Context:
     def cancelled(self) -> bool:
         """Whether the handler should stop: the task was cancelled, timed out, is not ours any more, or the worker stops.
 
-        An async handler gets an `asyncio.CancelledError` then; a sync one has to look here.
+        An async handler gets an `asyncio.CancelledError` then; a sync one has to look here. A handler that has seen this
+        and returns has not completed its task: the task is cancelled or released, as was asked, and the output is dropped.
         """
-        return self._run.is_cancelled()
+        if self._run.is_cancelled():
+            self._saw_stop = True
+        return self._saw_stop
+
+    def raise_if_cancelled(self) -> None:
+        """Raises `asyncio.CancelledError` if the handler should stop; `except Exception` does not catch that."""
+        if self.cancelled:
+            raise asyncio.CancelledError("the handler was asked to stop")
 
     def progress(self, value: Any) -> None:
         """Says how far the handler is; written down with the next renewal."""
@@ -196,11 +208,12 @@ def check_task(task_type: object, max_attempts: object) -> None:
 
 
 async def run_async(handler: Handler[..., Any], run: _native.Run) -> None:
+    task, context = asyncio.current_task(), Context(run)
     try:
-        output = await handler.function(Context(run), handler._input(run))
-        run.complete(_written(output))
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
+        output = await handler.function(context, handler._input(run))
+        # A handler that was cancelled and returns has caught its cancellation, and stopped.
+        _ended(run, output, context._saw_stop or (task is not None and task.cancelling() > 0))
+    except asyncio.CancelledError as error:
         if run.is_cancelled():
             run.hand_back()
         elif task is not None and task.cancelling():
@@ -208,11 +221,15 @@ async def run_async(handler: Handler[..., Any], run: _native.Run) -> None:
             run.snooze(_ENDS_SECS)
         else:
             # Raised by the handler for reasons of its own.
+            _without_own_frames(error)
+            _log_failure(handler, run, error)
             run.fail("CancelledError: the handler has cancelled itself", None)
-    except GeneratorExit:
-        # The event loop is gone, and has left the handler where it was.
-        run.hand_back()
-        raise
+    except GeneratorExit as error:
+        if _current_task() is not task:
+            # The coroutine is closed: its event loop is gone, and has left the handler where it was.
+            run.hand_back()
+            raise
+        _failed(handler, run, error)
     except BaseException as error:
         _failed(handler, run, error)
         # Ctrl-C ends the program; whatever else a handler raises ends its run, as it does in a thread.
@@ -221,10 +238,34 @@ async def run_async(handler: Handler[..., Any], run: _native.Run) -> None:
 
 
 def run_sync(handler: Handler[..., Any], run: _native.Run) -> None:
+    context = Context(run)
     try:
-        run.complete(_written(handler.function(Context(run), handler._input(run))))
+        output = handler.function(context, handler._input(run))
+        _ended(run, output, context._saw_stop)
+    except asyncio.CancelledError as error:
+        if run.is_cancelled():
+            run.hand_back()
+        else:
+            # Raised by the handler for reasons of its own.
+            _failed(handler, run, error)
     except BaseException as error:
         _failed(handler, run, error)
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        # No event loop runs.
+        return None
+
+
+def _ended(run: _native.Run, output: object, saw_stop: bool) -> None:
+    """Completes the task, unless the handler returned because it was asked to stop."""
+    if saw_stop and run.is_cancelled():
+        run.hand_back()
+    else:
+        run.complete(_written(output))
 
 
 def _written(output: object) -> str:
@@ -241,9 +282,10 @@ def _failed(handler: Handler[..., Any], run: _native.Run, error: BaseException) 
         if isinstance(error, Snooze):
             run.snooze(error.seconds)
             return
+        _without_own_frames(error)
         text = _described(error)
         is_last = handler.max_attempts is not None and run.attempt >= handler.max_attempts
-        log.debug("task %s failed in attempt %d: %s", run.id, run.attempt, text)
+        _log_failure(handler, run, error)
         if isinstance(error, Permanent) or is_last:
             run.give_up(text)
         else:
@@ -251,6 +293,24 @@ def _failed(handler: Handler[..., Any], run: _native.Run, error: BaseException) 
     except BaseException as odd:
         run.fail(f"{type(error).__name__}, which cannot be described: {type(odd).__name__}", None)
         raise
+
+
+def _log_failure(handler: Handler[..., Any], run: _native.Run, error: BaseException) -> None:
+    name, id, attempt = handler.task_type, run.id, run.attempt
+    log.warning("attempt failed task=%s task_type=%s attempt=%d", id, name, attempt, exc_info=error)
+
+
+def _without_own_frames(error: BaseException | None) -> None:
+    """Drops the frames of this package with which tracebacks begin: they tell nothing of what a handler did."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OWN):
+            trace = trace.tb_next
+        # Not the method of the exception, which may be anything.
+        BaseException.with_traceback(error, trace)
+        error = error.__cause__ or error.__context__
 
 
 def _described(error: BaseException) -> str:

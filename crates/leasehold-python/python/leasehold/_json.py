@@ -49,15 +49,21 @@ def _plain(value: Any) -> object:
         return value.model_dump(mode="json")
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    if isinstance(value, (datetime.datetime, datetime.date, datetime.time)):
-        return value.isoformat()
-    if isinstance(value, uuid.UUID):
-        return str(value)
-    if isinstance(value, enum.Enum):
-        return value.value
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"{type(value).__qualname__} is neither JSON, nor a dataclass, nor a Pydantic model")
+    name = type(value).__qualname__
+    raise TypeError(f"{name} is neither JSON, nor a dataclass, nor a Pydantic model{_advice(value)}")
+
+
+def _advice(value: object) -> str:
+    """How to pass a value that has an obvious text. It is not converted here: the handler would get the text."""
+    if isinstance(value, (datetime.date, datetime.time)):
+        return "; pass its isoformat()"
+    if isinstance(value, uuid.UUID):
+        return "; pass its str()"
+    if isinstance(value, enum.Enum):
+        return "; pass its value"
+    return ""
 
 
 def fit(wanted: Any, value: Any) -> Any:

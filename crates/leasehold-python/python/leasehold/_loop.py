@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import logging
 import os
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from . import _native
-from ._errors import Invalid, from_text
+from ._errors import Internal, Invalid, from_text
 
 T = TypeVar("T")
 
@@ -42,7 +43,7 @@ class Loop:
         self.loop.add_reader(self.mailbox.fileno(), self._collect)
 
     def _collect(self) -> None:
-        answers, runs, stops = self.mailbox.collect()
+        answers, runs, stops, lines = self.mailbox.collect()
         for number, text, error in answers:
             future = self._waiting.get(number)
             if future is None or future.done():
@@ -60,6 +61,8 @@ class Loop:
             worker = self.workers.get(number)
             if worker is not None:
                 worker.stop(stopped)
+        # Last, because a filter of the application may raise. Whoever waits for an answer runs later than this.
+        _log(lines)
 
     def expect(self) -> tuple[int, asyncio.Future[str]]:
         """A number for a call, and the future of its answer."""
@@ -100,6 +103,8 @@ class Loop:
         if self._process == os.getpid():
             # What a child removed would be removed for its parent, too.
             self.loop.remove_reader(self.mailbox.fileno())
+            # What was logged since the loop last ran. Runs among the mail are released by being dropped.
+            _log(self.mailbox.collect()[3])
         self.mailbox.close()
         for future in self._waiting.values():
             # A loop that is gone has nobody left who waits.
@@ -113,3 +118,10 @@ def checked(start: Callable[..., T], *args: object) -> T:
         return start(*args)
     except _native.Failure as failure:
         raise from_text(str(failure)) from None
+    except _native.Panic as panic:
+        raise Internal(f"internal error: {panic}; please report it") from None
+
+
+def _log(lines: list[tuple[int, str, str]]) -> None:
+    for level, logger, text in lines:
+        logging.getLogger(logger).log(level, "%s", text)

@@ -125,9 +125,10 @@ class Worker:
     def task(self, task_type: str, *, max_attempts: int | None = None) -> Callable[[Callable[P, R]], Handler[P, R]]:
         """Makes a function the handler of a task type; `"*"` is for every type that has none.
 
-        It gets the context and the input. What it returns completes the task; what it raises fails the attempt
-        (`Permanent`, `Retry` and `Snooze` say more). A function that is not async runs in a thread. If the input is
-        annotated with a dataclass or a Pydantic model, it gets one.
+        It gets the context and the input. What it returns completes the task, unless it was asked to stop and has seen
+        that (`Context.cancelled`). What it raises fails the attempt (`Permanent`, `Retry` and `Snooze` say more). A
+        function that is not async runs in a thread. If the input is annotated with a dataclass or a Pydantic model, it
+        gets one.
 
         `max_attempts` is how many attempts tasks get that are submitted by the handler's own `submit`, and the most that
         this worker makes of any other.
