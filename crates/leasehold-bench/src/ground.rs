@@ -80,7 +80,7 @@ impl Ground {
 pub(crate) fn client(place: Place, address: &str, endpoint: Option<&str>) -> anyhow::Result<Client> {
     let durability = if place == Place::Os { Durability::Os } else { Durability::Fsync };
     let options = OpenOptions {
-        folder: FolderOptions { durability, time: None },
+        folder: FolderOptions { durability, ..FolderOptions::default() },
         endpoint: endpoint.map(str::to_owned),
         region: Some("us-east-1".into()),
         access_key: Some(AccessKey { id: "test".into(), secret: "testsecret".into() }),

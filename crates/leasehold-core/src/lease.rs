@@ -30,6 +30,7 @@ use std::time::Duration;
 use crate::error::{Error, Kind, Result};
 use crate::ids::{HexName, WorkerId, WriteId};
 use crate::time::{Now, StoreTime};
+use crate::unread::why_corrupt;
 
 /// A lease of at least this size is released. One that is held is smaller: names have at most 128 bytes.
 pub const RELEASED_BYTES: u64 = 1_024;
@@ -159,7 +160,8 @@ impl Lease {
     /// Reads what stands at a key.
     pub fn read(key: &str, body: &[u8]) -> Result<Self> {
         serde_json::from_slice(body)
-            .map_err(|error| Error::new(Kind::Corrupt, format!("`{key}` is not a lease: {error}")))
+            .map_err(|error| why_corrupt(body, &error))
+            .map_err(|why| Error::new(Kind::Corrupt, format!("`{key}` is not a lease: {why}")))
     }
 
     /// The bytes that stand for it.

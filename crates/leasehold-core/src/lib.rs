@@ -20,6 +20,7 @@
 //! | [`mod@step`] | the one function that decides every change of a task |
 //! | [`task`] | a task, its states, its history |
 //! | [`time`] | the store's time, and "now" as an interval (promise P6) |
+//! | [`unread`] | what stands for an object that is too large to be read |
 
 pub mod error;
 pub mod ids;
@@ -38,6 +39,7 @@ pub mod task;
 #[cfg(test)]
 mod testing;
 pub mod time;
+pub mod unread;
 
 pub use error::{Error, Kind, Matter, Result};
 pub use ids::{ArtifactId, Artifacts, HexName, LeaseId, Name, TaskId, TaskType, WorkerId, WriteId};

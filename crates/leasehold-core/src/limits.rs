@@ -25,6 +25,10 @@ pub const UPLOAD_END_WAIT: Duration = Duration::from_mins(1);
 /// Largest range that is read by one request: it is held in memory, and whoever reads several at once holds several.
 pub const RANGE_BYTES_MAX: u64 = 16 * 1_024 * 1_024;
 
+/// Largest object that is read or written whole. The largest of ours, a task with input, output and progress of 256 KiB each
+/// and 200 reasons of 4 KiB, has less than 8 MiB even if JSON writes every byte as six; a manifest has less than 5 MiB.
+pub const OBJECT_BYTES_MAX: u64 = 16 * 1_024 * 1_024;
+
 /// Usual size of a part of an upload. S3 takes no part below 5 MiB but the last; larger ones cost memory and more to
 /// send again, smaller ones more requests.
 pub const UPLOAD_PART_BYTES: u64 = 8 * 1_024 * 1_024;

@@ -15,6 +15,7 @@ use crate::retry::RetryPolicy;
 use crate::shard::Shard;
 use crate::task::{Change, Claim, History, Priority, State, Status, Task};
 use crate::time::StoreTime;
+use crate::unread::why_corrupt;
 
 /// The newest format that this program writes and reads.
 pub const FORMAT: u32 = 1;
@@ -99,7 +100,7 @@ pub fn value(task: &Task) -> Value {
 /// Reads the object at the key of a task.
 pub fn read(key: &str, body: &[u8]) -> Result<Task> {
     let corrupt = |why: String| Error::new(Kind::Corrupt, format!("`{key}` is not a task: {why}"));
-    let flat: Flat = serde_json::from_slice(body).map_err(|error| corrupt(error.to_string()))?;
+    let flat: Flat = serde_json::from_slice(body).map_err(|error| corrupt(why_corrupt(body, &error)))?;
     if flat.format > FORMAT {
         return Err(corrupt(format!("it has format {}, and this program knows {FORMAT}", flat.format)));
     }

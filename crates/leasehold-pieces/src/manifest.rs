@@ -19,6 +19,7 @@
 
 use bytes::Bytes;
 use leasehold_core::piece::Cut;
+use leasehold_core::unread::why_corrupt;
 use leasehold_core::{ArtifactId, Error, Kind, Result, StoreTime, WriteId};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -101,7 +102,8 @@ impl Record {
         let corrupt = |why: &str| {
             Error::new(Kind::Corrupt, format!("`{key}` is not the manifest of this artifact: {why}"))
         };
-        let flat: Flat = serde_json::from_slice(bytes).map_err(|error| corrupt(&error.to_string()))?;
+        let flat: Flat =
+            serde_json::from_slice(bytes).map_err(|error| corrupt(&why_corrupt(bytes, &error)))?;
         if flat.format != FORMAT {
             return Err(corrupt(&format!("its format is {}, not {FORMAT}", flat.format)));
         }

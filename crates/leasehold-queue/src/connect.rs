@@ -5,6 +5,7 @@
 
 use bytes::Bytes;
 use leasehold_core::limits::{LAYOUT_ASKED_EVERY, LAYOUT_TRUSTED};
+use leasehold_core::unread::why_corrupt;
 use leasehold_core::{
     Act, Error, HexName, Kind, Now, Result, Shard, ShardLen, StoreTime, TaskId, WriteId, keys,
 };
@@ -318,7 +319,8 @@ struct Format {
 
 pub(crate) fn read(body: &[u8]) -> Result<Agreement> {
     let corrupt = |why: String| Error::new(Kind::Corrupt, format!("`queue.json` cannot be used: {why}"));
-    let Format { format } = serde_json::from_slice(body).map_err(|error| corrupt(error.to_string()))?;
+    let Format { format } =
+        serde_json::from_slice(body).map_err(|error| corrupt(why_corrupt(body, &error)))?;
     if format > FORMAT {
         return Err(corrupt(format!(
             "it has format {format}, and this program knows {FORMAT}: use a newer one"

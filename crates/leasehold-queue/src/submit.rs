@@ -169,18 +169,18 @@ impl Queue {
         let started = self.client.host().instant();
         let fresh = TaskId::from_random(self.client.host().random_bits());
         let Some(key) = key else {
-            self.write_task(fresh, order, started).await?;
+            self.write_task(fresh, order, started, OwnId::Yes).await?;
             return Ok(Submitted { id: fresh, is_new: true });
         };
         match self.reserve(&key, fresh, &order).await? {
             Reserved::Ours => {
-                self.write_task(fresh, order, started).await?;
+                self.write_task(fresh, order, started, OwnId::No).await?;
                 Ok(Submitted { id: fresh, is_new: true })
             }
             Reserved::Exists(id) => Ok(Submitted { id, is_new: false }),
             // Its producer may have died in between, or may just be slow: whoever comes first creates it.
             Reserved::Unfinished(id) => {
-                let is_new = self.write_task(id, order, started).await?;
+                let is_new = self.write_task(id, order, started, OwnId::No).await?;
                 Ok(Submitted { id, is_new })
             }
         }
@@ -210,7 +210,7 @@ impl Queue {
     }
 
     /// Writes the entry and the task; false if the task was there already. `started` is when this submit began.
-    async fn write_task(&self, id: TaskId, order: NewTask, started: Instant) -> Result<bool> {
+    async fn write_task(&self, id: TaskId, order: NewTask, started: Instant, own_id: OwnId) -> Result<bool> {
         let task = order.submitted(id, self.shard_len().shard_of(&id), &self.act()?);
         let called_for =
             task.entry().ok_or_else(|| Error::new(Kind::Internal, "a new task calls for an entry"))?;
@@ -219,11 +219,19 @@ impl Queue {
             Some(worker) => called_for.moved(Where::Inbox(worker.clone())),
             None => called_for.clone(),
         };
-        self.put_entry(Purpose::Submit, &entry).await.map_err(|error| {
-            // Whether the entry is there or not: without its task it means nothing.
-            Error::new(error.kind(), format!("task {id} was not submitted: {error}")).because(error)
-        })?;
-        let is_new = self.put_task(&task, started).await?;
+        // Whether the entry is there or not: without its task it means nothing.
+        let put = self.put_entry(Purpose::Submit, &entry).await;
+        put.map_err(|error| not_submitted(&id, error))?;
+        let is_new = match self.put_task(&task, started).await {
+            Ok(is_new) => is_new,
+            Err(NotPut::Surely(error)) => {
+                if own_id == OwnId::Yes {
+                    self.remove_entry(Purpose::Submit, &entry).await;
+                }
+                return Err(not_submitted(&id, error));
+            }
+            Err(NotPut::Perhaps(error)) => return Err(error),
+        };
         // What took longer than the layout could be trusted may stand where nobody looks any more.
         self.still_agreed().await.map_err(|error| unknown(&task, error))?;
         if self.has_slept(started) {
@@ -241,34 +249,43 @@ impl Queue {
         Ok(is_new)
     }
 
-    async fn put_task(&self, task: &Task, started: Instant) -> Result<bool> {
+    async fn put_task(&self, task: &Task, started: Instant) -> Result<bool, NotPut> {
         let key = self.task_key(&task.id);
         let body = Bytes::from(record::write(task));
         let write_id = task.write_id.clone();
         let ours = |found: &[u8]| moved::has_write(&key, found, &write_id);
         if self.has_slept(started) {
             let error = Error::new(Kind::Unavailable, "this process has slept in the middle of the submit");
-            return self.fence_own(task, &key, &ours, error).await;
+            return self.fence_own(task, &key, &ours, error).await.map_err(NotPut::Perhaps);
         }
         let mut in_doubt = false;
         loop {
             if let Err(error) = self.may(Intent::Change).await {
-                return Err(if in_doubt { unknown(task, error) } else { error });
+                return Err(if in_doubt {
+                    NotPut::Perhaps(unknown(task, error))
+                } else {
+                    NotPut::Surely(error)
+                });
             }
             let put =
                 self.client.put_knowing(Purpose::Submit, &key, body.clone(), &When::Absent, &ours).await;
             match put {
                 Ok(Put::Written(_) | Put::Overtaken(_)) => return Ok(true),
                 Ok(Put::Lost(found)) => {
-                    return stands_already(&key, found.as_ref().map(|o| &o.body[..]));
+                    let found = found.as_ref().map(|o| &o.body[..]);
+                    return stands_already(&key, found).map_err(NotPut::Perhaps);
                 }
                 // Once a try may still land, no later one that surely failed takes that back.
-                Err(error) if !in_doubt && !error.outcome_is_unknown() => return Err(error),
+                Err(error) if !in_doubt && !error.outcome_is_unknown() => {
+                    // A bug of ours may have struck after the write.
+                    let is_sure = error.kind() != Kind::Internal;
+                    return Err(if is_sure { NotPut::Surely(error) } else { NotPut::Perhaps(error) });
+                }
                 Err(error) => {
                     in_doubt = true;
                     let tried = self.client.host().instant().since(started);
                     if tried >= self.config.submit_wait || error.kind() != Kind::Unavailable {
-                        return self.fence_own(task, &key, &ours, error).await;
+                        return self.fence_own(task, &key, &ours, error).await.map_err(NotPut::Perhaps);
                     }
                 }
             }
@@ -304,6 +321,30 @@ impl Queue {
             Err(error) => Err(unknown(task, error)),
         }
     }
+}
+
+/// Who may know the id of a task that is being submitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OwnId {
+    /// Nobody else: it is random and was not told to anyone. If the record surely was not written, it never will be, because no
+    /// try is in doubt and nobody sends another one. Its entry can then never become true, and needs no fence to be removed.
+    Yes,
+    /// Other producers, by the idempotency key: one may be completing the same task at this moment, with the same entry.
+    No,
+}
+
+/// Why the record of a task is not known to be written.
+enum NotPut {
+    /// It was not, and never will be.
+    Surely(Error),
+    /// Something else is the case, or may be: the error tells.
+    Perhaps(Error),
+}
+
+fn not_submitted(id: &TaskId, error: Error) -> Error {
+    let told = Error::new(error.kind(), format!("task {id} was not submitted: {error}"));
+    let told = if let Some(matter) = error.matter() { told.about(matter) } else { told };
+    told.because(error)
 }
 
 fn unknown(task: &Task, error: Error) -> Error {

@@ -6,6 +6,7 @@
 
 use bytes::Bytes;
 use leasehold_core::limits::PLAN_AHEAD_MAX;
+use leasehold_core::unread::why_corrupt;
 use leasehold_core::{
     Error, HexName, Kind, Matter, NewTask, Now, Result, StoreTime, Task, TaskId, TaskType, keys, record,
 };
@@ -256,7 +257,7 @@ impl Queue {
 pub(crate) fn parsed(path: &str, body: &[u8]) -> Result<Record> {
     let corrupt =
         |why: String| Error::new(Kind::Corrupt, format!("`{path}` is not an idempotency record: {why}"));
-    let record: Record = serde_json::from_slice(body).map_err(|error| corrupt(error.to_string()))?;
+    let record: Record = serde_json::from_slice(body).map_err(|error| corrupt(why_corrupt(body, &error)))?;
     if record.format > FORMAT {
         return Err(corrupt(format!("it has format {}, and this program knows {FORMAT}", record.format)));
     }

@@ -28,7 +28,10 @@ mod large;
 pub use large::Upload;
 
 use bytes::Bytes;
-use leasehold_core::limits::{ANSWER_WAIT, OPERATION_WAIT, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
+use leasehold_core::limits::{
+    ANSWER_WAIT, OBJECT_BYTES_MAX, OPERATION_WAIT, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN,
+};
+use leasehold_core::unread::unread;
 use leasehold_core::{Error, Now, Result, WriteId, keys};
 use std::future::Future;
 use std::sync::Arc;
@@ -157,13 +160,13 @@ impl Client {
 
     /// Writes an object whose content follows from elsewhere: no condition, repeated until it is there.
     pub async fn put_always(&self, purpose: Purpose, key: &str, body: Bytes) -> Result<Version> {
-        keys::check_key(key)?;
+        check_put(key, &body)?;
         let mut patience = self.patience();
         let mut in_doubt = false;
         loop {
             let failure = match self.put_once(purpose, key, &body, &When::Always).await {
                 Ok(PutAnswer::Written(version)) => return Ok(version),
-                Ok(PutAnswer::Refused) => refused(key),
+                Ok(PutAnswer::Refused) => refused(&*self.store, key),
                 Err(failure) => failure,
             };
             // Any try may have been carried out, not only the last one.
@@ -180,7 +183,7 @@ impl Client {
     /// Writes a hint whatever stands there: sent once and not repeated, because a hint that is late is worth little. A store
     /// that asks to slow down has it from others: that is as good.
     pub async fn put_hint(&self, purpose: Purpose, key: &str, body: Bytes) -> Result<()> {
-        keys::check_key(key)?;
+        check_put(key, &body)?;
         match self.put_once(purpose, key, &body, &When::Always).await {
             Err(failure) if failure.cause != Cause::Throttled => Err(failure.error),
             _ => Ok(()),
@@ -196,7 +199,7 @@ impl Client {
         when: &When,
         ours: Ours<'_>,
     ) -> Result<Put> {
-        keys::check_key(key)?;
+        check_put(key, &body)?;
         let mut patience = self.patience();
         let mut in_doubt = false;
         loop {
@@ -204,7 +207,7 @@ impl Client {
             let lost = if answer.is_ok() { Rule::RefusedIsLost } else { Rule::LostAnswerIsLostRace };
             let failure = match answer {
                 Ok(PutAnswer::Written(version)) => return Ok(Put::Written(version)),
-                Ok(PutAnswer::Refused) => refused(key),
+                Ok(PutAnswer::Refused) => refused(&*self.store, key),
                 Err(failure) => failure,
             };
             in_doubt |= may_have_happened(&failure);
@@ -247,7 +250,7 @@ impl Client {
 
     async fn get_once(&self, purpose: Purpose, key: &str, known: Option<&Version>) -> Answered<Get> {
         let sent = self.sent(Verb::Get, purpose, 0);
-        let answer = self.in_time(self.store.get(key, known)).await;
+        let answer = self.in_time(self.store.get(key, known)).await.map(bounded);
         let ended = outcome(&answer, |get| match get {
             Get::Found(_) => Outcome::Ok,
             Get::Missing => Outcome::NotFound,
@@ -341,11 +344,34 @@ impl Drop for UnderWay<'_> {
 
 type Answered<T> = std::result::Result<T, Failure>;
 
+/// Refuses what could not be sent, or not be read again.
+fn check_put(key: &str, body: &Bytes) -> Result<()> {
+    keys::check_key(key)?;
+    let bytes = body.len() as u64;
+    if bytes > OBJECT_BYTES_MAX {
+        return Err(Error::invalid(format!(
+            "`{key}` would have {bytes} bytes, and at most {OBJECT_BYTES_MAX} are read; use an artifact"
+        )));
+    }
+    Ok(())
+}
+
+/// Keeps the bytes of an object that is too large from everyone, whatever the store.
+fn bounded(get: Get) -> Get {
+    match get {
+        Get::Found(object) if object.body.len() as u64 > OBJECT_BYTES_MAX => {
+            Get::Found(Object { body: unread(object.body.len() as u64).into(), ..object })
+        }
+        other => other,
+    }
+}
+
 /// A refusal is settled in the same way as a lost answer.
-fn refused(key: &str) -> Failure {
+fn refused(store: &dyn Store, key: &str) -> Failure {
+    let store = store.describe();
     Failure::passing(
         Cause::Unanswered,
-        format!("the store refuses to write `{key}` although its condition holds"),
+        format!("{store} refuses to write `{key}` although its condition holds"),
     )
 }
 

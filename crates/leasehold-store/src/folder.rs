@@ -32,6 +32,7 @@
 mod clock;
 mod files;
 mod locks;
+mod modes;
 mod sync;
 mod temps;
 mod uploads;
@@ -53,6 +54,7 @@ use crate::seam::{
     Answer, Cause, Failure, Get, List, Page, PartId, PutAnswer, Ranged, Store, UploadId, Version, When,
 };
 use files::Files;
+pub use modes::FolderAccess;
 
 /// When a write counts as done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -92,6 +94,8 @@ pub struct FolderOptions {
     pub durability: Durability,
     /// Whose time to keep; by default the kind of file system decides.
     pub time: Option<FolderTime>,
+    /// Who may use what is created in the folder.
+    pub access: FolderAccess,
 }
 
 /// Objects as files in a folder.
@@ -204,9 +208,13 @@ impl Store for FolderStore {
     }
 }
 
-/// Why a request failed: the system said so, or the store itself does.
+/// Why a request failed.
 enum Trouble {
+    /// A system call failed, and what it has done is unknown.
     System(io::Error),
+    /// A system call failed before anything of the request could be seen by others.
+    NotDone(io::Error),
+    /// The store itself refuses it.
     Own(Failure),
 }
 
@@ -226,23 +234,36 @@ impl Trouble {
     fn told(self, root: &Path) -> Failure {
         match self {
             Self::System(error) => failure(root, error),
+            Self::NotDone(error) => {
+                let mut failure = failure(root, error);
+                if failure.cause == Cause::Unanswered {
+                    failure.cause = Cause::Unreached;
+                }
+                failure
+            }
             Self::Own(failure) => failure,
         }
     }
 }
 
-/// A call that failed may still have happened in part: only a read-back can tell.
+/// A call that failed may still have happened in part: only a read-back can tell. A full disk is definite wherever it is met:
+/// what was renamed into place is synced by calls whose errors have no kind of their own.
 fn failure(root: &Path, error: io::Error) -> Failure {
     use io::ErrorKind::{
-        InvalidInput, NotADirectory, PermissionDenied, ReadOnlyFilesystem, StorageFull, WouldBlock,
+        FileTooLarge, InvalidData, InvalidInput, NotADirectory, PermissionDenied, QuotaExceeded,
+        ReadOnlyFilesystem, StorageFull, WouldBlock,
     };
     let place = root.display();
     let (cause, message) = match error.kind() {
         PermissionDenied | ReadOnlyFilesystem => (Cause::Final(Kind::Denied), cannot_write(root)),
         WouldBlock => (Cause::Unreached, error.to_string()),
-        StorageFull => (Cause::Unanswered, format!("the disk of {place} is full")),
+        StorageFull | QuotaExceeded => {
+            (Cause::Final(Kind::Unavailable), format!("disk of folder {place} is full: {error}"))
+        }
+        FileTooLarge => (Cause::Final(Kind::Unavailable), format!("cannot write to folder {place}: {error}")),
+        InvalidData => (Cause::Final(Kind::Corrupt), error.to_string()),
         NotADirectory | InvalidInput => (Cause::Final(Kind::Invalid), error.to_string()),
-        _ => (Cause::Unanswered, format!("folder {place} failed")),
+        _ => (Cause::Unanswered, format!("folder {place} failed: {error}")),
     };
     let kind = if let Cause::Final(kind) = cause { kind } else { Kind::Unavailable };
     Failure { cause, error: Error::new(kind, message).because(error) }
@@ -253,4 +274,27 @@ fn cannot_write(root: &Path) -> String {
         "folder {} cannot be written by this user; change its permissions or choose another",
         root.display()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use io::ErrorKind::{FileTooLarge, Other, QuotaExceeded, StorageFull};
+
+    #[test]
+    fn a_full_disk_is_definite_and_what_was_not_done_can_be_repeated() {
+        let root = Path::new("/some/folder");
+        for kind in [StorageFull, QuotaExceeded, FileTooLarge] {
+            for trouble in [Trouble::System(kind.into()), Trouble::NotDone(kind.into())] {
+                let failure = trouble.told(root);
+                assert_eq!(failure.cause, Cause::Final(Kind::Unavailable), "{kind:?}");
+                assert_eq!(failure.error.kind(), Kind::Unavailable);
+                let message = failure.error.to_string();
+                let reason = io::Error::from(kind).to_string();
+                assert!(message.contains("/some/folder") && message.contains(&reason), "{message}");
+            }
+        }
+        assert_eq!(Trouble::System(Other.into()).told(root).cause, Cause::Unanswered);
+        assert_eq!(Trouble::NotDone(Other.into()).told(root).cause, Cause::Unreached);
+    }
 }

@@ -38,7 +38,7 @@ pub mod update;
 pub use around::Around;
 pub use client::{Client, Put, Upload};
 pub use clock::Clock;
-pub use folder::{Durability, FolderOptions, FolderStore, FolderTime};
+pub use folder::{Durability, FolderAccess, FolderOptions, FolderStore, FolderTime};
 pub use host::{Host, HostExt, SystemHost};
 pub use ledger::{Ledger, Purpose, Snapshot, Verb};
 pub use memory::MemoryStore;

@@ -16,6 +16,8 @@ pub use address::{AccessKey, BucketAddress, Provider};
 
 use ::http::StatusCode;
 use bytes::Bytes;
+use leasehold_core::limits::OBJECT_BYTES_MAX;
+use leasehold_core::unread::unread;
 use leasehold_core::{Error, Kind, Result, StoreTime};
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::multipart::MultipartStore;
@@ -69,9 +71,27 @@ impl BucketStore {
     }
 
     async fn read(&self, path: &Path, options: GetOptions) -> Result<(Bytes, ObjectMeta), Refused> {
+        self.read_up_to(u64::MAX, path, options).await
+    }
+
+    /// Reads an object unless it is too large. Dropping the answer closes its connection, so the bytes are not sent for
+    /// nothing.
+    async fn read_whole(&self, path: &Path, options: GetOptions) -> Result<(Bytes, ObjectMeta), Refused> {
+        self.read_up_to(OBJECT_BYTES_MAX, path, options).await
+    }
+
+    async fn read_up_to(
+        &self,
+        max: u64,
+        path: &Path,
+        options: GetOptions,
+    ) -> Result<(Bytes, ObjectMeta), Refused> {
         let call = async {
             let answer = self.remote.get_opts(path, options).await?;
             let meta = answer.meta.clone();
+            if meta.size > max {
+                return Ok((unread(meta.size).into(), meta));
+            }
             Ok((answer.bytes().await?, meta))
         };
         self.send(call).await
@@ -118,7 +138,7 @@ impl Store for BucketStore {
         Box::pin(async move {
             let path = self.path(key)?;
             let options = GetOptions { if_none_match: unless.map(e_tag), ..GetOptions::default() };
-            match self.read(&path, options).await {
+            match self.read_whole(&path, options).await {
                 Ok((body, meta)) => self.object(body, &meta).map(Get::Found),
                 Err(refused) if refused.is(StatusCode::NOT_MODIFIED) => Ok(Get::Unchanged),
                 Err(refused) if refused.is_without_object() => Ok(Get::Missing),
@@ -137,10 +157,14 @@ impl Store for BucketStore {
             };
             let options = PutOptions { mode, ..PutOptions::default() };
             match self.send(self.remote.put_opts(&path, PutPayload::from(body), options)).await {
-                Ok(put) => self.version(put.e_tag.as_deref(), put.version.as_deref()).map(PutAnswer::Written),
-                Err(refused) if *when != When::Always && refused.is_about_the_condition() => {
-                    Ok(PutAnswer::Refused)
-                }
+                // Without an etag nobody knows what it was that answered: perhaps it has written, perhaps not.
+                Ok(put) => self
+                    .version(put.e_tag.as_deref(), put.version.as_deref())
+                    .map(PutAnswer::Written)
+                    .map_err(|failure| Failure { cause: Cause::Unanswered, ..failure }),
+                Err(refused) if refused.is_about(when) => Ok(PutAnswer::Refused),
+                // A put that names no version needs nothing to be there, but the bucket.
+                Err(refused) if refused.is(StatusCode::NOT_FOUND) => Err(self.address.no_bucket(refused)),
                 Err(refused) => Err(self.address.explain(refused)),
             }
         })
@@ -264,11 +288,14 @@ impl Refused {
 
     /// 412 and 409 speak of the condition. So does 404 under if-match, and 304 under if-none-match on some
     /// compatibles; a missing bucket does not.
-    fn is_about_the_condition(&self) -> bool {
+    fn is_about(&self, when: &When) -> bool {
         let Exchange::Answered(status) = self.exchange else { return false };
-        self.is_without_object()
-            || [StatusCode::PRECONDITION_FAILED, StatusCode::CONFLICT, StatusCode::NOT_MODIFIED]
-                .contains(&status)
+        let speaks = [StatusCode::PRECONDITION_FAILED, StatusCode::CONFLICT, StatusCode::NOT_MODIFIED];
+        match when {
+            When::Always => false,
+            When::Absent => speaks.contains(&status),
+            When::Unchanged(_) => speaks.contains(&status) || self.is_without_object(),
+        }
     }
 
     /// 404, and not for want of a bucket: there is no such object, or no such upload.
@@ -316,18 +343,21 @@ impl Refused {
 }
 
 impl BucketAddress {
+    /// The failure of a request that finds no bucket.
+    fn no_bucket(&self, refused: Refused) -> Failure {
+        let (bucket, place) = (&self.bucket, self.place());
+        let message = format!("bucket `{bucket}` does not exist at {place}; create it, or correct the name");
+        Failure::last(Kind::Invalid, message).because(refused.error)
+    }
+
     /// The failure in one sentence that says what is wrong and what to do.
     fn explain(&self, refused: Refused) -> Failure {
+        if refused.is_without_bucket() {
+            return self.no_bucket(refused);
+        }
         let cause = refused.cause();
         let store = self.describe();
-        let bucket = &self.bucket;
         let message = match cause {
-            _ if refused.is_without_bucket() => {
-                format!(
-                    "bucket `{bucket}` does not exist at {}; create it, or correct the name",
-                    self.place()
-                )
-            }
             _ if refused.exchange == Exchange::Misdated || refused.says("RequestTimeTooSkewed") => {
                 format!("{store} refuses requests because this machine's clock is wrong; set it")
             }
@@ -335,7 +365,7 @@ impl BucketAddress {
                 format!("no credentials for {store}; {}", self.provider.credentials_hint())
             }
             Cause::Unreached => {
-                format!("{} cannot be reached; check the address and the network", self.place())
+                format!("{store} cannot be reached at {}; check the address and the network", self.place())
             }
             Cause::Unanswered => format!("{store} did not give a usable answer"),
             Cause::Throttled => format!("{store} asks to slow down"),
@@ -347,7 +377,6 @@ impl BucketAddress {
             ),
         };
         let (cause, kind) = match cause {
-            _ if refused.is_without_bucket() => (Cause::Final(Kind::Invalid), Kind::Invalid),
             Cause::Final(kind) => (cause, kind),
             _ if refused.exchange == Exchange::Unsent => (cause, Kind::Denied),
             _ => (cause, Kind::Unavailable),

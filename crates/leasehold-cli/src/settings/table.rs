@@ -71,6 +71,13 @@ pub(crate) const TABLE: &[Setting] = &[
         help: "When a write to a folder counts as done: on the disk, or with the operating system.",
     },
     Setting {
+        name: "queue.folder_access",
+        kind: Kind::Choice(&["private", "group"]),
+        default: Some("private"),
+        variable: "LEASEHOLD_QUEUE_FOLDER_ACCESS",
+        help: "Who may use the files of a folder: this user, or the folder's group.",
+    },
+    Setting {
         name: "queue.endpoint",
         kind: Kind::Text,
         default: None,

@@ -114,8 +114,9 @@ pub(crate) struct Dashboard {
 impl Queue {
     pub(super) fn new(all: &[Effective]) -> Result<Self> {
         let durability = required(text(all, "queue.durability")).parse()?;
+        let access = required(text(all, "queue.folder_access")).parse()?;
         let open = OpenOptions {
-            folder: FolderOptions { durability, ..FolderOptions::default() },
+            folder: FolderOptions { durability, access, ..FolderOptions::default() },
             endpoint: text(all, "queue.endpoint").map(ToOwned::to_owned),
             region: text(all, "queue.region").map(ToOwned::to_owned),
             access_key: access_key(all)?,

@@ -26,9 +26,17 @@ fn wrong_calls_are_explained() {
         ("unknown_command", ["docter", "--store", "x"].as_slice()),
         ("unknown_store", &["doctor", "--store", "redis://x"]),
         ("no_bucket_named", &["doctor", "--store", "s3:///x", "--json"]),
+        ("file_as_store", &["doctor", "--store", "/etc/passwd"]),
     ] {
         shown(name, &mut leasehold(args), None);
     }
+}
+
+#[test]
+fn an_endpoint_without_a_scheme_is_refused() {
+    let mut command = leasehold(&["doctor", "--store", "s3://tasks/q"]);
+    command.envs([("AWS_REGION", "here"), ("AWS_ACCESS_KEY_ID", "me"), ("AWS_SECRET_ACCESS_KEY", "hush")]);
+    shown("bare_endpoint", command.env("AWS_ENDPOINT_URL", "127.0.0.1:1"), None);
 }
 
 #[test]

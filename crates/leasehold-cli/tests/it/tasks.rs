@@ -1,6 +1,8 @@
 //! Tasks from the command line: what is printed, what is refused, and that what is refused writes nothing.
 
 use serde_json::Value;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use crate::common::leasehold;
 use crate::shelf::Shelf;
@@ -167,4 +169,25 @@ fn a_bill_counts_every_request_of_the_real_code() {
     }
     let output = leasehold(&["cost", "--mode", "undivided"]).output().unwrap();
     assert_eq!(output.status.code(), Some(64));
+}
+
+/// A command on a disk that takes no byte more: empty files can be created, and every write to one fails.
+fn on_a_full_disk(command: &Command) -> Command {
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "trap '' XFSZ; ulimit -S -f 0; exec \"$@\"", "sh"]);
+    limited.arg(command.get_program()).args(command.get_args()).current_dir("/").env_clear();
+    limited
+}
+
+#[test]
+fn a_submit_that_the_disk_refuses_fails_at_once_and_leaves_no_entry() {
+    let shelf = Shelf::new();
+    shelf.run(&["init"]);
+    let (before, began) = (shelf.objects(), Instant::now());
+    let output = on_a_full_disk(&shelf.command(&["submit", "-t", "a"])).output().unwrap();
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    assert_eq!(output.status.code(), Some(75), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("was not submitted") && said.contains("File too large"), "{said}");
+    assert_eq!(shelf.objects(), before);
 }

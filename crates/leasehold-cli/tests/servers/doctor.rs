@@ -40,6 +40,12 @@ async fn servers_that_ignore_conditions_are_refused() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_bucket_is_named_when_the_server_says_no_more_than_404() {
+    let server = Lawless::start(Manners { bare_not_found: true, ..Manners::default() }).await.unwrap();
+    shown("missing_bucket_bare", &mut doctor(&server.endpoint(), "tasks"), None);
+}
+
 #[test]
 fn an_unreachable_server_is_explained() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

@@ -1,7 +1,7 @@
 //! Objects that are not ours, or make no sense: reported, left in place, and no hindrance.
 
 use futures::StreamExt;
-use leasehold_core::{Index, Kind, Status};
+use leasehold_core::{Index, Kind, Status, limits};
 use leasehold_queue::discover::Stretch;
 use leasehold_queue::sweep::Swept;
 use leasehold_queue::{Filter, Met, Settlement};
@@ -159,4 +159,23 @@ async fn fields_of_a_newer_program_are_never_dropped() {
     let raw = world.raw(&id).await.unwrap();
     assert_eq!(raw["colour"], "blue");
     assert_eq!(raw["history"][0]["reason_code"], 7);
+}
+
+#[tokio::test]
+async fn an_object_that_is_too_large_is_corrupt_and_its_size_is_told() {
+    let world = World::new().await;
+    let id = world.submit().await;
+    let key = leasehold_core::keys::task(&world.queue.shard_len().shard_of(&id), &id);
+    let bytes = limits::OBJECT_BYTES_MAX + 1;
+    world.scribble(&key, " ".repeat(usize::try_from(bytes).unwrap())).await;
+    let error = world.queue.get(&id).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Corrupt, "{error}");
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "`{key}` is not a task: it has {bytes} bytes, and at most {} are read",
+            limits::OBJECT_BYTES_MAX
+        )
+    );
+    assert_eq!(world.queue.check(false).await.unwrap().corrupt.len(), 1);
 }

@@ -83,6 +83,21 @@ async fn a_submit_without_any_answer_says_so_with_the_id() {
     }
 }
 
+#[tokio::test]
+async fn a_submit_that_surely_failed_removes_its_entry_unless_others_may_complete_it() {
+    for fate in [Fate::Refuse, Fate::Unreached] {
+        let world = World::new().await;
+        let (queue, stage) = world.staged().await;
+        stage.play(move |_, asked| if is_task_put(asked) { fate } else { Fate::Pass });
+        let error = queue.submit_task(order()).await.unwrap_err();
+        assert!(!error.outcome_is_unknown() && error.to_string().contains("was not submitted"), "{error}");
+        assert!(audit::keys(&world.store, "ready/").await.is_empty(), "{fate:?}");
+        let error = queue.submit_task(order()).key("k").await.unwrap_err();
+        assert!(!error.outcome_is_unknown() && error.to_string().contains("was not submitted"), "{error}");
+        assert_eq!(audit::keys(&world.store, "ready/").await.len(), 1, "another producer may be using it");
+    }
+}
+
 /// The first try may still land, whatever becomes of those after it.
 #[tokio::test]
 async fn a_doubt_is_not_forgotten_when_a_later_try_surely_fails() {

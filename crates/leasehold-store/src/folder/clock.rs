@@ -11,18 +11,23 @@
 use leasehold_core::StoreTime;
 use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use std::fs::{self, File};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
 
-use super::FolderTime;
+use super::locks::wait_for;
+use super::modes::open_regular;
+use super::{FolderAccess, FolderTime};
 use crate::clock::Clock;
 use crate::host::{Host, HostExt, Instant};
 
 /// How often the high-water mark follows the time. It is all that a reboot with a broken wall clock can cost.
 const HIGH_WATER_NS: i64 = 10_000_000_000;
+
+/// Longest text in the file of a boot: two numbers.
+const BOOT_BYTES_MAX: u64 = 64;
 
 /// How wide "now" may get on a mount before it is asked again.
 const VAGUE: Duration = Duration::from_secs(5);
@@ -35,6 +40,7 @@ const SERVER_TIME: Timestamps = Timestamps {
 pub(super) struct FolderClock {
     clock: Clock,
     host: Arc<dyn Host>,
+    access: FolderAccess,
     kind: Kind,
 }
 
@@ -44,21 +50,27 @@ enum Kind {
 }
 
 impl FolderClock {
-    pub(super) fn open(own: &Path, time: Option<FolderTime>, host: &Arc<dyn Host>) -> io::Result<Self> {
+    pub(super) fn open(
+        own: &Path,
+        time: Option<FolderTime>,
+        access: FolderAccess,
+        host: &Arc<dyn Host>,
+    ) -> io::Result<Self> {
         let directory = own.join("clock");
-        fs::create_dir_all(&directory)?;
+        access.create_dir_all(&directory)?;
         match time.map_or_else(|| time_for(&directory), Ok)? {
             FolderTime::Host => {
-                let offset_ns = offset_of_this_boot(&directory, &**host)?;
+                let offset_ns = offset_of_this_boot(&directory, access, &**host, namespace_ns())?;
                 let reader = host.clone();
                 let clock = Clock::exact(move || millis(reader.instant().boot_ns + offset_ns));
                 let kind =
                     Kind::Host { offset_ns, high: directory.join("high"), marked_ns: AtomicI64::new(0) };
-                Ok(Self { clock, host: host.clone(), kind })
+                Ok(Self { clock, host: host.clone(), access, kind })
             }
             FolderTime::Mount => {
                 let kind = Kind::Mount { directory };
-                let opened = Self { clock: Clock::dated(host.clone()), host: host.clone(), kind };
+                let clock = Clock::dated(host.clone());
+                let opened = Self { clock, host: host.clone(), access, kind };
                 opened.make_sure()?;
                 Ok(opened)
             }
@@ -81,7 +93,7 @@ impl FolderClock {
         let now_ns = self.host.instant().boot_ns + offset_ns;
         if now_ns - marked_ns.load(Relaxed) > HIGH_WATER_NS {
             marked_ns.store(now_ns, Relaxed);
-            File::options().create(true).append(true).open(high)?.set_modified(system_time(now_ns))?;
+            self.access.append(high)?.set_modified(system_time(now_ns))?;
         }
         file.set_modified(system_time(now_ns))
     }
@@ -105,8 +117,8 @@ impl FolderClock {
         }
         let path = directory.join(format!("probe-{:032x}", self.host.random_bits()));
         let sent = self.host.instant();
-        let learnt = File::create_new(&path).and_then(|mut file| {
-            io::Write::write_all(&mut file, b"?")?;
+        let learnt = self.access.create_new(&path).and_then(|mut file| {
+            file.write_all(b"?")?;
             file.sync_all()?;
             self.learn(&file, sent)
         });
@@ -140,25 +152,74 @@ fn time_for(directory: &Path) -> io::Result<FolderTime> {
 }
 
 /// Folder time minus boot clock for this boot; the first process of a boot decides.
-fn offset_of_this_boot(directory: &Path, host: &dyn Host) -> io::Result<i64> {
-    let lock = File::options().create(true).append(true).open(directory.join("lock"))?;
-    lock.lock()?;
+fn offset_of_this_boot(
+    directory: &Path,
+    access: FolderAccess,
+    host: &dyn Host,
+    namespace_ns: i64,
+) -> io::Result<i64> {
+    let lock = access.append(&directory.join("lock"))?;
+    wait_for(&lock, "its clock", host.instant(), || host.instant())?;
     let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let path = directory.join(format!("boot-{}", boot_id.trim()));
-    match fs::read_to_string(&path) {
-        Ok(text) => text.trim().parse().map_err(|_| corrupt(&path)),
-        Err(error) if error.kind() == ErrorKind::NotFound => decide_offset(directory, &path, host),
-        Err(error) => Err(error),
+    let mut text = String::new();
+    match open_regular(File::options().read(true), &path) {
+        Ok(file) => file.take(BOOT_BYTES_MAX).read_to_string(&mut text)?,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return decide_offset(directory, &path, access, host, namespace_ns);
+        }
+        Err(error) => return Err(error),
+    };
+    let (offset_ns, folders_ns) = parse(&text).ok_or_else(|| corrupt(&path))?;
+    if folders_ns != namespace_ns {
+        return Err(other_namespace((namespace_ns - folders_ns) / 1_000_000_000));
     }
+    Ok(offset_ns)
 }
 
-fn decide_offset(directory: &Path, path: &Path, host: &dyn Host) -> io::Result<i64> {
+/// The offset, and on a line of its own how far the boot clock it belongs to is from the machine's. An older program wrote
+/// the offset alone.
+fn parse(text: &str) -> Option<(i64, i64)> {
+    let mut numbers = text.lines().map(|line| line.trim().parse().ok());
+    Some((numbers.next()??, numbers.next().unwrap_or(Some(0))?))
+}
+
+/// How far this process's boot clock is from the machine's: not 0 in a time namespace. The kernel tells of the namespace of
+/// the process's children, which is its own unless it has made one by itself.
+fn namespace_ns() -> i64 {
+    fs::read_to_string("/proc/self/timens_offsets").map_or(0, |text| boot_offset_ns(&text))
+}
+
+/// The offset of the boot clock in a text with lines such as `boottime 100 0`: seconds and nanoseconds.
+fn boot_offset_ns(text: &str) -> i64 {
+    let numbers = text.lines().find_map(|line| line.trim().strip_prefix("boottime"));
+    let mut numbers = numbers.unwrap_or_default().split_whitespace().map(|word| word.parse().unwrap_or(0));
+    let (secs, ns): (i64, i64) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    secs.saturating_mul(1_000_000_000).saturating_add(ns)
+}
+
+fn other_namespace(secs: i64) -> io::Error {
+    let message = format!(
+        "this process is in a time namespace whose boot clock differs by {secs} s from that of the folder; run it in the \
+         namespace of the other processes, or use another folder"
+    );
+    io::Error::new(ErrorKind::InvalidInput, message)
+}
+
+fn decide_offset(
+    directory: &Path,
+    path: &Path,
+    access: FolderAccess,
+    host: &dyn Host,
+    namespace_ns: i64,
+) -> io::Result<i64> {
     let high_ns = fs::metadata(directory.join("high")).and_then(|high| high.modified()).map_or(0, nanos);
     let instant = host.instant();
     let offset_ns = instant.wall_ns.max(high_ns + HIGH_WATER_NS) - instant.boot_ns;
     let new = path.with_extension("new");
-    fs::write(&new, offset_ns.to_string())?;
-    File::open(&new)?.sync_all()?;
+    let mut file = access.create(&new)?;
+    file.write_all(format!("{offset_ns}\n{namespace_ns}\n").as_bytes())?;
+    file.sync_all()?;
     fs::rename(&new, path)?;
     File::open(directory)?.sync_all()?;
     for entry in fs::read_dir(directory)? {
@@ -188,4 +249,41 @@ fn nanos(time: SystemTime) -> i64 {
 fn system_time(ns: i64) -> SystemTime {
     let distance = Duration::from_nanos(ns.unsigned_abs());
     if ns < 0 { SystemTime::UNIX_EPOCH - distance } else { SystemTime::UNIX_EPOCH + distance }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::FakeHost;
+
+    #[test]
+    fn the_offset_of_a_time_namespace_is_read_from_the_kernels_text() {
+        assert_eq!(
+            boot_offset_ns("monotonic           7         0\nboottime          100         5\n"),
+            100_000_000_005
+        );
+        assert_eq!(boot_offset_ns("monotonic 0 0\nboottime -3 0\n"), -3_000_000_000);
+        assert_eq!(boot_offset_ns(""), 0);
+    }
+
+    #[test]
+    fn processes_of_another_time_namespace_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let host = FakeHost::new();
+        let open = |ns| offset_of_this_boot(folder.path(), FolderAccess::Private, &host, ns);
+        let first = open(0).unwrap();
+        assert_eq!(open(0).unwrap(), first);
+        let error = open(100_000_000_000).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert!(error.to_string().contains("time namespace whose boot clock differs by 100 s"), "{error}");
+    }
+
+    #[test]
+    fn a_boot_file_may_hold_the_offset_alone() {
+        assert_eq!(parse("17"), Some((17, 0)));
+        assert_eq!(parse("17\n-5\n"), Some((17, -5)));
+        for wrong in ["", "x", "17\nx"] {
+            assert_eq!(parse(wrong), None, "{wrong:?}");
+        }
+    }
 }

@@ -1,9 +1,11 @@
 //! Objects as files: the requests as system calls.
 
-use leasehold_core::{Error, keys};
+use leasehold_core::limits::OBJECT_BYTES_MAX;
+use leasehold_core::unread::unread;
+use leasehold_core::{Error, Kind, keys};
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -11,10 +13,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::clock::FolderClock;
 use super::locks::{Lock, Locks};
+use super::modes::open_regular;
 use super::sync::Directories;
 use super::temps::{Temp, Temps};
 use super::uploads::{self, Uploads};
-use super::{Durability, FolderOptions, Trouble, walk};
+use super::{Durability, FolderAccess, FolderOptions, Trouble, walk};
 use crate::clock::Clock;
 use crate::host::{Host, Instant};
 use crate::parts;
@@ -27,6 +30,7 @@ const VANISHED_MAX: u32 = 100;
 pub(super) struct Files {
     pub(super) root: PathBuf,
     durability: Durability,
+    access: FolderAccess,
     clock: FolderClock,
     directories: Directories,
     locks: Locks,
@@ -43,10 +47,14 @@ impl Files {
         host: &Arc<dyn Host>,
     ) -> leasehold_core::Result<Self> {
         let opened = || -> io::Result<Self> {
-            fs::create_dir_all(root)?;
+            let access = options.access;
+            if fs::metadata(root).is_ok_and(|found| !found.is_dir()) {
+                return Err(rustix::io::Errno::NOTDIR.into());
+            }
+            access.create_dir_all(root)?;
             let root = root.canonicalize()?;
             let own = root.join(keys::RESERVED);
-            fs::create_dir_all(&own)?;
+            access.create_dir_all(&own)?;
             if options.durability == Durability::Fsync {
                 for directory in [root.as_path(), parent(&root)] {
                     File::open(directory)?.sync_all()?;
@@ -55,10 +63,11 @@ impl Files {
             Ok(Self {
                 unsynced: Mutex::default(),
                 durability: options.durability,
-                clock: FolderClock::open(&own, options.time, host)?,
-                directories: Directories::default(),
-                locks: Locks::open(&own)?,
-                temps: Temps::open(&own, &**host)?,
+                access,
+                clock: FolderClock::open(&own, options.time, access, host)?,
+                directories: Directories::new(access),
+                locks: Locks::open(&own, access)?,
+                temps: Temps::open(&own, access, &**host)?,
                 uploads: Uploads::default(),
                 root,
             })
@@ -88,18 +97,19 @@ impl Files {
         })
     }
 
-    pub(super) fn put(&self, key: &str, body: &[u8], when: &When) -> io::Result<PutAnswer> {
+    /// Until the rename nothing of a put is seen by others: what fails before it was surely not done.
+    pub(super) fn put(&self, key: &str, body: &[u8], when: &When) -> Result<PutAnswer, Trouble> {
         let path = self.root.join(key);
-        let lock = self.locks.hold(key, || self.clock.instant())?;
+        let lock = self.locks.hold(key, || self.clock.instant()).map_err(Trouble::NotDone)?;
         if body.is_empty() && *when == When::Always && self.touch(&path)? {
             drop(lock);
             self.sync_parent(&path)?;
             return Ok(PutAnswer::Written(version(body)));
         }
-        if *when != When::Always && !when.holds(read(&path)?.as_ref()) {
+        if *when != When::Always && !when.holds(read(&path).map_err(Trouble::NotDone)?.as_ref()) {
             return Ok(PutAnswer::Refused);
         }
-        let mut temp = self.temps.create(|file| self.fill(file, body))?;
+        let mut temp = self.temps.create(|file| self.fill(file, body)).map_err(Trouble::NotDone)?;
         self.place(key, &mut temp, lock)?;
         self.durable(key)?;
         Ok(PutAnswer::Written(version(body)))
@@ -113,7 +123,7 @@ impl Files {
         unchanged: Option<&Version>,
     ) -> Result<Ranged, Trouble> {
         let path = self.root.join(key);
-        let file = match File::open(&path) {
+        let file = match open_regular(File::options().read(true), &path) {
             Err(error) if is_missing(&error) => return Ok(Ranged::Missing),
             opened => opened?,
         };
@@ -121,9 +131,6 @@ impl Files {
             self.sync_parent(&path)?;
         }
         let metadata = file.metadata()?;
-        if metadata.is_dir() {
-            return Ok(Ranged::Missing);
-        }
         let version = uploads::version(&metadata);
         if unchanged.is_some_and(|known| *known != version) {
             return Ok(Ranged::Changed);
@@ -200,7 +207,7 @@ impl Files {
 
     /// Creates an empty object in place; false if there is one with bytes, which only a rename may replace.
     fn touch(&self, path: &Path) -> io::Result<bool> {
-        let file = self.in_directory(path, || File::options().create(true).append(true).open(path))?;
+        let file = self.in_directory(path, || self.access.append(path))?;
         if file.metadata()?.len() > 0 {
             return Ok(false);
         }
@@ -285,12 +292,21 @@ impl Files {
     }
 }
 
+/// Reads an object whole, unless it is too large: then it has the version of its file, so that it can be replaced.
 fn read(path: &Path) -> io::Result<Option<Object>> {
-    match fs::read(path) {
-        Ok(body) => Ok(Some(Object { version: version(&body), body: body.into() })),
-        Err(error) if is_missing(&error) => Ok(None),
-        Err(error) => Err(error),
+    let file = match open_regular(File::options().read(true), path) {
+        Err(error) if is_missing(&error) => return Ok(None),
+        opened => opened?,
+    };
+    let found = file.metadata()?;
+    if found.len() > OBJECT_BYTES_MAX {
+        let body = unread(found.len()).into();
+        return Ok(Some(Object { body, version: uploads::version(&found) }));
     }
+    let mut body = Vec::with_capacity(usize::try_from(found.len()).unwrap_or(0));
+    // A file that someone else is writing to may grow meanwhile.
+    file.take(OBJECT_BYTES_MAX).read_to_end(&mut body)?;
+    Ok(Some(Object { version: version(&body), body: body.into() }))
 }
 
 /// The version of an object is the hash of its bytes; 128 bits of it are plenty.
@@ -313,5 +329,17 @@ fn key_conflict(path: &Path) -> io::Error {
 }
 
 fn cannot_open(root: &Path, error: io::Error) -> Error {
-    super::failure(root, error).error
+    let kind = match error.kind() {
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+            return super::failure(root, error).error;
+        }
+        ErrorKind::NotADirectory
+        | ErrorKind::AlreadyExists
+        | ErrorKind::NotFound
+        | ErrorKind::InvalidInput
+        | ErrorKind::InvalidFilename => Kind::Invalid,
+        ErrorKind::InvalidData => Kind::Corrupt,
+        _ => Kind::Unavailable,
+    };
+    Error::new(kind, format!("cannot open folder {}: {error}", root.display())).because(error)
 }

@@ -9,9 +9,11 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::FolderAccess;
 use crate::host::Instant;
 
 /// Enough that 64 writers at once rarely share a stripe; few enough to be no burden to list.
@@ -26,6 +28,7 @@ const LOOK_MAX: Duration = Duration::from_millis(1);
 
 pub(super) struct Locks {
     directory: PathBuf,
+    access: FolderAccess,
 }
 
 /// A held lock; it ends when this is dropped, or with the process.
@@ -34,48 +37,81 @@ pub(super) struct Lock {
 }
 
 impl Locks {
-    pub(super) fn open(own: &Path) -> io::Result<Self> {
+    pub(super) fn open(own: &Path, access: FolderAccess) -> io::Result<Self> {
         let directory = own.join("locks");
-        fs::create_dir_all(&directory)?;
-        Ok(Self { directory })
+        access.create_dir_all(&directory)?;
+        Ok(Self { directory, access })
     }
 
-    /// Waits for the lock of a key by this clock. Pauses last longer than they were meant to on a busy machine.
+    /// Waits for the lock of a key by this clock.
     pub(super) fn hold(&self, key: &str, now: impl Fn() -> Instant) -> io::Result<Lock> {
         let began = now();
         let hash = blake3::hash(key.as_bytes());
         let number =
             u32::from_le_bytes(hash.as_bytes()[..4].try_into().expect("a hash has 32 bytes")) % STRIPES;
-        let file =
-            File::options().create(true).append(true).open(self.directory.join(format!("{number:03x}")))?;
         // Each call opens the file anew, so that the lock also excludes other threads of this process.
-        // Pauses are counted too: a clock that only a test moves may stand still.
-        let (mut paused, mut pause) = (Duration::ZERO, LOOK_MIN);
-        loop {
-            let locked = file.try_lock();
-            let is_late = paused.max(now().since(began)) > WAIT_MAX;
-            match locked {
-                Err(TryLockError::Error(error)) => return Err(error),
-                // Also what was got too late is given up: the caller may have been told by now.
-                Ok(()) | Err(TryLockError::WouldBlock) if is_late => return Err(stopped(key)),
-                Ok(()) => return Ok(Lock { _file: file }),
-                Err(TryLockError::WouldBlock) => {
-                    #[expect(
-                        clippy::disallowed_methods,
-                        reason = "a thread that may block, waiting for a process"
-                    )]
-                    std::thread::sleep(pause);
-                    paused += pause;
-                    pause = (pause * 2).min(LOOK_MAX);
-                }
+        let file = self.access.append(&self.directory.join(format!("{number:03x}")))?;
+        wait_for(&file, &format!("`{key}`"), began, now)?;
+        Ok(Lock { _file: file })
+    }
+}
+
+/// Waits for the lock on a file by this clock. Pauses last longer than they were meant to on a busy machine; they are counted
+/// too, because a clock that only a test moves may stand still.
+pub(super) fn wait_for(file: &File, what: &str, began: Instant, now: impl Fn() -> Instant) -> io::Result<()> {
+    let (mut paused, mut pause) = (Duration::ZERO, LOOK_MIN);
+    loop {
+        let locked = file.try_lock();
+        let is_late = paused.max(now().since(began)) > WAIT_MAX;
+        match locked {
+            Err(TryLockError::Error(error)) => return Err(error),
+            // Also what was got too late is given up: the caller may have been told by now.
+            Ok(()) if is_late => {
+                file.unlock()?;
+                return Err(given_up(what, None));
+            }
+            Err(TryLockError::WouldBlock) if is_late => return Err(given_up(what, holder_of(file))),
+            Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) => {
+                #[expect(
+                    clippy::disallowed_methods,
+                    reason = "a thread that may block, waiting for a process"
+                )]
+                std::thread::sleep(pause);
+                paused += pause;
+                pause = (pause * 2).min(LOOK_MAX);
             }
         }
     }
 }
 
 /// Nothing was done, and it can be tried again.
-fn stopped(key: &str) -> io::Error {
-    io::Error::new(ErrorKind::WouldBlock, format!("`{key}` is locked by a process that does not go on"))
+fn given_up(what: &str, holder: Option<String>) -> io::Error {
+    let holder = holder.unwrap_or_else(|| "another process".to_owned());
+    let secs = WAIT_MAX.as_secs();
+    io::Error::new(
+        ErrorKind::WouldBlock,
+        format!("{what} has been locked by {holder} for more than {secs} s"),
+    )
+}
+
+/// The process that holds a lock on a file, as far as the kernel tells. By inode alone: the device in `/proc/locks` is not the
+/// one of `stat` on btrfs and overlayfs, and this is for a message.
+fn holder_of(file: &File) -> Option<String> {
+    let inode = file.metadata().ok()?.ino().to_string();
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    let pid = locks.lines().find_map(|line| holder_in(line, &inode))?;
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    Some(format!("process {pid} ({})", name.trim()))
+}
+
+/// The holder in a line such as `6: FLOCK  ADVISORY  WRITE 1024 fe:00:10241074 0 EOF`, if it is about this inode. Those who
+/// wait have an arrow in place of the kind; a process of another container has the number 0.
+fn holder_in(line: &str, inode: &str) -> Option<u32> {
+    let mut words = line.split_whitespace().skip(1);
+    words.next().filter(|kind| *kind == "FLOCK")?;
+    let pid = words.nth(2)?.parse().ok().filter(|pid| *pid != 0);
+    words.next()?.rsplit(':').next().filter(|number| *number == inode).and(pid)
 }
 
 #[cfg(test)]
@@ -95,7 +131,7 @@ mod tests {
     #[test]
     fn a_lock_is_waited_for_by_the_clock_and_not_by_the_number_of_pauses() {
         let folder = tempfile::tempdir().unwrap();
-        let (locks, times) = (Locks::open(folder.path()).unwrap(), Cell::new(0));
+        let (locks, times) = (Locks::open(folder.path(), FolderAccess::default()).unwrap(), Cell::new(0));
         let _held = locks.hold("k", clock(Duration::ZERO, &times)).unwrap();
         times.set(0);
         let refused = locks.hold("k", clock(Duration::from_secs(1), &times)).err().unwrap();
@@ -106,9 +142,25 @@ mod tests {
     #[test]
     fn a_lock_that_comes_too_late_is_given_up() {
         let folder = tempfile::tempdir().unwrap();
-        let (locks, times) = (Locks::open(folder.path()).unwrap(), Cell::new(0));
+        let (locks, times) = (Locks::open(folder.path(), FolderAccess::default()).unwrap(), Cell::new(0));
         let refused = locks.hold("k", clock(Duration::from_secs(6), &times)).err().unwrap();
         assert_eq!(refused.kind(), ErrorKind::WouldBlock);
         locks.hold("k", clock(Duration::ZERO, &times)).expect("nobody holds it");
+    }
+
+    #[test]
+    fn the_holder_of_a_lock_is_read_from_the_kernels_list() {
+        let held = "6: FLOCK  ADVISORY  WRITE 1024 fe:00:10241074 0 EOF";
+        assert_eq!(holder_in(held, "10241074"), Some(1024));
+        assert_eq!(holder_in(held, "1074"), None);
+        for other in [
+            "6: -> FLOCK  ADVISORY  WRITE 1024 fe:00:10241074 0 EOF",
+            "6: POSIX  ADVISORY  WRITE 1024 fe:00:10241074 0 EOF",
+            "6: FLOCK  ADVISORY  WRITE 0 fe:00:10241074 0 EOF",
+            "6: FLOCK",
+            "",
+        ] {
+            assert_eq!(holder_in(other, "10241074"), None, "{other}");
+        }
     }
 }

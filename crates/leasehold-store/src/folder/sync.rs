@@ -4,16 +4,19 @@
 //! *starts* after a name was made covers it, so all who wait while one sync runs are served by the next.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use super::FolderAccess;
+use super::modes::check_directory;
+
 /// So many directories are remembered before all are forgotten: a busy queue makes a few per minute and shard.
 const REMEMBERED_MAX: usize = 20_000;
 
-#[derive(Default)]
 pub(super) struct Directories {
+    access: FolderAccess,
     /// Directories that this process knows to be there and durable.
     known: Mutex<HashSet<PathBuf>>,
     rounds: Mutex<HashMap<PathBuf, Arc<Rounds>>>,
@@ -34,6 +37,10 @@ struct State {
 }
 
 impl Directories {
+    pub(super) fn new(access: FolderAccess) -> Self {
+        Self { access, known: Mutex::default(), rounds: Mutex::default() }
+    }
+
     /// Makes sure that `directory` and all between it and `root` are there, and durable.
     pub(super) fn ensure(&self, root: &Path, directory: &Path, durable: bool) -> io::Result<()> {
         if directory == root || lock(&self.known).contains(directory) {
@@ -41,7 +48,7 @@ impl Directories {
         }
         let parent = directory.parent().expect("a directory below the root has a parent");
         self.ensure(root, parent, durable)?;
-        match fs::create_dir(directory) {
+        match self.access.create_dir(directory) {
             Err(error) if error.kind() == ErrorKind::NotFound && parent == root => {
                 return Err(io::Error::other(format!("folder {} was removed", root.display())));
             }
@@ -49,8 +56,8 @@ impl Directories {
                 self.forget(parent);
                 return self.ensure(root, directory, durable);
             }
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => check_directory(directory)?,
+            done => done?,
         }
         // Also when someone else has made it: they may not have come to sync it yet.
         if durable {

@@ -10,10 +10,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use super::FolderAccess;
+use super::locks::wait_for;
+use super::modes::open_regular;
 use crate::host::{Host, HostExt};
 
 pub(super) struct Temps {
     directory: PathBuf,
+    access: FolderAccess,
     lock: PathBuf,
     _held: File,
     count: AtomicU64,
@@ -26,21 +30,21 @@ pub(super) struct Temp {
 }
 
 impl Temps {
-    pub(super) fn open(own: &Path, host: &dyn Host) -> io::Result<Self> {
+    pub(super) fn open(own: &Path, access: FolderAccess, host: &dyn Host) -> io::Result<Self> {
         let all = own.join("tmp");
-        fs::create_dir_all(&all)?;
+        access.create_dir_all(&all)?;
         remove_abandoned(&all)?;
         loop {
             let directory = all.join(format!("{:032x}", host.random_bits()));
             let lock = directory.with_extension("lock");
-            let held = File::create(&lock)?;
-            held.lock()?;
+            let held = access.create(&lock)?;
+            wait_for(&held, "a new temporary directory", host.instant(), || host.instant())?;
             // Between creating and locking, someone may have taken the file for abandoned and removed it.
             if fs::metadata(&lock)
                 .is_ok_and(|there| held.metadata().is_ok_and(|ours| there.ino() == ours.ino()))
             {
-                fs::create_dir(&directory)?;
-                return Ok(Self { directory, lock, _held: held, count: AtomicU64::new(0) });
+                access.create_dir(&directory)?;
+                return Ok(Self { directory, access, lock, _held: held, count: AtomicU64::new(0) });
             }
         }
     }
@@ -54,7 +58,7 @@ impl Temps {
     /// A file to be filled little by little.
     pub(super) fn open_new(&self) -> io::Result<(Temp, File)> {
         let path = self.directory.join(self.count.fetch_add(1, Relaxed).to_string());
-        let file = File::create_new(&path)?;
+        let file = self.access.create_new(&path)?;
         Ok((Temp { path, is_renamed: false }, file))
     }
 }
@@ -96,7 +100,7 @@ fn remove_abandoned(all: &Path) -> io::Result<()> {
         if lock.extension().is_none_or(|extension| extension != "lock") {
             continue;
         }
-        let Ok(file) = File::options().append(true).open(&lock) else { continue };
+        let Ok(file) = open_regular(File::options().append(true), &lock) else { continue };
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => {}
             Err(TryLockError::Error(error)) => return Err(error),

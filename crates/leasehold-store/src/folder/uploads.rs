@@ -53,10 +53,10 @@ impl Uploads {
         let place = upload.part_bytes.checked_mul(number as u64).ok_or_else(|| unlike(key))?;
         let open = upload.open.read().unwrap_or_else(PoisonError::into_inner);
         let Open { file, .. } = open.as_ref().ok_or_else(|| gone(key))?;
-        file.write_all_at(body, place)?;
+        file.write_all_at(body, place).map_err(Trouble::NotDone)?;
         // Each for itself, so that the end has little left to sync and is answered in time.
         if durability == Durability::Fsync {
-            file.sync_data()?;
+            file.sync_data().map_err(Trouble::NotDone)?;
         }
         Ok(part)
     }

@@ -39,7 +39,7 @@ fn walk(root: &Path, branch: &str, pager: &mut Pager<'_>) -> io::Result<()> {
 }
 
 fn offer(root: &Path, key: &str, pager: &mut Pager<'_>) -> io::Result<()> {
-    match fs::metadata(root.join(key)) {
+    match fs::symlink_metadata(root.join(key)) {
         Ok(found) => {
             pager.offer(key, || Entry { key: key.to_owned(), modified: stamped(&found), size: found.len() });
             Ok(())
@@ -96,8 +96,9 @@ fn each_child(
         let Ok(kind) = entry.file_type() else { continue };
         let slash = if kind.is_dir() { "/" } else { "" };
         let key = format!("{branch}{name}{slash}");
-        // Sockets, pipes and names that no key can have are nobody's objects either.
-        if !(kind.is_dir() || kind.is_file()) || leasehold_core::keys::check_prefix(&key).is_err() {
+        // Nor is a name that no key can have. Links, pipes and sockets are listed: whoever reads them is told that they are
+        // corrupt.
+        if leasehold_core::keys::check_prefix(&key).is_err() {
             continue;
         }
         if !visit(key)? {

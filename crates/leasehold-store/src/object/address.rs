@@ -139,11 +139,13 @@ impl BucketAddress {
             }
             Provider::Google => {
                 let endpoint = google.get_config_value(&GoogleConfigKey::BaseUrl);
+                check_endpoint(endpoint.as_deref())?;
                 let connector = connector(endpoint, &[".storage.googleapis.com"]);
                 google.with_http_connector(connector).build().map(|gs| Arc::new(gs) as _)
             }
             Provider::Azure => {
                 let endpoint = azure.get_config_value(&AzureConfigKey::Endpoint);
+                check_endpoint(endpoint.as_deref())?;
                 let connector = connector(endpoint, &[".blob."]);
                 azure.with_http_connector(connector).build().map(|az| Arc::new(az) as _)
             }
@@ -172,9 +174,7 @@ impl BucketAddress {
             s3 = s3.with_region(region);
         }
         let endpoint = s3_endpoint(&s3);
-        if endpoint.as_deref().is_some_and(has_user) {
-            return Err(no_keys("an endpoint"));
-        }
+        check_endpoint(endpoint.as_deref())?;
         let asked = s3.get_config_value(&AmazonS3ConfigKey::Client(ClientConfigKey::AllowHttp));
         let allow_http = asked.as_deref() == Some("true") || endpoint.as_deref().is_some_and(is_loopback);
         if let Some(endpoint) = endpoint.filter(|url| url.starts_with("http://") && !allow_http) {
@@ -240,6 +240,25 @@ fn host_of(endpoint: &str) -> Option<String> {
     endpoint.parse::<http::Uri>().ok()?.host().map(str::to_owned)
 }
 
+/// Refuses an endpoint that is not an address: `object_store` panics when it signs the first request to one. Endpoints come
+/// from settings, variables and profile files alike.
+fn check_endpoint(endpoint: Option<&str>) -> Result<()> {
+    let Some(endpoint) = endpoint else { return Ok(()) };
+    if has_user(endpoint) {
+        return Err(no_keys("an endpoint"));
+    }
+    // What may hold a password is not shown.
+    let got = if endpoint.contains('@') { String::new() } else { format!(", got `{endpoint}`") };
+    let lower = endpoint.to_ascii_lowercase();
+    if !["http://", "https://"].iter().any(|scheme| lower.starts_with(scheme)) {
+        return Err(Error::invalid(format!("endpoint must start with http:// or https://{got}")));
+    }
+    if host_of(endpoint).is_none() || url::Url::parse(endpoint).is_err() {
+        return Err(Error::invalid(format!("endpoint must be like https://host:port{got}")));
+    }
+    Ok(())
+}
+
 fn has_user(endpoint: &str) -> bool {
     endpoint.parse::<http::Uri>().is_ok_and(|uri| uri.authority().is_some_and(|it| it.as_str().contains('@')))
 }
@@ -263,6 +282,7 @@ fn is_loopback(endpoint: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use leasehold_core::Kind;
 
     #[test]
     fn addresses_are_read_and_named() {
@@ -298,6 +318,36 @@ mod tests {
         for error in errors {
             let shown = format!("{error} {error:?}");
             assert!(shown.contains("holds no user and no password") && !shown.contains("secret@"), "{shown}");
+        }
+    }
+
+    #[test]
+    fn an_endpoint_that_is_not_an_address_is_refused() {
+        let host: Arc<dyn Host> = Arc::new(crate::host::SystemHost);
+        let clock = Arc::new(Clock::dated(host.clone()));
+        let scheme = "endpoint must start with http:// or https://";
+        let form = "endpoint must be like https://host:port";
+        for (endpoint, message) in [
+            ("127.0.0.1:1", format!("{scheme}, got `127.0.0.1:1`")),
+            ("localhost", format!("{scheme}, got `localhost`")),
+            ("localhost:8333", format!("{scheme}, got `localhost:8333`")),
+            ("ftp://x", format!("{scheme}, got `ftp://x`")),
+            ("/me@secret", scheme.to_owned()),
+            ("http://", format!("{form}, got `http://`")),
+            ("http:// x", format!("{form}, got `http:// x`")),
+            ("http://127.0.0.1:99999", format!("{form}, got `http://127.0.0.1:99999`")),
+        ] {
+            for uri in ["s3://tasks", "az://tasks"] {
+                let mut address = BucketAddress {
+                    endpoint: Some(endpoint.into()),
+                    ..BucketAddress::parse(uri).unwrap().unwrap()
+                };
+                let error = address.connect(&clock, &host).unwrap_err();
+                assert_eq!((error.kind(), error.to_string()), (Kind::Invalid, message.clone()));
+            }
+        }
+        for endpoint in ["http://127.0.0.1:1", "HTTPS://store.example", "https://store.example/path/"] {
+            check_endpoint(Some(endpoint)).unwrap();
         }
     }
 

@@ -38,6 +38,8 @@ pub struct Manners {
     pub deny_all: bool,
     /// Everything is answered with 404 `NoSuchBucket`.
     pub no_bucket: bool,
+    /// Everything is answered with 404 and no body.
+    pub bare_not_found: bool,
     /// A list shows what there was at the time of the list before it, and at first nothing.
     pub stale_lists: bool,
 }
@@ -105,6 +107,7 @@ impl Shelf {
         match head.method {
             _ if self.manners.deny_all => refusal(StatusCode::FORBIDDEN, "AccessDenied"),
             _ if self.manners.no_bucket => refusal(StatusCode::NOT_FOUND, "NoSuchBucket"),
+            _ if self.manners.bare_not_found => empty(StatusCode::NOT_FOUND),
             Method::GET if is_bucket => self.list(bucket, head.uri.query().unwrap_or_default()),
             Method::POST if is_bucket => self.delete_many(bucket, &body),
             Method::PUT | Method::HEAD | Method::DELETE if is_bucket => empty(StatusCode::OK),

@@ -3,7 +3,8 @@
 use leasehold_store::testing::conformance::{Extent, Suite, races};
 use leasehold_store::testing::{FakeHost, Lane, is_whole};
 use leasehold_store::{
-    Client, Durability, FolderOptions, FolderStore, FolderTime, Get, Host, List, Purpose, Store, SystemHost,
+    Client, Durability, FolderAccess, FolderOptions, FolderStore, FolderTime, Get, Host, List, Purpose, Put,
+    Store, SystemHost, When,
 };
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -216,11 +217,137 @@ async fn a_process_that_stops_with_a_lock_makes_others_fail_in_time_and_nothing_
     );
     for error in [put.unwrap_err(), delete.unwrap_err()] {
         assert_eq!(error.kind(), leasehold_core::Kind::Unavailable);
-        assert_eq!(error.to_string(), "`k` is locked by a process that does not go on");
+        let holder = format!("process {} (", std::process::id());
+        let message = error.to_string();
+        assert!(message.starts_with("`k` has been locked by ") && message.contains(&holder), "{message}");
         assert!(!error.outcome_is_unknown());
     }
     drop(held);
     assert_eq!(client.get(Purpose::Admin, "k").await.unwrap().unwrap().body, "before");
+}
+
+#[test]
+fn a_clock_that_is_locked_by_another_process_is_reported_in_time() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(client(folder.path()));
+    let lock = std::fs::File::open(folder.path().join(".leasehold/clock/lock")).unwrap();
+    lock.lock().unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    let root = folder.path().to_owned();
+    let opening = std::thread::spawn(move || {
+        tell.send(FolderStore::open(root, FolderOptions::default(), &host()).err()).unwrap();
+    });
+    let error = told.recv_timeout(Duration::from_secs(20)).expect("it waits for ever").expect("it is locked");
+    opening.join().unwrap();
+    assert_eq!(error.kind(), leasehold_core::Kind::Unavailable, "{error}");
+    assert!(error.to_string().contains(&format!("process {} (", std::process::id())), "{error}");
+}
+
+#[tokio::test]
+async fn what_a_folder_creates_is_for_its_user_or_its_group() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, access, file, directory) in
+        [("own", FolderAccess::Private, 0o600, 0o700), ("shared", FolderAccess::Group, 0o660, 0o2770)]
+    {
+        let root = folder.path().join(name);
+        let client = Client::new(open(&root, FolderOptions { access, ..FolderOptions::default() }), host());
+        everything(&client).await;
+        for path in paths(&root) {
+            let found = std::fs::metadata(&path).unwrap();
+            let mode = std::os::unix::fs::PermissionsExt::mode(&found.permissions()) & 0o7777;
+            assert_eq!(mode, if found.is_dir() { directory } else { file }, "{}: {mode:o}", path.display());
+        }
+    }
+}
+
+/// Puts an entry, an object and an upload, and removes something.
+async fn everything(client: &Client) {
+    client.put_always(Purpose::Admin, "a/entry", "".into()).await.unwrap();
+    client.put_always(Purpose::Admin, "a/object", "x".into()).await.unwrap();
+    let upload = client.upload(Purpose::Admin, "b/upload", 3).await.unwrap();
+    upload.part(0, "abc".into()).await.unwrap();
+    upload.finish().await.unwrap();
+    client.put_always(Purpose::Admin, "c/gone", "x".into()).await.unwrap();
+    client.delete(Purpose::Admin, "c/gone").await.unwrap();
+}
+
+/// A directory and whatever lies below it.
+fn paths(directory: &Path) -> Vec<std::path::PathBuf> {
+    let below = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let below = below.flat_map(|path| if path.is_dir() { paths(&path) } else { vec![path] });
+    std::iter::once(directory.to_owned()).chain(below).collect()
+}
+
+#[test]
+fn a_process_of_another_time_namespace_is_refused() {
+    let elsewhere = || {
+        let mut command = Command::new("unshare");
+        command.args(["--time", "--fork", "--boottime", "100"]);
+        command
+    };
+    if !elsewhere().arg("true").output().is_ok_and(|output| output.status.success()) {
+        println!(
+            "no permission to make a time namespace here: only the unit tests of the clock have checked this"
+        );
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    assert_eq!(printed(exerciser("increment", folder.path(), "k", 1)), 1);
+    let mut command = elsewhere();
+    command.arg(env!("CARGO_BIN_EXE_store-exerciser")).arg("increment").arg(folder.path()).args(["k", "1"]);
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("time namespace"), "{said}");
+    assert_eq!(printed(exerciser("increment", folder.path(), "k", 1)), 1);
+}
+
+#[tokio::test]
+async fn an_object_that_is_too_large_is_not_read_and_can_be_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let client = client(folder.path());
+    let key = "tasks/0/x.json";
+    client.put_always(Purpose::Admin, key, "x".into()).await.unwrap();
+    std::fs::File::create(folder.path().join(key)).unwrap().set_len(2 << 30).unwrap();
+    let found = client.get(Purpose::Admin, key).await.unwrap().unwrap();
+    assert!(found.body.len() < 100, "{} bytes were read", found.body.len());
+    let put = client.put(Purpose::Admin, key, "small".into(), &When::Unchanged(found.version)).await.unwrap();
+    assert!(matches!(put, Put::Written(_)), "{put:?}");
+    assert_eq!(client.get(Purpose::Admin, key).await.unwrap().unwrap().body, "small");
+    let large = vec![b'x'; 16 * 1_024 * 1_024 + 1];
+    let error = client.put_always(Purpose::Admin, key, large.into()).await.unwrap_err();
+    assert!(error.kind() == leasehold_core::Kind::Invalid && !error.outcome_is_unknown(), "{error}");
+}
+
+#[tokio::test]
+async fn pipes_and_links_are_corrupt_and_keep_nobody_waiting() {
+    let folder = tempfile::tempdir().unwrap();
+    let client = client(folder.path());
+    client.put_always(Purpose::Admin, "a/b", "x".into()).await.unwrap();
+    let at = |name: &str| folder.path().join(name);
+    assert!(Command::new("mkfifo").arg(at("a/pipe")).status().unwrap().success());
+    std::os::unix::fs::symlink(at("a/b"), at("a/link")).unwrap();
+    std::os::unix::fs::symlink(at("a"), at("c")).unwrap();
+    for key in ["a/pipe", "a/link"] {
+        for error in [
+            client.get(Purpose::Admin, key).await.unwrap_err(),
+            client.get_range(Purpose::Admin, key, 0..1, None).await.unwrap_err(),
+            client.put(Purpose::Admin, key, "y".into(), &When::Absent).await.unwrap_err(),
+            client.put_always(Purpose::Admin, key, "".into()).await.unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), leasehold_core::Kind::Corrupt, "{key}: {error}");
+            assert!(error.to_string().contains(key), "{error}");
+        }
+    }
+    let error = client.put_always(Purpose::Admin, "c/x", "".into()).await.unwrap_err();
+    assert_eq!(error.kind(), leasehold_core::Kind::Corrupt, "{error}");
+    assert!(!at("a/x").exists());
+    let page = client.list(Purpose::Admin, &List::all("")).await.unwrap();
+    let keys: Vec<_> = page.entries.iter().map(|entry| entry.key.as_str()).collect();
+    assert_eq!(keys, ["a/b", "a/link", "a/pipe", "c"]);
+    for key in ["a/link", "a/pipe", "c"] {
+        client.delete(Purpose::Admin, key).await.unwrap();
+    }
+    assert_eq!(client.get(Purpose::Admin, "a/b").await.unwrap().unwrap().body, "x");
 }
 
 #[tokio::test]
@@ -237,12 +364,12 @@ async fn a_folder_that_was_removed_is_told_of() {
 }
 
 #[tokio::test]
-async fn what_is_no_object_is_not_listed() {
+async fn names_that_no_key_can_have_are_not_listed() {
     let folder = tempfile::tempdir().unwrap();
     let client = client(folder.path());
     client.put_always(Purpose::Admin, "a/b", "x".into()).await.unwrap();
     std::fs::write(folder.path().join("a/odd name"), "").unwrap();
-    std::os::unix::net::UnixListener::bind(folder.path().join("a/socket")).unwrap();
+    std::os::unix::net::UnixListener::bind(folder.path().join("a/another socket")).unwrap();
     let page = client.list(Purpose::Admin, &List::all("")).await.unwrap();
     assert_eq!(page.entries.iter().map(|entry| entry.key.as_str()).collect::<Vec<_>>(), ["a/b"]);
     for prefix in ["/etc/", "../", ".leasehold/"] {

@@ -4,7 +4,7 @@
 use leasehold_store::Purpose::Admin;
 use leasehold_store::testing::conformance::races::{increment, number};
 use leasehold_store::testing::{Fault, Plan, Proxy, RequestKind, Seen};
-use leasehold_store::{Client, Verb};
+use leasehold_store::{Client, Verb, When};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -106,4 +106,16 @@ async fn a_writer_recognises_its_own_write_however_many_came_after_it() {
     others_are_done.store(true, Ordering::SeqCst);
     waiting.await.unwrap().unwrap();
     assert_eq!(number(&others.get(Admin, "shared").await.unwrap().unwrap().body), 102);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_put_that_is_answered_without_an_etag_is_in_doubt() {
+    // As behind a proxy that strips it, or a portal that answers everything with a page of its own.
+    let plan: Plan = Box::new(|_| Fault::Answer { status: 200, body: "<html></html>".into() });
+    let proxy = Proxy::start(&weed().await.endpoint(), plan).await.unwrap();
+    let client = client(&proxy.endpoint(), "portal").with_patience(Duration::from_millis(100));
+    let put = client.put(Admin, "k", "one".into(), &When::Absent).await;
+    assert!(put.as_ref().is_err_and(leasehold_core::Error::outcome_is_unknown), "{put:?}");
+    let put = client.put_always(Admin, "k", "one".into()).await;
+    assert!(put.as_ref().is_err_and(leasehold_core::Error::outcome_is_unknown), "{put:?}");
 }

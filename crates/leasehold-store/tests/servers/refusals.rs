@@ -62,6 +62,23 @@ async fn a_missing_bucket_is_named() {
     assert_eq!(error.kind(), Kind::Invalid);
 }
 
+#[tokio::test]
+async fn a_missing_bucket_is_named_when_the_server_says_no_more_than_404() {
+    let server = Lawless::start(Manners { bare_not_found: true, ..Manners::default() }).await.unwrap();
+    let client = client(&server.endpoint(), "q").with_patience(Duration::from_millis(200));
+    let endpoint = server.endpoint();
+    let message = format!("bucket `tasks` does not exist at {endpoint}; create it, or correct the name");
+    let error = leasehold_store::probe(&client).await.unwrap_err();
+    assert_eq!((error.kind(), error.to_string()), (Kind::Invalid, message.clone()));
+    for when in [When::Absent, When::Always] {
+        let error = match &when {
+            When::Always => client.put_always(Purpose::Admin, "k", "one".into()).await.unwrap_err(),
+            _ => client.put(Purpose::Admin, "k", "one".into(), &when).await.unwrap_err(),
+        };
+        assert_eq!((error.to_string(), error.outcome_is_unknown()), (message.clone(), false));
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn wrong_credentials_are_refused_at_once() {
     let mut options = options(&weed().await.endpoint());
@@ -81,7 +98,7 @@ async fn an_unreachable_server_is_named() {
     assert_eq!(error.kind(), Kind::Unavailable);
     assert_eq!(
         error.to_string(),
-        format!("http://{free} cannot be reached; check the address and the network")
+        format!("s3://tasks/q cannot be reached at http://{free}; check the address and the network")
     );
 }
 

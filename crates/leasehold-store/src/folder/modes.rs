@@ -1,0 +1,133 @@
+//! Permissions of what a folder's store creates, and the only way in which it opens files.
+//!
+//! What lies in a folder was not necessarily put there by a store. A FIFO would keep a reader waiting for its other end, and
+//! a symbolic link leads out of the folder: neither is opened, both are corrupt.
+
+use leasehold_core::{Error, Result};
+use rustix::fs::OFlags;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+use std::str::FromStr;
+
+/// Neither means anything to a regular file.
+const NO_FOLLOW: i32 = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).bits().cast_signed();
+
+/// Permissions of the files and directories that are created in a folder. Those that exist keep theirs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum FolderAccess {
+    /// For this user alone: files 0600, directories 0700.
+    #[default]
+    Private,
+    /// For the group of the folder: files 0660, directories 2770, whatever the umask is.
+    Group,
+}
+
+impl FromStr for FolderAccess {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "private" => Ok(Self::Private),
+            "group" => Ok(Self::Group),
+            _ => {
+                Err(Error::invalid(format!("folder access `{text}` is not known; there are private, group")))
+            }
+        }
+    }
+}
+
+impl FolderAccess {
+    /// Opens a regular file for appending, and creates it if it is missing.
+    pub(super) fn append(self, path: &Path) -> io::Result<File> {
+        self.open(File::options().create(true).append(true), path)
+    }
+
+    /// Creates a file that must not exist yet.
+    pub(super) fn create_new(self, path: &Path) -> io::Result<File> {
+        self.open(File::options().create_new(true).write(true), path)
+    }
+
+    /// Creates a file, or empties the one that is there.
+    pub(super) fn create(self, path: &Path) -> io::Result<File> {
+        self.open(File::options().create(true).write(true).truncate(true), path)
+    }
+
+    /// Creates a directory that must not exist yet.
+    pub(super) fn create_dir(self, path: &Path) -> io::Result<()> {
+        match self {
+            Self::Private => fs::DirBuilder::new().mode(0o700).create(path),
+            Self::Group => {
+                fs::create_dir(path)?;
+                // Not by the call above: the umask would hold, and the bit that hands on the group is not taken there.
+                match fs::set_permissions(path, Permissions::from_mode(0o2770)) {
+                    // Removed since, because it was empty: whoever uses it makes it again.
+                    Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+                    done => done,
+                }
+            }
+        }
+    }
+
+    /// Creates a directory if it is missing. Those above it are nobody's business but the user's.
+    pub(super) fn create_dir_all(self, path: &Path) -> io::Result<()> {
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        match self.create_dir(path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+            done => done,
+        }
+    }
+
+    fn open(self, options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+        match self {
+            Self::Private => open_regular(options.mode(0o600), path),
+            Self::Group => {
+                let file = open_regular(options.mode(0o660), path)?;
+                if file.metadata()?.permissions().mode() & 0o777 != 0o660 {
+                    match file.set_permissions(Permissions::from_mode(0o660)) {
+                        // Another user's, from before: its permissions are for that user to change.
+                        Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
+                        done => done?,
+                    }
+                }
+                Ok(file)
+            }
+        }
+    }
+}
+
+/// Opens a regular file of the folder: never through a symbolic link, and without waiting for the other end of a FIFO.
+pub(super) fn open_regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    match options.custom_flags(NO_FOLLOW).open(path) {
+        Ok(file) => {
+            let kind = file.metadata()?.file_type();
+            if kind.is_file() {
+                Ok(file)
+            } else if kind.is_dir() {
+                Err(ErrorKind::IsADirectory.into())
+            } else {
+                Err(irregular(path, "is not a regular file"))
+            }
+        }
+        // A link, or a FIFO that nobody reads.
+        Err(_) if is_irregular(path) => Err(irregular(path, "is not a regular file")),
+        Err(error) => Err(error),
+    }
+}
+
+/// Refuses what stands in the place of a directory and is neither that nor a file. A file there is an object whose key begins
+/// another, which is for others to say.
+pub(super) fn check_directory(path: &Path) -> io::Result<()> {
+    if is_irregular(path) { Err(irregular(path, "is not a directory")) } else { Ok(()) }
+}
+
+fn is_irregular(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir())
+}
+
+fn irregular(path: &Path, what: &str) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, format!("{} {what}; remove it", path.display()))
+}
