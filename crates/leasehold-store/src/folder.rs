@@ -49,6 +49,7 @@ use std::sync::Arc;
 
 use crate::clock::Clock;
 use crate::host::Host;
+use crate::open::OpenMode;
 use crate::seam::{
     Answer, Cause, Failure, Get, List, Page, PartId, PutAnswer, Ranged, Store, UploadId, Version, When,
 };
@@ -92,6 +93,8 @@ pub struct FolderOptions {
     pub durability: Durability,
     /// Whose time to keep; by default the kind of file system decides.
     pub time: Option<FolderTime>,
+    /// What it is opened for.
+    pub mode: OpenMode,
 }
 
 /// Objects as files in a folder.
@@ -100,7 +103,8 @@ pub struct FolderStore {
 }
 
 impl FolderStore {
-    /// Opens a folder, and makes it if need be. Removes what crashed writers left behind.
+    /// Opens a folder, and creates it if it was opened for that. Writers remove what crashed ones left behind; to read,
+    /// read permission is enough, and a folder that is missing is empty.
     pub fn open(root: impl AsRef<Path>, options: FolderOptions, host: &Arc<dyn Host>) -> Result<Self> {
         Ok(Self { files: Arc::new(Files::open(root.as_ref(), options, host)?) })
     }

@@ -65,6 +65,37 @@ impl FolderClock {
         }
     }
 
+    /// The folder's time for a process that may not write to it: as the writers of this boot have agreed, or by the local
+    /// wall clock if there were none, or if the server behind a mount tells its time to writers only. Good enough to show:
+    /// a process that cannot write decides nothing about anybody's lease.
+    pub(super) fn open_for_reading(
+        own: &Path,
+        time: Option<FolderTime>,
+        host: &Arc<dyn Host>,
+    ) -> io::Result<Self> {
+        let directory = own.join("clock");
+        let time = match time {
+            Some(time) => time,
+            None if directory.exists() => time_for(&directory)?,
+            None => FolderTime::Host,
+        };
+        if time == FolderTime::Mount && directory.exists() {
+            let kind = Kind::Mount { directory: directory.clone() };
+            let opened = Self { clock: Clock::dated(host.clone()), host: host.clone(), kind };
+            if opened.make_sure().is_ok() {
+                return Ok(opened);
+            }
+        }
+        let offset_ns = match offset_in(&boot_file(&directory)?)? {
+            Some(offset_ns) => offset_ns,
+            None => first_offset(&directory, &**host),
+        };
+        let reader = host.clone();
+        let clock = Clock::exact(move || millis(reader.instant().boot_ns + offset_ns));
+        let kind = Kind::Host { offset_ns, high: directory.join("high"), marked_ns: AtomicI64::new(0) };
+        Ok(Self { clock, host: host.clone(), kind })
+    }
+
     pub(super) fn clock(&self) -> &Clock {
         &self.clock
     }
@@ -143,19 +174,37 @@ fn time_for(directory: &Path) -> io::Result<FolderTime> {
 fn offset_of_this_boot(directory: &Path, host: &dyn Host) -> io::Result<i64> {
     let lock = File::options().create(true).append(true).open(directory.join("lock"))?;
     lock.lock()?;
+    let path = boot_file(directory)?;
+    match offset_in(&path)? {
+        Some(offset_ns) => Ok(offset_ns),
+        None => decide_offset(directory, &path, host),
+    }
+}
+
+/// Path of the file that holds the offset of this boot.
+fn boot_file(directory: &Path) -> io::Result<PathBuf> {
     let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
-    let path = directory.join(format!("boot-{}", boot_id.trim()));
-    match fs::read_to_string(&path) {
-        Ok(text) => text.trim().parse().map_err(|_| corrupt(&path)),
-        Err(error) if error.kind() == ErrorKind::NotFound => decide_offset(directory, &path, host),
+    Ok(directory.join(format!("boot-{}", boot_id.trim())))
+}
+
+/// The offset in a boot file; none if there is no such file. It is renamed into place, so it is never seen half written.
+fn offset_in(path: &Path) -> io::Result<Option<i64>> {
+    match fs::read_to_string(path) {
+        Ok(text) => text.trim().parse().map(Some).map_err(|_| corrupt(path)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-fn decide_offset(directory: &Path, path: &Path, host: &dyn Host) -> io::Result<i64> {
+/// The offset that the first process of a boot writes: by the wall clock, but never before the high-water mark.
+fn first_offset(directory: &Path, host: &dyn Host) -> i64 {
     let high_ns = fs::metadata(directory.join("high")).and_then(|high| high.modified()).map_or(0, nanos);
     let instant = host.instant();
-    let offset_ns = instant.wall_ns.max(high_ns + HIGH_WATER_NS) - instant.boot_ns;
+    instant.wall_ns.max(high_ns + HIGH_WATER_NS) - instant.boot_ns
+}
+
+fn decide_offset(directory: &Path, path: &Path, host: &dyn Host) -> io::Result<i64> {
+    let offset_ns = first_offset(directory, host);
     let new = path.with_extension("new");
     fs::write(&new, offset_ns.to_string())?;
     File::open(&new)?.sync_all()?;

@@ -12,6 +12,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::files::opened_for_reading;
 use crate::host::Instant;
 
 /// Enough that 64 writers at once rarely share a stripe; few enough to be no burden to list.
@@ -25,7 +26,8 @@ const LOOK_MIN: Duration = Duration::from_micros(50);
 const LOOK_MAX: Duration = Duration::from_millis(1);
 
 pub(super) struct Locks {
-    directory: PathBuf,
+    /// None in a folder that was opened for reading.
+    directory: Option<PathBuf>,
 }
 
 /// A held lock; it ends when this is dropped, or with the process.
@@ -37,17 +39,22 @@ impl Locks {
     pub(super) fn open(own: &Path) -> io::Result<Self> {
         let directory = own.join("locks");
         fs::create_dir_all(&directory)?;
-        Ok(Self { directory })
+        Ok(Self { directory: Some(directory) })
+    }
+
+    /// No locks: every write is refused.
+    pub(super) fn none() -> Self {
+        Self { directory: None }
     }
 
     /// Waits for the lock of a key by this clock. Pauses last longer than they were meant to on a busy machine.
     pub(super) fn hold(&self, key: &str, now: impl Fn() -> Instant) -> io::Result<Lock> {
+        let directory = self.directory.as_ref().ok_or_else(opened_for_reading)?;
         let began = now();
         let hash = blake3::hash(key.as_bytes());
         let number =
             u32::from_le_bytes(hash.as_bytes()[..4].try_into().expect("a hash has 32 bytes")) % STRIPES;
-        let file =
-            File::options().create(true).append(true).open(self.directory.join(format!("{number:03x}")))?;
+        let file = File::options().create(true).append(true).open(directory.join(format!("{number:03x}")))?;
         // Each call opens the file anew, so that the lock also excludes other threads of this process.
         // Pauses are counted too: a clock that only a test moves may stand still.
         let (mut paused, mut pause) = (Duration::ZERO, LOOK_MIN);
