@@ -34,11 +34,13 @@ pub struct Checked {
 
 impl Queue {
     /// Looks at every task and every entry; with `repair` writes missing entries, and sweeps those that no task calls
-    /// for, by the rules of the index. A task is covered when its called-for entry is there, or an
+    /// for, by the rules of the index; refused without `queue.json`. A task is covered when its called-for entry is there, or an
     /// older one that is due no later.
     pub async fn check(&self, repair: bool) -> Result<Checked> {
         let mut checked = Checked::default();
         if repair {
+            // Now, whatever is known: by a layout that is gone the entries of all tasks would be left over.
+            self.ask().await?;
             self.may(Intent::Change).await?;
         }
         // Entries first: a task that moves in between has then left an entry that was seen.
