@@ -51,7 +51,7 @@ pub(crate) enum Command {
     /// A tour that ends by itself: tasks worked in a folder, a worker killed, its tasks recovered
     #[command(after_help = "Example:\n  leasehold demo")]
     Demo,
-    /// Found a queue, or see that there is one
+    /// Create a queue, or verify that it exists
     #[command(after_help = "Example:\n  leasehold init --store s3://my-bucket/tasks --shard-prefix-len 2")]
     Init(overview::Init),
     /// Submit a task

@@ -6,6 +6,7 @@ pub(crate) mod cost;
 pub(crate) mod dashboard;
 mod demo;
 mod doctor;
+mod drain;
 mod exec;
 pub(crate) mod get;
 pub(crate) mod leases;
@@ -28,7 +29,7 @@ pub(crate) mod workers;
 use clap::CommandFactory;
 use leasehold_core::Error;
 use leasehold_queue::{Queue, QueueConfig};
-use leasehold_store::Client;
+use leasehold_store::{Client, OpenMode, OpenOptions};
 use leasehold_worker::Shutdown;
 use std::ffi::OsString;
 use std::time::Duration;
@@ -52,7 +53,7 @@ pub(crate) async fn run(
         Command::Completions { shell } => completions(*shell),
         Command::Cost(args) => cost::run(args, printer)?,
         Command::Demo => demo::run(program, printer, shutdown).await?,
-        Command::Doctor => doctor::run(client(&settings()?.queue)?, printer).await?,
+        Command::Doctor => doctor::run(existing(&settings()?.queue, OpenMode::Create)?, printer).await?,
         Command::Artifact { command } => artifact::run(command, &settings()?, printer).await?,
         Command::ServePieces(args) => serve_pieces::run(args, &settings()?, printer, shutdown).await?,
         Command::Outpost(_) => {
@@ -105,7 +106,7 @@ async fn with_queue(
     if settings.queue.kind == typed::QueueType::Filesystem {
         return Box::pin(with_spool(command, settings, printer, shutdown)).await;
     }
-    let queue = &open_queue(&command, &settings.queue).await?;
+    let queue = &open_queue(&command, settings).await?;
     match command {
         Command::Init(_) => overview::init(queue, printer),
         Command::Submit(args) => submit::run(queue, &args, &settings.pieces, printer).await,
@@ -202,8 +203,47 @@ fn of_work(flags: Flags, work: &worker::Work) -> Flags {
         .with("--serve-pieces", "pieces.serve", work.serve_pieces.then_some(true))
 }
 
+/// A client of the store, which is created if it is a folder that is missing.
 pub(crate) fn client(settings: &typed::Queue) -> leasehold_core::Result<Client> {
-    Client::open(&settings.store, &settings.open)
+    client_for(settings, OpenMode::Create)
+}
+
+fn client_for(settings: &typed::Queue, mode: OpenMode) -> leasehold_core::Result<Client> {
+    let folder = leasehold_store::FolderOptions { mode, ..settings.open.folder };
+    Client::open(&settings.store, &OpenOptions { folder, ..settings.open.clone() })
+}
+
+/// A client of a store that need not hold a queue. A folder has to exist.
+pub(crate) fn existing(settings: &typed::Queue, mode: OpenMode) -> leasehold_core::Result<Client> {
+    match leasehold_store::open::folder(&settings.store)? {
+        Some(path) if !path.exists() => {
+            Err(Error::invalid(format!("no folder at {}; create it with `leasehold init`", path.display()))
+                .about(leasehold_core::Matter::Missing))
+        }
+        _ => client_for(settings, mode),
+    }
+}
+
+/// What a command opens the queue for: only those that put work into it, or wait for work, create one.
+fn mode(command: &Command, settings: &Settings) -> OpenMode {
+    match command {
+        Command::Init(_)
+        | Command::Submit(_)
+        | Command::SubmitMany(_)
+        | Command::Worker(_)
+        | Command::Up(_) => OpenMode::Create,
+        Command::List(_)
+        | Command::Get(_)
+        | Command::History(_)
+        | Command::Wait(_)
+        | Command::Stats
+        | Command::Shards
+        | Command::Workers(_)
+        | Command::Tail(_) => OpenMode::Read,
+        Command::Check(check) if !check.repair => OpenMode::Read,
+        Command::Dashboard(_) if !settings.dashboard.allows_actions => OpenMode::Read,
+        _ => OpenMode::Write,
+    }
 }
 
 pub(crate) fn config(settings: &typed::Queue, by: &str) -> QueueConfig {
@@ -215,8 +255,10 @@ pub(crate) fn config(settings: &typed::Queue, by: &str) -> QueueConfig {
     }
 }
 
-async fn open_queue(command: &Command, settings: &typed::Queue) -> anyhow::Result<Queue> {
-    let mut config = config(settings, "cli");
+async fn open_queue(command: &Command, settings: &Settings) -> anyhow::Result<Queue> {
+    let mode = mode(command, settings);
+    let settings = &settings.queue;
+    let mut config = QueueConfig { mode, ..config(settings, "cli") };
     if let Command::Check(overview::Check { grace_secs: Some(grace), .. }) = command {
         config.ahead_grace = Duration::from_secs(*grace);
         config.stale_grace = config.ahead_grace;
@@ -225,7 +267,11 @@ async fn open_queue(command: &Command, settings: &typed::Queue) -> anyhow::Resul
         // What the settings say may be what the queue is to become, or what it was.
         config.shard_prefix_len = QueueConfig::AS_FOUND;
     }
-    Ok(Queue::with_config(client(settings)?, config).await?)
+    let client = client_for(settings, mode)?;
+    Ok(match command {
+        Command::Init(init) if init.restore => Queue::restore(client, config).await?,
+        _ => Queue::with_config(client, config).await?,
+    })
 }
 
 fn completions(shell: clap_complete::Shell) {

@@ -5,7 +5,7 @@
 //!
 //! | key | holds | written by | goes when |
 //! | --- | --- | --- | --- |
-//! | `queue.json` | what all clients agree on (promise P8) | the first connection, on condition *absent*; a migration (*unchanged*) | never |
+//! | `queue.json` | what all clients agree on (promise P8) | the first connection, on condition *absent* and only where no key of a queue exists; `leasehold init --restore` (*absent*); a migration (*unchanged*) | never |
 //! | `tasks/{shard}/{id}.json` | a task, its whole state and history, for life; or the mark of one that has moved to a shard of another length | its producer (*absent*), then whoever moves it on (*unchanged*) | retention; a mark at the end of the migration |
 //! | `ready/{shard}/{bucket}/{9-priority}{id}.{rev}` | nothing: a pointer, due in that minute | producer, retry, recovery | the task moved on |
 //! | `leases/{shard}/{bucket}/{id}.{rev}` | nothing: a pointer, due when the lease runs out | claimer, recovery | the task moved on |
@@ -37,6 +37,11 @@ use crate::time::Minute;
 
 /// What all clients of a queue agree on.
 pub const QUEUE: &str = "queue.json";
+
+/// Beginnings of keys that only a queue has. Files and peers are not among them: a store may have them before it has a
+/// queue.
+pub const QUEUE_PREFIXES: [&str; 10] =
+    [TASKS, "ready/", "leases/", INBOXES, OVERFLOW, UNIQUE, "index/", SHARD_LEASES, "duty-leases/", WORKERS];
 
 /// The first part of keys that stores keep for themselves (locks and temporary files of a folder).
 pub const RESERVED: &str = ".leasehold";

@@ -123,10 +123,13 @@ impl Checked {
 
 impl Queue {
     /// Reads every object of the queue; with `repair` writes missing entries, and removes those that no task calls for, by
-    /// the rules of the index. A task is covered when its called-for entry is there, or an older one that is due no later.
+    /// the rules of the index; refused without `queue.json`. A task is covered when its called-for entry is there, or an older
+    /// one that is due no later.
     pub async fn check(&self, repair: bool) -> Result<Checked> {
         let mut checked = Checked::default();
         if repair {
+            // Now, whatever is known: by a layout that is gone the entries of all tasks would be left over.
+            self.ask().await?;
             self.may(Intent::Change).await?;
         }
         // Entries first: a task that moves in between has then left an entry that was seen.

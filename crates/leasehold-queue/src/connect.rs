@@ -9,7 +9,7 @@ use leasehold_core::unread::why_corrupt;
 use leasehold_core::{
     Act, Error, HexName, Kind, Now, Result, Shard, ShardLen, StoreTime, TaskId, WriteId, keys,
 };
-use leasehold_store::{Client, HostExt, Purpose, Put, Version, When};
+use leasehold_store::{Client, HostExt, OpenMode, Purpose};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::sync::Arc;
@@ -17,12 +17,14 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::bell::Ringer;
+use crate::create::{create, no_queue};
 use crate::inbox::{DirectDispatch, Inboxes};
+use crate::inspect::EntryChecks;
 use crate::layout::{Layout, Left, Migrating};
 use crate::place::Place;
 
 /// The format of the layout that this program knows.
-const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 1;
 
 /// A queue: tasks over a store. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -39,6 +41,8 @@ pub struct Queue {
     pub(crate) ringer: Arc<Ringer>,
     /// Whose inboxes new tasks go to, if they are dispatched directly.
     pub(crate) inboxes: Arc<Inboxes>,
+    /// What counts have found out about entries.
+    pub(crate) entry_checks: Arc<EntryChecks>,
 }
 
 /// What all clients of a queue agree on: `queue.json`.
@@ -50,9 +54,9 @@ pub struct Agreement {
     pub queue_id: HexName,
     /// How many hex digits name a shard.
     pub shard_prefix_len: ShardLen,
-    /// When it was founded.
+    /// When it was created.
     pub created_at: StoreTime,
-    /// The write that founded it, or that has changed it last.
+    /// The write that created it, or that has changed it last.
     pub write_id: WriteId,
     /// The number of digits is being changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -71,6 +75,9 @@ pub struct QueueConfig {
     /// How many hex digits name a shard, 1 to 4: asked of an existing queue, given to a new one. The default,
     /// [`Self::AS_FOUND`], asks for nothing.
     pub shard_prefix_len: u8,
+    /// Whether a queue that is missing is created: by default it is. With [`OpenMode::Write`] and [`OpenMode::Read`] it
+    /// is an error about something missing.
+    pub mode: OpenMode,
     /// Who acts, for the history of tasks.
     pub by: String,
     /// Puts new tasks into the inboxes of live workers; none means that any worker takes them.
@@ -92,12 +99,20 @@ pub struct QueueConfig {
 impl QueueConfig {
     /// A queue that is there keeps the number of digits that it has, a new one gets 1.
     pub const AS_FOUND: u8 = u8::MAX;
+
+    pub(crate) fn wanted(&self) -> Result<Option<ShardLen>> {
+        match self.shard_prefix_len {
+            Self::AS_FOUND => Ok(None),
+            digits => ShardLen::new(digits).map(Some),
+        }
+    }
 }
 
 impl Default for QueueConfig {
     fn default() -> Self {
         Self {
             shard_prefix_len: Self::AS_FOUND,
+            mode: OpenMode::Create,
             by: "client".into(),
             direct: None,
             ahead_grace: Duration::from_mins(30),
@@ -130,8 +145,9 @@ impl News {
 }
 
 impl Queue {
-    /// Opens the queue at an address, in a folder or in an open store, or founds it there. A store that has never held
-    /// a queue is probed first: one that ignores conditions is refused.
+    /// Opens the queue at an address, in a folder or in an open store, or creates it there. A store that has never held
+    /// a queue is probed first: one that ignores conditions is refused, and so is one that has keys of a queue but no
+    /// `queue.json` (see [`Queue::restore`]).
     ///
     /// For buckets the usual variables and files say how to sign and where to send (`AWS_ACCESS_KEY_ID`,
     /// `AWS_REGION`, `AWS_ENDPOINT_URL`, …), as they do for the command line.
@@ -164,15 +180,15 @@ impl Queue {
     /// # }
     /// ```
     pub async fn with_config(place: impl Into<Place>, config: QueueConfig) -> Result<Self> {
-        let client = place.into().client()?;
-        let wanted = match config.shard_prefix_len {
-            QueueConfig::AS_FOUND => None,
-            digits => Some(ShardLen::new(digits)?),
-        };
+        let client = place.into().client(config.mode)?;
+        let wanted = config.wanted()?;
         let asked = client.host().instant();
         let (agreement, version) = match client.get(Purpose::Admin, keys::QUEUE).await? {
             Some(object) => (read(&object.body)?, object.version),
-            None => found(&client, wanted.unwrap_or(ShardLen::DEFAULT)).await?,
+            None if config.mode == OpenMode::Create => {
+                create(&client, wanted.unwrap_or(ShardLen::DEFAULT)).await?
+            }
+            None => return Err(no_queue(&client).await),
         };
         agree(&agreement, wanted)?;
         let agreement = Arc::new(agreement);
@@ -186,6 +202,7 @@ impl Queue {
             news: Arc::new(watch::Sender::new(0)),
             ringer: Arc::default(),
             inboxes: Arc::new(Inboxes::new(first)),
+            entry_checks: Arc::default(),
         })
     }
 
@@ -288,26 +305,6 @@ impl Agreement {
         serde_json::to_vec_pretty(self)
             .map(Bytes::from)
             .map_err(|error| Error::new(Kind::Internal, "queue.json cannot be written").because(error))
-    }
-}
-
-async fn found(client: &Client, shard_prefix_len: ShardLen) -> Result<(Agreement, Version)> {
-    leasehold_store::probe(client).await?.verdict()?;
-    let now = client.now().ok_or_else(|| Error::new(Kind::Internal, "a probed store has no time"))?;
-    let agreement = Agreement {
-        format: FORMAT,
-        queue_id: HexName::from_random(client.host().random_bits()),
-        shard_prefix_len,
-        created_at: now.earliest,
-        write_id: client.write_id(),
-        migrating: None,
-        left: None,
-        unknown: Map::new(),
-    };
-    match client.put(Purpose::Admin, keys::QUEUE, agreement.written()?, &When::Absent).await? {
-        Put::Written(version) => Ok((agreement, version)),
-        Put::Lost(Some(object)) | Put::Overtaken(object) => Ok((read(&object.body)?, object.version)),
-        Put::Lost(None) => Err(Error::new(Kind::Unavailable, "queue.json came and went; try again")),
     }
 }
 

@@ -5,9 +5,11 @@ use leasehold_core::task::Change;
 use leasehold_core::{
     Entry, Error, Kind, Matter, Minute, Result, Shard, ShardLen, Status, StoreTime, Task, TaskId, Where, keys,
 };
+use leasehold_store::host::Instant;
 use leasehold_store::{Get, List, Purpose};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::connect::Queue;
@@ -19,6 +21,51 @@ pub const READS_AT_ONCE: usize = 32;
 /// Pauses between looks at a task that is waited for.
 const WAIT_MIN: Duration = Duration::from_millis(100);
 const WAIT_MAX: Duration = Duration::from_secs(5);
+/// An entry younger than this is counted without a look at its task: its producer is probably between its two writes.
+const IN_MOTION: Duration = Duration::from_secs(10);
+/// The task of an entry that had none is looked for again after this.
+const CHECK_AGAIN: Duration = Duration::from_mins(1);
+/// Most tasks that one count reads: a long queue is counted by its entries.
+const COUNT_READS_MAX: usize = 100;
+/// So many entries are remembered: more than a count can have found out in an hour.
+const CHECKS_MAX: usize = 10_000;
+
+/// Which entries have a task, as far as counts have found out. Shared by all clones of a queue.
+#[derive(Debug, Default)]
+pub(crate) struct EntryChecks {
+    /// Without a moment: it has one. With a moment: it had none then.
+    known: Mutex<BTreeMap<Entry, Option<Instant>>>,
+}
+
+impl EntryChecks {
+    /// Entries whose tasks are to be looked for; forgets those that are not in the index any more.
+    fn unknown(&self, entries: &[Entry], now: Instant) -> Vec<Entry> {
+        let (there, mut known) = (entries.iter().collect::<BTreeSet<_>>(), self.lock());
+        known.retain(|entry, _| there.contains(entry));
+        let is_unknown = |entry: &&Entry| match known.get(*entry) {
+            None => true,
+            Some(None) => false,
+            Some(Some(at)) => now.since(*at) >= CHECK_AGAIN,
+        };
+        entries.iter().filter(is_unknown).take(COUNT_READS_MAX).cloned().collect()
+    }
+
+    fn learn(&self, entry: Entry, exists: bool, now: Instant) {
+        let mut known = self.lock();
+        if known.len() < CHECKS_MAX || known.contains_key(&entry) {
+            known.insert(entry, (!exists).then_some(now));
+        }
+    }
+
+    fn without_task<'a>(&self, entries: &'a [Entry]) -> BTreeSet<&'a Entry> {
+        let known = self.lock();
+        entries.iter().filter(|entry| matches!(known.get(*entry), Some(Some(_)))).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Entry, Option<Instant>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// Which tasks to list.
 #[derive(Debug, Clone, Default)]
@@ -60,7 +107,8 @@ impl Listed {
     }
 }
 
-/// How full the queue is, by its index: one list per thousand entries, no task is read.
+/// How full the queue is, by its index: one list per thousand entries, and a get for a due entry that has waited so long
+/// that its task may not exist.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Stats {
     /// Tasks that wait and are due.
@@ -71,6 +119,8 @@ pub struct Stats {
     pub running: u64,
     /// How long the oldest due task has been waiting, in seconds, to the minute.
     pub oldest_due_secs: Option<u64>,
+    /// Index entries whose task does not exist, because a submit was not finished. They are not counted as due.
+    pub without_task: u64,
     /// The same by shard, for shards that are not empty: due, scheduled, running.
     pub shards: BTreeMap<String, [u64; 3]>,
 }
@@ -203,18 +253,52 @@ impl Queue {
         }
     }
 
-    /// Counts what waits and what runs.
+    /// Counts what waits and what runs. A due entry of a task that was never claimed may be all that is left of a submit
+    /// that was not finished: when it has waited for 10 s, its task is looked for, once.
+    ///
+    /// Requests: 1 list per 1,000 entries, and at most 100 gets.
     pub async fn stats(&self) -> Result<Stats> {
-        let mut stats = Stats::default();
+        let (mut stats, mut doubtful) = (Stats::default(), Vec::new());
         for root in keys::ENTRIES {
             let mut entries = std::pin::pin!(self.entries(root.to_owned()));
             while let Some(listed) = entries.try_next().await? {
-                if let Some(entry) = Entry::parse(&listed.key) {
-                    stats.count(&entry, self.shard_len(), self.now()?);
+                let Some(entry) = Entry::parse(&listed.key) else { continue };
+                let now = self.now()?;
+                let is_new = entry.rev == 1 && !matches!(entry.place, Where::Lease(_));
+                if is_new && now.is_due(entry.bucket.start()) && now.is_past(listed.modified.plus(IN_MOTION))
+                {
+                    doubtful.push(entry);
+                } else {
+                    stats.count(&entry, self.shard_len(), now);
                 }
             }
         }
+        let without_task = self.without_task(&doubtful).await?;
+        for entry in doubtful.iter().filter(|entry| !without_task.contains(entry)) {
+            stats.count(entry, self.shard_len(), self.now()?);
+        }
+        stats.without_task = without_task.len() as u64;
         Ok(stats)
+    }
+
+    /// Those of these entries whose task does not exist. What was found out before is not asked again: a task that exists
+    /// stays, and one that does not is looked for again after a minute.
+    async fn without_task<'a>(&self, entries: &'a [Entry]) -> Result<BTreeSet<&'a Entry>> {
+        let now = self.client.host().instant();
+        let unknown = self.entry_checks.unknown(entries, now);
+        let reads = unknown.into_iter().map(|entry| async move {
+            match self.load(Purpose::Admin, &entry.id).await {
+                Ok(loaded) => Ok((entry, loaded.is_some())),
+                // Something is there.
+                Err(error) if error.kind() == Kind::Corrupt => Ok((entry, true)),
+                Err(error) => Err(error),
+            }
+        });
+        let mut reads = std::pin::pin!(stream::iter(reads).buffered(READS_AT_ONCE));
+        while let Some((entry, exists)) = reads.try_next().await? {
+            self.entry_checks.learn(entry, exists, now);
+        }
+        Ok(self.entry_checks.without_task(entries))
     }
 
     /// The shards of this queue by their names; an empty list means all.

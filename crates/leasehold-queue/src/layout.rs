@@ -17,6 +17,7 @@
 //! | what it said at the start | yes | yes |
 //! | `migrating` | yes, wherever the task lies by now | unavailable: later |
 //! | another number of digits | yes, wherever the task lies by now | invalid: connect again |
+//! | nothing: it is missing | yes, for 60 s | corrupt: nobody knows where tasks lie |
 //!
 //! One thing is created without anything being there to lose a race against: a submitted task. So a submit is
 //! acknowledged only while the answer that allowed it can still be trusted (`still_agreed`). With that, whatever was
@@ -180,6 +181,10 @@ impl Queue {
             && let Ok(_one) = self.layout.asking.try_lock()
             && let Err(error) = self.ask_if_old().await
         {
+            // Missing or corrupt is an answer: what is held may end, and nothing else begins.
+            if error.kind() == Kind::Corrupt && intent != Intent::Hold {
+                return Err(error);
+            }
             tracing::debug!("queue.json was not read again: {error}");
         }
         self.still_may(intent)
@@ -248,7 +253,16 @@ impl Queue {
             Get::Found(object) => {
                 Known { agreement: Arc::new(self.same_queue(&object.body)?), version: object.version, asked }
             }
-            Get::Missing => return Err(Error::new(Kind::Corrupt, "`queue.json` is gone")),
+            Get::Missing => {
+                let store = self.client.describe();
+                return Err(Error::new(
+                    Kind::Corrupt,
+                    format!(
+                        "queue.json is missing at {store}: nothing can be submitted or claimed; restore it from a backup, \
+                         or run `leasehold init --restore`"
+                    ),
+                ));
+            }
         };
         self.layout.learn(after);
         Ok(self.layout.known())

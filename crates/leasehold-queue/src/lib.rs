@@ -5,7 +5,8 @@
 //!
 //! | module | what it does |
 //! | --- | --- |
-//! | [`connect`], [`place`] | opens a queue, or founds it; refuses clients that disagree with it (promise P8) |
+//! | [`connect`], [`place`] | opens a queue; refuses clients that disagree with it (promise P8) |
+//! | `create` | creates `queue.json`, or creates it again; never over the tasks of a lost one without being told to |
 //! | [`layout`] | asks `queue.json` again in time, and says what may be written by it |
 //! | [`mod@submit`] | puts tasks in, pointer first |
 //! | [`bell`] | tells workers that there is something new |
@@ -32,6 +33,7 @@ pub mod bell;
 pub mod check;
 pub mod claim;
 pub mod connect;
+mod create;
 pub mod discover;
 mod follow;
 pub mod holders;

@@ -1,7 +1,7 @@
 //! Where a queue is.
 
 use leasehold_core::Result;
-use leasehold_store::{Client, FolderOptions, FolderStore, Host, OpenOptions, SystemHost};
+use leasehold_store::{Client, FolderOptions, FolderStore, Host, OpenMode, OpenOptions, SystemHost};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,13 +18,16 @@ pub enum Place {
 }
 
 impl Place {
-    pub(crate) fn client(self) -> Result<Client> {
+    pub(crate) fn client(self, mode: OpenMode) -> Result<Client> {
+        let folder = FolderOptions { mode, ..FolderOptions::default() };
         match self {
-            Place::Address(address) => Client::open(&address, &OpenOptions::default()),
+            Place::Address(address) => {
+                Client::open(&address, &OpenOptions { folder, ..OpenOptions::default() })
+            }
             Place::Folder(path) => {
                 let host: Arc<dyn Host> = Arc::new(SystemHost);
-                let folder = FolderStore::open(path, FolderOptions::default(), &host)?;
-                Ok(Client::new(Arc::new(folder), host))
+                let store = FolderStore::open(path, folder, &host)?;
+                Ok(Client::new(Arc::new(store), host))
             }
             Place::Client(client) => Ok(client),
         }

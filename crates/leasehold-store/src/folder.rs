@@ -50,6 +50,7 @@ use std::sync::Arc;
 
 use crate::clock::Clock;
 use crate::host::Host;
+use crate::open::OpenMode;
 use crate::seam::{
     Answer, Cause, Failure, Get, List, Page, PartId, PutAnswer, Ranged, Store, UploadId, Version, When,
 };
@@ -96,6 +97,8 @@ pub struct FolderOptions {
     pub time: Option<FolderTime>,
     /// Who may use what is created in the folder.
     pub access: FolderAccess,
+    /// What it is opened for.
+    pub mode: OpenMode,
 }
 
 /// Objects as files in a folder.
@@ -104,7 +107,8 @@ pub struct FolderStore {
 }
 
 impl FolderStore {
-    /// Opens a folder, and makes it if need be. Removes what crashed writers left behind.
+    /// Opens a folder, and creates it if it was opened for that. Writers remove what crashed ones left behind; to read,
+    /// read permission is enough, and a folder that is missing is empty.
     pub fn open(root: impl AsRef<Path>, options: FolderOptions, host: &Arc<dyn Host>) -> Result<Self> {
         Ok(Self { files: Arc::new(Files::open(root.as_ref(), options, host)?) })
     }

@@ -43,7 +43,7 @@ pub use host::{Host, HostExt, SystemHost};
 pub use ledger::{Ledger, Purpose, Snapshot, Verb};
 pub use memory::MemoryStore;
 pub use object::{AccessKey, BucketAddress, BucketStore};
-pub use open::{OpenOptions, open};
+pub use open::{OpenMode, OpenOptions, open};
 pub use price::Prices;
 pub use probe::probe;
 pub use seam::{

@@ -1,6 +1,7 @@
 //! A store from an address: `s3://bucket/prefix`, `gs://…`, `az://…`, `file:///path`, a plain path, `memory://`.
 
 use leasehold_core::{Error, Result};
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::client::Client;
@@ -9,6 +10,21 @@ use crate::host::{Host, SystemHost};
 use crate::memory::MemoryStore;
 use crate::object::{AccessKey, BucketAddress, BucketStore};
 use crate::seam::Store;
+
+/// Schemes of addresses. A path that begins with one of them and a colon is a mistyped address.
+const SCHEMES: [&str; 7] = ["s3", "gs", "az", "file", "memory", "http", "https"];
+
+/// Purpose for which a store is opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum OpenMode {
+    /// To create what is missing: the folder, and the queue in it.
+    #[default]
+    Create,
+    /// To change what exists. A folder that holds nothing of ours stays as it is and reads as empty.
+    Write,
+    /// To read. Read permission is enough.
+    Read,
+}
 
 /// What an address leaves open.
 #[derive(Debug, Clone, Default)]
@@ -23,7 +39,7 @@ pub struct OpenOptions {
     pub access_key: Option<AccessKey>,
 }
 
-/// Opens the store at `address`. A folder is made if need be; to a bucket nothing is sent yet.
+/// Opens the store at `address`. A folder is created if it was opened for that; to a bucket nothing is sent yet.
 pub fn open(address: &str, options: &OpenOptions, host: &Arc<dyn Host>) -> Result<Arc<dyn Store>> {
     if let Some(bucket) = BucketAddress::parse(address) {
         let bucket = BucketAddress {
@@ -37,24 +53,41 @@ pub fn open(address: &str, options: &OpenOptions, host: &Arc<dyn Host>) -> Resul
     if address == "memory://" {
         return Ok(Arc::new(MemoryStore::new(host)));
     }
-    let path = match address.split_once("://") {
-        None => address,
-        Some(("file", path)) if path.starts_with('/') => path,
-        Some(("file", _)) => {
-            return Err(Error::invalid(format!(
-                "`{address}` is not a path; write file:///path, or the path alone"
-            )));
-        }
-        Some((scheme, _)) => {
-            return Err(Error::invalid(format!(
-                "`{scheme}://` is not a kind of store; there are s3://, gs://, az://, file://, memory:// and plain paths"
-            )));
-        }
-    };
-    if path.is_empty() {
-        return Err(Error::invalid("the store's address is empty"));
+    Ok(Arc::new(FolderStore::open(path(address)?, options.folder, host)?))
+}
+
+/// Path of the folder that an address names; none if it names a bucket or memory.
+pub fn folder(address: &str) -> Result<Option<&Path>> {
+    if BucketAddress::parse(address).is_some() || address == "memory://" {
+        return Ok(None);
     }
-    Ok(Arc::new(FolderStore::open(path, options.folder, host)?))
+    path(address).map(|path| Some(Path::new(path)))
+}
+
+/// Scheme of an address, complete or not; none for a path.
+#[must_use]
+pub fn scheme(address: &str) -> Option<&str> {
+    let (scheme, rest) = address.split_once(':')?;
+    (rest.starts_with("//") || SCHEMES.contains(&scheme)).then_some(scheme)
+}
+
+fn path(address: &str) -> Result<&str> {
+    match address.split_once("://") {
+        Some(("file", path)) if path.starts_with('/') => Ok(path),
+        Some(("file", _)) => {
+            Err(Error::invalid(format!("`{address}` is not a path; write file:///path, or the path alone")))
+        }
+        Some((scheme, _)) => Err(Error::invalid(format!(
+            "`{scheme}://` is not a kind of store; there are s3://, gs://, az://, file://, memory:// and plain paths"
+        ))),
+        None if address.is_empty() => Err(Error::invalid("the store's address is empty")),
+        None => match scheme(address) {
+            Some(scheme) => Err(Error::invalid(format!(
+                "`{address}` is not an address; write {scheme}://… for a store, or ./{address} for a folder of that name"
+            ))),
+            None => Ok(address),
+        },
+    }
 }
 
 impl Client {
@@ -90,6 +123,10 @@ mod tests {
         for (address, message) in [
             ("", "the store's address is empty"),
             ("file://tmp", "`file://tmp` is not a path; write file:///path, or the path alone"),
+            (
+                "s3:/foo",
+                "`s3:/foo` is not an address; write s3://… for a store, or ./s3:/foo for a folder of that name",
+            ),
             (
                 "redis://x",
                 "`redis://` is not a kind of store; there are s3://, gs://, az://, file://, memory:// and plain paths",

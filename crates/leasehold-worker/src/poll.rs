@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use self::lane::Lane;
 use crate::remember::{CORRUPT_PAUSE, Next, Remembered};
-use crate::run::Engine;
+use crate::run::{DrainWait, Engine};
 use crate::shutdown::{Shutdown, Stage};
 
 /// Types without a handler here are looked at again after this: someone may have added one elsewhere and gone.
@@ -37,6 +37,8 @@ const AHEAD_PAUSE_MAX: Duration = Duration::from_mins(1);
 const AGAIN_MIN: Duration = Duration::from_millis(10);
 /// Pause after a look that failed, and while nothing may be claimed.
 const FAILED_PAUSE: Duration = Duration::from_secs(1);
+/// Longest pause while `queue.json` is missing or corrupt: a person has to restore it.
+const NO_LAYOUT_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// A worker that stops when there is nothing left waits for what is due so soon.
 pub(crate) const SOON: Duration = Duration::from_mins(1);
 /// What has waited in an inbox for so long is worth a warning: its worker was away.
@@ -110,7 +112,7 @@ impl Poller {
 
     /// Polls until told to stop, or until there is nothing left to do. Fails when this worker can never claim again.
     pub(crate) async fn run(&mut self, shutdown: &Shutdown) -> Result<()> {
-        let mut is_paused = false;
+        let (mut is_paused, mut no_layout_pause) = (false, FAILED_PAUSE);
         while shutdown.stage() == Stage::Go {
             let engine = self.engine.clone();
             if let Some(inbox) = &engine.inbox {
@@ -125,9 +127,15 @@ impl Poller {
                     tracing::warn!("nothing is claimed for now: {error}");
                 }
                 is_paused = true;
-                self.idle(FAILED_PAUSE, shutdown).await;
+                let mut pause = FAILED_PAUSE;
+                if error.kind() == Kind::Corrupt {
+                    pause = no_layout_pause;
+                    no_layout_pause = (pause * 2).min(NO_LAYOUT_PAUSE_MAX);
+                }
+                self.idle(pause, shutdown).await;
                 continue;
             }
+            no_layout_pause = FAILED_PAUSE;
             if std::mem::take(&mut is_paused) {
                 // What moved meanwhile was not announced to anyone.
                 (self.rest, self.seen.at) = (None, None);
@@ -154,13 +162,18 @@ impl Poller {
                 continue;
             }
             if !self.waiting.is_empty() {
+                self.engine.set_drain_wait(None);
                 self.pause = self.engine.crew.options.polling.min;
                 // What was seen whole needs no second look at once.
                 self.rest = (!self.is_more_to_see()).then(|| (self.engine.host().instant(), self.pause));
                 continue;
             }
-            if self.engine.crew.options.until_empty && saw_all && !self.is_more_coming().await {
-                return Ok(());
+            if self.engine.crew.options.until_empty && saw_all {
+                let wait = self.drain_wait().await;
+                self.engine.set_drain_wait(wait);
+                if wait.is_none() {
+                    return Ok(());
+                }
             }
             self.rest = Some((self.engine.host().instant(), self.next_pause()));
             self.pause = self.engine.crew.options.polling.slower(self.pause);
@@ -181,7 +194,7 @@ impl Poller {
         let mut held = Vec::new();
         for (found, next) in self.remembered.recall(now) {
             match next {
-                Next::Claim => {
+                Next::Claim | Next::Await => {
                     // What becomes due was not rung for.
                     self.engine.served.stir();
                     self.waiting.push_back(found);
@@ -357,7 +370,7 @@ impl Poller {
             // The older it is, the less likely its task still comes.
             Met::Ahead => {
                 let age = soon.since(found.written_at);
-                (soon.plus((age / 4).clamp(AHEAD_PAUSE, AHEAD_PAUSE_MAX)), Next::Claim)
+                (soon.plus((age / 4).clamp(AHEAD_PAUSE, AHEAD_PAUSE_MAX)), Next::Await)
             }
             Met::Corrupt(error) => {
                 self.engine.report(&error.to_string());
@@ -367,24 +380,29 @@ impl Poller {
         self.remembered.until(found, until, next);
     }
 
-    /// Whether something will be due soon, or may come back from another worker. A worker that stops when there is
-    /// nothing left does not leave behind what a lost one has held.
-    async fn is_more_coming(&mut self) -> bool {
-        let Ok(now) = self.engine.queue.now() else { return true };
-        let due = [self.next_minute(), self.remembered.first_run()].into_iter().flatten().min();
-        if due.is_some_and(|due| due <= now.latest_known().plus(SOON))
-            || !self.engine.served.is_settled_in(now)
-            || self.serves_others().unwrap_or(true)
-            || self.remembered.is_any_held()
-        {
-            return true;
+    /// What will be due soon, or may come back from another worker. A worker that stops when there is nothing left does
+    /// not leave behind what a lost one has held.
+    async fn drain_wait(&mut self) -> Option<DrainWait> {
+        let Ok(now) = self.engine.queue.now() else { return Some(DrainWait::Store) };
+        let due = [self.next_minute(), self.remembered.first_due()].into_iter().flatten().min();
+        if let Some(due) = due.filter(|due| *due <= now.latest_known().plus(SOON)) {
+            return Some(DrainWait::Due(due));
         }
-        let is_left = self.engine.do_others_hold_ours().await.unwrap_or(true);
-        if is_left {
+        if !self.engine.served.is_settled_in(now) || self.serves_others().unwrap_or(true) {
+            return Some(DrainWait::ShardLeases);
+        }
+        if let Some(id) = self.remembered.any_held() {
+            return Some(DrainWait::Held(id));
+        }
+        let wait = match self.engine.held_by_others().await {
+            Ok(held) => held.map(DrainWait::Held),
+            Err(_) => Some(DrainWait::Store),
+        };
+        if wait.is_some() {
             // It may be in the overflow, or come there, or its ring was lost.
             self.overflow.look_soon();
             self.inbox.iter_mut().for_each(Lane::look_soon);
         }
-        is_left
+        wait
     }
 }

@@ -1,7 +1,7 @@
 //! Entries that are not to be looked at again before a certain moment: not yet due, of a type that nobody here can run,
 //! left behind by their task, ahead of it. A hint to save requests, nothing more: forgetting it all costs only those.
 
-use leasehold_core::{Entry, Now, StoreTime};
+use leasehold_core::{Entry, Now, StoreTime, TaskId};
 use leasehold_queue::Found;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,6 +17,8 @@ pub const CORRUPT_PAUSE: Duration = Duration::from_mins(10);
 pub enum Next {
     /// Try to claim it.
     Claim,
+    /// Its task does not exist: try to claim it again, in case its producer is slow.
+    Await,
     /// Sweep it: the claim that someone else has on its task may have run out.
     Recover,
     /// Sweep it.
@@ -74,12 +76,24 @@ impl Remembered {
     /// The first moment at which something may be had to run.
     #[must_use]
     pub fn first_run(&self) -> Option<StoreTime> {
-        self.entries.values().filter(|memory| memory.next != Next::Sweep).map(|memory| memory.at).min()
+        self.first(|next| next != Next::Sweep)
     }
 
-    /// Whether a task that could be run here is held by someone else.
+    /// The first moment at which a task that exists may be had to run. An entry without a task belongs to a submit that
+    /// was not acknowledged.
     #[must_use]
-    pub fn is_any_held(&self) -> bool {
-        self.entries.values().any(|memory| memory.next == Next::Recover)
+    pub fn first_due(&self) -> Option<StoreTime> {
+        self.first(|next| !matches!(next, Next::Sweep | Next::Await))
+    }
+
+    fn first(&self, counts: impl Fn(Next) -> bool) -> Option<StoreTime> {
+        self.entries.values().filter(|memory| counts(memory.next)).map(|memory| memory.at).min()
+    }
+
+    /// A task that could be run here and is held by another worker.
+    #[must_use]
+    pub fn any_held(&self) -> Option<TaskId> {
+        let mut held = self.entries.iter().filter(|(_, memory)| memory.next == Next::Recover);
+        held.next().map(|(entry, _)| entry.id)
     }
 }

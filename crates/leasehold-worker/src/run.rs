@@ -2,7 +2,8 @@
 
 use futures::future::{Either, select};
 use leasehold_core::{
-    Entry, Error, Index, Kind, Now, Result, Shard, ShardRange, Status, Task, TaskId, Where, ids::Name,
+    Entry, Error, Index, Kind, Now, Result, Shard, ShardRange, Status, StoreTime, Task, TaskId, Where,
+    ids::Name,
 };
 use leasehold_queue::Queue;
 use leasehold_queue::discover::Stretch;
@@ -13,6 +14,7 @@ use leasehold_store::{Host, Purpose};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, HashSet};
+use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -40,6 +42,7 @@ pub struct Worker {
     crew: Crew,
     served: Arc<OnceLock<Arc<Served>>>,
     inbox: Arc<OnceLock<Arc<Inbox>>>,
+    drain_wait: Arc<Mutex<Option<DrainWait>>>,
 }
 
 /// Where tasks come from.
@@ -93,6 +96,30 @@ impl Counters {
     }
 }
 
+/// Reason why a worker that stops when the queue is empty goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DrainWait {
+    /// A task becomes due within a minute.
+    Due(StoreTime),
+    /// Another worker holds a task, or it is in the inbox of another worker.
+    Held(TaskId),
+    /// The shards that this worker is to lease are not leased yet.
+    ShardLeases,
+    /// The store has not answered.
+    Store,
+}
+
+impl fmt::Display for DrainWait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Due(at) => write!(f, "a task that is due at {at}"),
+            Self::Held(id) => write!(f, "task {id}, which another worker holds"),
+            Self::ShardLeases => f.write_str("leases on shards"),
+            Self::Store => f.write_str("an answer from the store"),
+        }
+    }
+}
+
 /// Tells what a worker has done so far, while it runs.
 #[derive(Debug, Clone)]
 pub struct Monitor {
@@ -101,9 +128,17 @@ pub struct Monitor {
     counts: Arc<Counters>,
     served: Arc<OnceLock<Arc<Served>>>,
     inbox: Arc<OnceLock<Arc<Inbox>>>,
+    drain_wait: Arc<Mutex<Option<DrainWait>>>,
 }
 
 impl Monitor {
+    /// What it waits for, if it has nothing to run and stops when there is nothing left
+    /// ([`WorkerOptions::until_empty`]).
+    #[must_use]
+    pub fn drain_wait(&self) -> Option<DrainWait> {
+        *self.drain_wait.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether it has an inbox that is its own at this moment.
     #[must_use]
     pub fn has_inbox(&self) -> bool {
@@ -147,7 +182,7 @@ impl Worker {
     }
 
     fn of(source: Source, crew: Crew) -> Self {
-        Self { source, crew, served: Arc::default(), inbox: Arc::default() }
+        Self { source, crew, served: Arc::default(), inbox: Arc::default(), drain_wait: Arc::default() }
     }
 
     /// Changes how it behaves; the shards stay as they are unless named.
@@ -200,7 +235,8 @@ impl Worker {
             Source::Provider(_) => None,
         };
         let counts = self.crew.counts.clone();
-        Monitor { queue, counts, served: self.served.clone(), inbox: self.inbox.clone() }
+        let (served, inbox) = (self.served.clone(), self.inbox.clone());
+        Monitor { queue, counts, served, inbox, drain_wait: self.drain_wait.clone() }
     }
 
     /// Works until told to stop. What was under way has ended, or was given back, when this returns.
@@ -292,6 +328,7 @@ pub(crate) struct Engine {
     held: Mutex<BTreeMap<TaskId, Arc<Held>>>,
     renewals: mpsc::UnboundedSender<Arc<Held>>,
     reported: Mutex<HashSet<String>>,
+    drain_wait: Arc<Mutex<Option<DrainWait>>>,
 }
 
 impl Engine {
@@ -307,8 +344,8 @@ impl Engine {
         };
         let served = worker.served.get_or_init(|| Arc::new(served)).clone();
         let inbox = inbox.map(|inbox| worker.inbox.get_or_init(|| inbox).clone());
-        let (held, reported) = (Mutex::default(), Mutex::default());
-        (Arc::new(Self { queue, crew, served, inbox, held, renewals, reported }), renewing)
+        let (held, reported, drain_wait) = (Mutex::default(), Mutex::default(), worker.drain_wait);
+        (Arc::new(Self { queue, crew, served, inbox, held, renewals, reported, drain_wait }), renewing)
     }
 
     /// Divides the shards with others, if it was asked to: apart, because a busy handler must not cost us our shards.
@@ -352,8 +389,12 @@ impl Engine {
         &self.crew.host
     }
 
-    /// Whether another worker holds a task of these shards that could be run here.
-    pub(crate) async fn do_others_hold_ours(&self) -> Result<bool> {
+    pub(crate) fn set_drain_wait(&self, wait: Option<DrainWait>) {
+        *self.drain_wait.lock().unwrap_or_else(PoisonError::into_inner) = wait;
+    }
+
+    /// A task of these shards that could be run here and that another worker holds.
+    pub(crate) async fn held_by_others(&self) -> Result<Option<TaskId>> {
         let mut stretches = self.served.stretches(Index::Lease, self.queue.now()?, None);
         // Also what waits for a worker that may be dead.
         stretches.extend([Stretch::inboxes(), Stretch::at(&Where::Overflow)]);
@@ -363,13 +404,13 @@ impl Engine {
                 let (entries, beyond) = self.queue.entries_in(Purpose::Discover, stretch).await?;
                 for entry in entries {
                     if self.is_unfinished_and_ours(&entry).await? {
-                        return Ok(true);
+                        return Ok(Some(entry.id));
                     }
                 }
                 next = beyond;
             }
         }
-        Ok(false)
+        Ok(None)
     }
 
     async fn is_unfinished_and_ours(&self, entry: &Entry) -> Result<bool> {

@@ -68,7 +68,7 @@ pub use leasehold_queue::purge::{Purged, PurgedAll, Retention};
 pub use leasehold_queue::{
     Filter, Operated, Place, Queue, QueueConfig, Scope, Stats, Submit, Submitted, UniqueKey,
 };
-pub use leasehold_store::{AccessKey, Client, Durability, FolderOptions, OpenOptions, SystemHost};
+pub use leasehold_store::{AccessKey, Client, Durability, FolderOptions, OpenMode, OpenOptions, SystemHost};
 pub use leasehold_worker::{Context, Counts, Monitor, Polling, Shutdown, TaskError, Worker, WorkerOptions};
 
 #[cfg(feature = "testing")]

@@ -5,12 +5,12 @@ use leasehold_core::{Result, StoreTime};
 use leasehold_pieces::prune::prune;
 use leasehold_pieces::publish::publish_telling;
 use leasehold_pieces::{Algorithm, Manifest, PublishOptions, Published};
-use leasehold_store::Client;
+use leasehold_store::{Client, OpenMode};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::client;
+use super::existing;
 use crate::printer::{Printer, line};
 use crate::settings::Settings;
 use crate::settings::typed::Pieces;
@@ -61,7 +61,12 @@ pub(crate) struct Put {
 }
 
 pub(crate) async fn run(command: &Artifact, settings: &Settings, printer: &Printer) -> anyhow::Result<()> {
-    let client = client(&settings.queue)?;
+    let mode = match command {
+        Artifact::Put(_) => OpenMode::Create,
+        Artifact::Prune => OpenMode::Write,
+        Artifact::Get(_) | Artifact::Ls(_) => OpenMode::Read,
+    };
+    let client = existing(&settings.queue, mode)?;
     match command {
         Artifact::Put(args) => put(&client, args, &settings.pieces, printer).await,
         Artifact::Get(args) => get::run(&client, args, &settings.pieces, printer).await,

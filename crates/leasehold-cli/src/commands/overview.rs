@@ -17,6 +17,9 @@ pub(crate) struct Init {
     /// How many hex digits name a shard: 1 (16 shards) to 4 (65,536)
     #[arg(long, value_name = "N")]
     pub(crate) shard_prefix_len: Option<u8>,
+    /// Create queue.json again for the tasks of a queue whose queue.json was lost
+    #[arg(long)]
+    pub(crate) restore: bool,
 }
 
 pub(crate) fn init(queue: &Queue, printer: &Printer) -> anyhow::Result<()> {
@@ -37,6 +40,13 @@ pub(crate) async fn stats(queue: &Queue, printer: &Printer) -> anyhow::Result<()
         return Ok(());
     }
     print_stats(&stats, printer);
+    if stats.without_task > 0 {
+        let entries = count(stats.without_task, "index entry", "index entries");
+        printer.note(&format!(
+            "{entries} without a task, of submits that were not finished, not counted; removed by a worker 30 minutes \
+             after they were written"
+        ));
+    }
     Ok(())
 }
 
@@ -57,7 +67,7 @@ fn print_stats(stats: &Stats, printer: &Printer) {
 pub(crate) struct Check {
     /// Write missing index entries, and remove those that no task calls for
     #[arg(long)]
-    repair: bool,
+    pub(crate) repair: bool,
     /// Treat index entries as abandoned after so many seconds. Only when nothing else uses the queue [default: 1800
     /// without a task, 60 when the task has moved on]
     #[arg(long, value_name = "SECONDS")]

@@ -5,13 +5,13 @@ use futures::future::{BoxFuture, join};
 use leasehold_core::{Error, Name, Result};
 use leasehold_pieces::serve::Served;
 use leasehold_pieces::{Announcement, Cache, PieceServer, ServeOptions, ServingMark};
-use leasehold_store::{Client, HostExt};
+use leasehold_store::{Client, HostExt, OpenMode};
 use leasehold_worker::Shutdown;
 use serde_json::json;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::{client, pieces};
+use super::{existing, pieces};
 use crate::printer::{Printer, line};
 use crate::settings::Settings;
 use crate::settings::typed::Pieces;
@@ -38,7 +38,7 @@ pub(crate) async fn run(
     printer: &Printer,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
-    let client = client(&settings.queue)?;
+    let client = existing(&settings.queue, OpenMode::Create)?;
     let id = args.id.clone().unwrap_or_else(|| by_chance(&client, "p"));
     let serving = Serving::start(&client, &id, &settings.pieces).await?;
     let (cache, address) = (serving.cache.root().display().to_string(), serving.address);

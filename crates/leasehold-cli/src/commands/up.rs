@@ -1,4 +1,4 @@
-//! `leasehold up`: a queue that works, with one command. It founds the queue if there is none, runs programs for its
+//! `leasehold up`: a queue that works, with one command. It creates the queue if there is none, runs programs for its
 //! tasks, does the monitor's duties, and shows how it goes: on one line, and on the dashboard.
 //!
 //! Whatever is to run beside the worker belongs into [`beside`]; it ends with the worker, and not when that begins to
@@ -16,12 +16,13 @@ use leasehold_store::Snapshot;
 use leasehold_store::host::Instant;
 use leasehold_web::Dashboard;
 use leasehold_worker::shutdown::Stage;
-use leasehold_worker::{Counts, Monitor, Shutdown};
+use leasehold_worker::{Counts, DrainWait, Monitor, Shutdown};
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::time::Duration;
 
 use super::dashboard;
+use super::drain::Waits;
 use super::serve_pieces::Serving;
 use super::worker::{self, Work};
 use crate::printer::{Printer, line};
@@ -87,7 +88,10 @@ fn greet(queue: &Queue, name: &str, args: &Work, printer: &Printer) {
 }
 
 /// Lets something run until the worker has ended.
-async fn beside(worker: BoxFuture<'_, Result<Counts>>, other: BoxFuture<'_, Infallible>) -> Result<Counts> {
+pub(super) async fn beside(
+    worker: BoxFuture<'_, Result<Counts>>,
+    other: BoxFuture<'_, Infallible>,
+) -> Result<Counts> {
     match select(worker, other).await {
         Either::Left((counts, _)) => counts,
         Either::Right((never, _)) => match never {},
@@ -124,23 +128,25 @@ struct Moved {
     running: u64,
     completed: u64,
     failed: u64,
+    waits_for: Option<DrainWait>,
 }
 
 impl Progress {
     fn words(&self) -> String {
-        let Moved { due, scheduled, running, completed, failed } = self.moved;
+        let Moved { due, scheduled, running, completed, failed, waits_for } = self.moved;
         let stage = if self.stage == Stage::Go { "" } else { "draining: " };
         let waiting = due + scheduled;
         let later = if scheduled > 0 { format!(" ({scheduled} for later)") } else { String::new() };
         let (requests, price) = (self.requests.requests(), worker::price(&self.requests));
+        let wait = waits_for.map(|wait| format!("; waiting for {wait}")).unwrap_or_default();
         format!(
             "{stage}{waiting} waiting{later}, {running} running, {completed} completed, {failed} failed; \
-             {requests} requests, US$ {price:.6} on S3"
+             {requests} requests, US$ {price:.6} on S3{wait}"
         )
     }
 
     fn json(&self) -> Value {
-        let Moved { due, scheduled, running, completed, failed } = self.moved;
+        let Moved { due, scheduled, running, completed, failed, .. } = self.moved;
         json!({
             "due": due,
             "scheduled": scheduled,
@@ -157,6 +163,7 @@ impl Progress {
 struct Watch<'a> {
     queue: &'a Queue,
     monitor: Monitor,
+    waits: Waits,
     shutdown: Shutdown,
     stats: Stats,
     counts: Counts,
@@ -167,7 +174,8 @@ struct Watch<'a> {
 impl<'a> Watch<'a> {
     fn new(queue: &'a Queue, monitor: Monitor, shutdown: Shutdown) -> Self {
         let (stats, counts) = (Stats::default(), Counts::default());
-        Self { queue, monitor, shutdown, stats, counts, counted_at: None, pause: COUNT_MIN }
+        let waits = Waits::new(monitor.clone());
+        Self { queue, monitor, waits, shutdown, stats, counts, counted_at: None, pause: COUNT_MIN }
     }
 
     async fn look(&mut self) -> Progress {
@@ -184,7 +192,7 @@ impl<'a> Watch<'a> {
         let Stats { due, scheduled, running, .. } = self.stats;
         let Counts { completed, failed, .. } = self.counts;
         Progress {
-            moved: Moved { due, scheduled, running, completed, failed },
+            moved: Moved { due, scheduled, running, completed, failed, waits_for: self.waits.lasting(now) },
             requests: self.queue.client().ledger().snapshot(),
             stage: self.shutdown.stage(),
         }

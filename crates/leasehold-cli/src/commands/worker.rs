@@ -9,8 +9,8 @@ use leasehold_worker::{Counts, Shutdown, Worker, WorkerOptions};
 use serde_json::json;
 
 use super::exec::Program;
-use super::pieces;
 use super::serve_pieces::{Serving, by_chance};
+use super::{drain, pieces, up};
 use crate::printer::{Printer, line};
 use crate::settings::Settings;
 use crate::settings::typed::{self, Polling, ShardChoice};
@@ -74,8 +74,10 @@ pub(crate) async fn work(
     printer.note(&format!("worker {name} on {}; Ctrl-C drains, twice aborts", queue.client().describe()));
     warn_of_namesake(queue, &name, &settings.worker, printer).await?;
     let serving = serving(queue, &name, &settings.pieces, printer).await?;
+    let waits = drain::tell(queue, worker.monitor(), printer).boxed();
     let running = worker.run(shutdown.clone()).boxed();
-    let counts = Serving::beside(serving, running, &shutdown, printer).await?;
+    let running = Serving::beside(serving, running, &shutdown, printer).boxed();
+    let counts = up::beside(running, waits).await?;
     summary(queue, &name, &counts, printer);
     Ok(())
 }

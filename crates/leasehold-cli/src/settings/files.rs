@@ -161,7 +161,9 @@ impl Reader<'_> {
     /// A relative path counts from the file's own folder.
     fn anchored(&self, address: Value) -> Value {
         match (address, self.looked.path.parent()) {
-            (Value::Text(path), Some(folder)) if !path.contains("://") && folder != self.cwd => {
+            (Value::Text(path), Some(folder))
+                if leasehold_store::open::scheme(&path).is_none() && folder != self.cwd =>
+            {
                 let path: PathBuf = folder.join(path).components().collect();
                 Value::Text(path.display().to_string())
             }

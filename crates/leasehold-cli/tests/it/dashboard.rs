@@ -29,7 +29,7 @@ fn told(answer: &str) -> Value {
 
 #[test]
 fn a_dashboard_tells_machines_its_address_and_serves_until_interrupted() {
-    let shelf = Shelf::new();
+    let shelf = Shelf::with_queue();
     let id = shelf.run(&["submit", "-t", "greet"]);
     let mut dashboard =
         UnderWay::start(shelf.command(&["dashboard", "--port", "0", "--allow-actions", "--json"]));
@@ -46,7 +46,7 @@ fn a_dashboard_tells_machines_its_address_and_serves_until_interrupted() {
 
 #[test]
 fn a_dashboard_shows_the_settings_and_hides_its_token() {
-    let shelf = Shelf::new();
+    let shelf = Shelf::with_queue();
     let command = ["dashboard", "--port", "0", "--json", "--token", "open-sesame"];
     let mut dashboard = UnderWay::start(shelf.command(&command));
     let address = address(&dashboard.hear().unwrap());
@@ -64,7 +64,7 @@ fn a_dashboard_shows_the_settings_and_hides_its_token() {
 
 #[test]
 fn what_others_could_reach_needs_a_token_worth_the_name() {
-    let shelf = Shelf::new();
+    let shelf = Shelf::with_queue();
     shelf.seen("dashboard_no_token", &["dashboard", "--host", "0.0.0.0", "--port", "0"]);
     shelf.seen("dashboard_short_token", &["dashboard", "--token", "abc"]);
     shelf.seen("dashboard_bad_host", &["dashboard", "--host", "queue.example.com"]);
@@ -73,7 +73,7 @@ fn what_others_could_reach_needs_a_token_worth_the_name() {
 
 #[test]
 fn up_serves_the_dashboard_beside_its_worker_and_the_next_one_finds_another_port() {
-    let shelf = Shelf::new();
+    let shelf = Shelf::with_queue();
     let mut first = UnderWay::start(shelf.command(&["up", "--dashboard-port", "0"]));
     first.until("the dashboard is at");
     let taken = address(first.said());

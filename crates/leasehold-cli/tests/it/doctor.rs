@@ -1,6 +1,9 @@
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 
 use crate::common::{leasehold, shown};
+use crate::shelf::Shelf;
 
 #[test]
 fn a_folder_is_good_enough() {
@@ -27,9 +30,71 @@ fn wrong_calls_are_explained() {
         ("unknown_store", &["doctor", "--store", "redis://x"]),
         ("no_bucket_named", &["doctor", "--store", "s3:///x", "--json"]),
         ("file_as_store", &["doctor", "--store", "/etc/passwd"]),
+        ("half_an_address", &["list", "--store", "s3:/foo"]),
+        ("no_queue", &["list", "--store", "/nonexistent/deep/path"]),
+        ("no_folder", &["artifact", "ls", "--store", "/nonexistent/deep/path"]),
     ] {
         shown(name, &mut leasehold(args), None);
     }
+    assert!(!Path::new("/nonexistent").exists() && !Path::new("/s3:").exists());
+}
+
+/// Modes of everything below a folder, and of the folder itself.
+fn set_modes(path: &Path, directories: u32, files: u32) {
+    let is_directory = path.is_dir();
+    if is_directory {
+        for entry in std::fs::read_dir(path).unwrap() {
+            set_modes(&entry.unwrap().path(), directories, files);
+        }
+    }
+    let mode = if is_directory { directories } else { files };
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn reading_a_folder_needs_read_permission_only() {
+    let shelf = Shelf::new();
+    let id = shelf.run(&["submit", "-t", "greet"]);
+    set_modes(shelf.path(), 0o555, 0o444);
+    let is_superuser = std::fs::write(shelf.path().join("x"), "").is_ok();
+    let run = |args: &[&str]| {
+        let mut command = shelf.command(args);
+        if is_superuser {
+            command.uid(65_534).gid(65_534);
+        }
+        command.output().unwrap()
+    };
+    for args in [
+        ["list"].as_slice(),
+        &["get", &id],
+        &["history", &id],
+        &["stats"],
+        &["check"],
+        &["shards"],
+        &["workers"],
+    ] {
+        let output = run(args);
+        assert!(output.status.success(), "{args:?}: {output:?}");
+    }
+    assert_eq!(run(&["submit", "-t", "greet"]).status.code(), Some(77));
+    set_modes(shelf.path(), 0o755, 0o644);
+}
+
+#[test]
+fn a_queue_that_lost_its_description_is_restored_only_when_asked_for() {
+    let shelf = Shelf::new();
+    shelf.run(&["init", "--shard-prefix-len", "2"]);
+    let id = shelf.run(&["submit", "-t", "greet"]);
+    std::fs::remove_file(shelf.path().join("queue.json")).unwrap();
+    let before = shelf.objects();
+    for args in [["list"].as_slice(), &["submit", "-t", "greet"], &["init"], &["check", "--repair"]] {
+        let output = shelf.command(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(65), "{args:?}: {output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("leasehold init --restore"));
+    }
+    assert_eq!(shelf.objects(), before);
+    shelf.run(&["init", "--restore"]);
+    assert!(shelf.run(&["list", "--json"]).contains(&id));
 }
 
 #[test]

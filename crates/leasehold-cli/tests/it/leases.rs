@@ -45,7 +45,7 @@ fn interrupt(mut child: Child) {
 
 #[test]
 fn it_is_seen_who_holds_what() {
-    let shelf = Shelf::new();
+    let shelf = Shelf::with_queue();
     shelf.seen("shards_free", &["shards"]);
     shelf.seen("workers_none", &["workers"]);
     let (ada, ben) = divided(&shelf);
@@ -68,7 +68,7 @@ fn it_is_seen_who_holds_what() {
 
 #[test]
 fn it_is_seen_what_is_in_the_inboxes() {
-    let shelf = Shelf::new();
+    let shelf = Shelf::with_queue();
     let mut command = shelf.command(&["worker", "--id", "ada", "--exec", "greet=cat", "--direct"]);
     command.env("LEASEHOLD_WORKER_LEASE_DURATION_SECS", "600");
     let ada = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -92,7 +92,7 @@ fn it_is_seen_what_is_in_the_inboxes() {
 
 #[test]
 fn a_lease_can_be_ended() {
-    let shelf = Shelf::new();
+    let shelf = Shelf::with_queue();
     let (ada, ben) = divided(&shelf);
     kill(ada);
     kill(ben);
@@ -120,7 +120,7 @@ fn a_lease_can_be_ended() {
 
 #[test]
 fn what_was_ended_is_taken_again() {
-    let shelf = Shelf::new();
+    let shelf = Shelf::with_queue();
     let ada = sharing(&shelf, "ada");
     until(|| held(&shelf, "ada") == 16);
     shelf.run(&["leases", "break", "shard:7"]);
@@ -132,7 +132,7 @@ fn what_was_ended_is_taken_again() {
 
 #[test]
 fn many_shards_are_leased_in_groups() {
-    let shelf = Shelf::new();
+    let shelf = Shelf::with_queue();
     shelf.run(&["init", "--shard-prefix-len", "3"]);
     let mut command = shelf.command(&["worker", "--id", "ada", "--exec", "greet=cat", "--shard-leasing"]);
     command.env("LEASEHOLD_SHARD_LEASING_SHARDS_PER_WORKER", "1024").stderr(Stdio::null());
@@ -153,7 +153,7 @@ fn many_shards_are_leased_in_groups() {
 
 #[test]
 fn leasing_and_naming_shards_exclude_each_other() {
-    let shelf = Shelf::new();
+    let shelf = Shelf::with_queue();
     let worker = ["worker", "--exec", "greet=cat"];
     shelf.seen("bad_leasing_shards", &[&worker[..], &["--shard-leasing", "--shards", "0"]].concat());
     let mut command = shelf.command(&[&worker[..], &["--shard-range", "0-7"]].concat());
@@ -166,7 +166,7 @@ fn leasing_and_naming_shards_exclude_each_other() {
 
 #[test]
 fn a_worker_that_divides_the_shards_ends_when_nothing_is_left() {
-    let shelf = Shelf::new();
+    let shelf = Shelf::with_queue();
     let id = shelf.run(&["submit", "-t", "greet", "-i", "1"]);
     shelf.run(&["worker", "--exec", "greet=cat", "--shard-leasing", "--drain"]);
     assert!(shelf.run(&["get", &id]).contains("completed"));
@@ -177,7 +177,7 @@ fn a_worker_that_divides_the_shards_ends_when_nothing_is_left() {
 
 #[test]
 fn a_worker_whose_name_is_in_use_says_so() {
-    let shelf = Shelf::new();
+    let shelf = Shelf::with_queue();
     let ada = sharing(&shelf, "ada");
     until(|| held(&shelf, "ada") == 16);
     let worker = ["--id", "ada", "--exec", "greet=cat", "--shard-leasing"];

@@ -30,6 +30,13 @@ impl Shelf {
         Self { root: tempfile::tempdir().unwrap() }
     }
 
+    /// A shelf with a queue: readers create none.
+    pub(crate) fn with_queue() -> Self {
+        let shelf = Self::new();
+        shelf.run(&["init"]);
+        shelf
+    }
+
     pub(crate) fn path(&self) -> &Path {
         self.root.path()
     }

@@ -92,8 +92,27 @@ fn a_worker_with_nothing_left_ends_by_itself() {
 }
 
 #[test]
-fn a_monitor_ends_when_interrupted() {
+fn a_worker_that_drains_ends_though_an_entry_has_no_task() {
     let shelf = Shelf::new();
+    let id = shelf.run(&["submit", "-t", "greet"]);
+    let task = shelf.objects().into_iter().find(|path| path.contains("/tasks/")).unwrap();
+    assert!(task.contains(&id));
+    std::fs::remove_file(task).unwrap();
+    shelf.run(&["worker", "--exec", "greet=cat", "--drain"]);
+}
+
+#[test]
+fn a_worker_that_drains_says_what_it_waits_for() {
+    let shelf = Shelf::new();
+    shelf.run(&["submit", "-t", "greet", "--delay", "30"]);
+    let mut worker = UnderWay::start(shelf.command(&["worker", "--exec", "greet=cat", "--drain"]));
+    worker.until("waiting for a task that is due at ");
+    worker.interrupt();
+}
+
+#[test]
+fn a_monitor_ends_when_interrupted() {
+    let shelf = Shelf::with_queue();
     let mut monitor = UnderWay::start(shelf.command(&["monitor"]));
     monitor.until("monitor w-");
     shelf.compare("monitor_interrupted", &monitor.interrupt());

@@ -45,6 +45,24 @@ async fn a_task_that_lost_its_entry_is_found_and_covered() {
     }
 }
 
+#[tokio::test]
+async fn tasks_whose_entries_were_deleted_by_hand_wait_until_they_are_repaired() {
+    let world = World::new().await;
+    let mut ids = Vec::new();
+    for _ in 0..40 {
+        ids.push(world.submit().await);
+    }
+    for key in audit::keys(&world.store, "ready/").await {
+        world.store.delete(&key).await.unwrap();
+    }
+    assert_eq!(world.queue.stats().await.unwrap().due, 0);
+    assert_eq!(world.queue.check(true).await.unwrap().repaired, 40);
+    recover(&world, 40, "repaired").await;
+    for id in ids {
+        assert_eq!(world.raw(&id).await.unwrap()["status"], "completed");
+    }
+}
+
 /// An entry that workers do not follow, or only much later, covers nothing.
 #[tokio::test]
 async fn an_entry_that_is_ahead_or_too_late_does_not_cover() {

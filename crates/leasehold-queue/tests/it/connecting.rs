@@ -1,12 +1,13 @@
 //! Opening a queue, and being refused (promise P8).
 
-use leasehold_core::Kind;
+use leasehold_core::{Kind, Matter};
 use leasehold_queue::{Queue, QueueConfig};
-use leasehold_store::Client;
+use leasehold_store::{Client, MemoryStore, OpenMode, Store, Verb};
 use serde_json::json;
 use std::sync::Arc;
 
-use crate::support::{World, audit};
+use crate::support::stage::Stage;
+use crate::support::{World, audit, mins, order};
 
 async fn connect(world: &World, shard_prefix_len: u8) -> leasehold_core::Result<Queue> {
     let client = Client::new(world.store.clone(), Arc::new(world.host.clone()));
@@ -30,7 +31,7 @@ async fn a_client_that_disagrees_is_refused_with_both_values() {
 }
 
 #[tokio::test]
-async fn a_queue_is_founded_once_and_found_by_all() {
+async fn a_queue_is_created_once_and_found_by_all() {
     let world = World::new().await;
     let again = connect(&world, QueueConfig::AS_FOUND).await.unwrap();
     assert_eq!(again.agreement(), world.queue.agreement());
@@ -75,4 +76,114 @@ async fn a_place_is_an_address_or_a_path_or_an_open_store() {
         assert_eq!(again.agreement(), queue.agreement());
     }
     assert_eq!(Queue::connect("redis://x").await.unwrap_err().kind(), Kind::Invalid);
+}
+
+fn client(world: &World, store: Arc<dyn Store>) -> Client {
+    Client::new(store, Arc::new(world.host.clone()))
+}
+
+#[tokio::test]
+async fn only_those_who_may_create_a_queue_do() {
+    let world = World::new().await;
+    let store = Arc::new(MemoryStore::new(&(Arc::new(world.host.clone()) as _)));
+    for mode in [OpenMode::Read, OpenMode::Write] {
+        let config = QueueConfig { mode, ..QueueConfig::default() };
+        let error = Queue::with_config(client(&world, store.clone()), config).await.unwrap_err();
+        assert_eq!((error.kind(), error.matter()), (Kind::Invalid, Some(Matter::Missing)));
+        assert_eq!(error.to_string(), "no queue at memory; create one with `leasehold init`");
+        assert!(audit::keys(&store, "").await.is_empty());
+        let config = QueueConfig { mode, ..QueueConfig::default() };
+        Queue::with_config(client(&world, world.store.clone()), config).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_folder_that_is_missing_stays_missing_unless_a_queue_is_to_be_created() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("deep/queue");
+    for mode in [OpenMode::Read, OpenMode::Write] {
+        let config = QueueConfig { mode, ..QueueConfig::default() };
+        let error = Queue::with_config(path.as_path(), config).await.unwrap_err();
+        assert_eq!(error.matter(), Some(Matter::Missing), "{error}");
+        assert!(!folder.path().join("deep").exists());
+    }
+    let created = Queue::connect(path.as_path()).await.unwrap();
+    let id = created.submit_task(order()).await.unwrap().id;
+    let config = QueueConfig { mode: OpenMode::Read, ..QueueConfig::default() };
+    let reader = Queue::with_config(path.as_path(), config).await.unwrap();
+    assert_eq!(reader.get(&id).await.unwrap().id, id);
+    assert_eq!(reader.cancel(&id).await.unwrap_err().kind(), Kind::Denied);
+}
+
+#[tokio::test]
+async fn a_queue_is_never_created_over_tasks_and_can_be_restored() {
+    let world = World::with_shards(2).await;
+    let id = world.submit().await;
+    world.store.delete("queue.json").await.unwrap();
+    let before = audit::keys(&world.store, "").await;
+    for mode in [OpenMode::Create, OpenMode::Write, OpenMode::Read] {
+        let config = QueueConfig { mode, ..QueueConfig::default() };
+        let error = Queue::with_config(client(&world, world.store.clone()), config).await.unwrap_err();
+        assert!(error.kind() == Kind::Corrupt && error.to_string().contains("--restore"), "{error}");
+    }
+    assert_eq!(audit::keys(&world.store, "").await, before);
+    assert_eq!(world.queue.check(true).await.unwrap_err().kind(), Kind::Corrupt);
+    let wrong = QueueConfig { shard_prefix_len: 3, ..QueueConfig::default() };
+    let error = Queue::restore(client(&world, world.store.clone()), wrong).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "shard_prefix_len is 3 here, but the tasks lie in shards of 2 digits; remove the setting, or correct it"
+    );
+    let restored = Queue::restore(client(&world, world.store.clone()), QueueConfig::default()).await.unwrap();
+    assert_eq!(restored.shard_len().digits(), 2);
+    assert_eq!(restored.get(&id).await.unwrap().id, id);
+    let again = Queue::restore(client(&world, world.store.clone()), QueueConfig::default()).await.unwrap();
+    assert_eq!(again.agreement(), restored.agreement());
+}
+
+#[tokio::test]
+async fn a_queue_is_not_restored_while_tasks_lie_in_shards_of_two_lengths() {
+    let world = World::with_shards(2).await;
+    let id = world.submit().await;
+    world.store.delete("queue.json").await.unwrap();
+    world.scribble(&format!("tasks/0/{id}.json"), "{}").await;
+    let error =
+        Queue::restore(client(&world, world.store.clone()), QueueConfig::default()).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Corrupt);
+    assert!(error.to_string().contains("tasks/ has shards of 1 digit and of 2 digits"), "{error}");
+    assert!(audit::value(&world.store, "queue.json").await.is_none());
+}
+
+#[tokio::test]
+async fn a_client_finds_the_queue_that_another_creates_at_the_same_time() {
+    let world = World::new().await;
+    let store = Arc::new(MemoryStore::new(&(Arc::new(world.host.clone()) as _)));
+    let stage = Arc::new(Stage::new(store.clone()));
+    let (other, its_store) = (world.clone(), store.clone());
+    stage.interrupt(|_, asked| asked.verb == Verb::List, async move {
+        let created = Queue::connect(client(&other, its_store)).await.unwrap();
+        created.submit_task(order()).await.unwrap();
+    });
+    let found = Queue::connect(client(&world, stage)).await.unwrap();
+    let created = Queue::connect(client(&world, store)).await.unwrap();
+    assert_eq!(found.agreement(), created.agreement());
+}
+
+/// What is held may end; nothing is submitted, claimed or repaired.
+#[tokio::test]
+async fn a_connected_client_says_that_the_description_is_missing_and_goes_on_when_it_is_back() {
+    let world = World::new().await;
+    let kept = Store::get(&*world.store, "queue.json", None).await.unwrap().found().unwrap();
+    world.store.delete("queue.json").await.unwrap();
+    world.queue.may_change().await.expect("it was read a moment ago");
+    world.advance(QueueConfig::default().layout_asked_every + std::time::Duration::from_secs(1));
+    let error = world.queue.may_change().await.unwrap_err();
+    assert!(
+        error.kind() == Kind::Corrupt && error.to_string().contains("queue.json is missing at memory"),
+        "{error}"
+    );
+    assert_eq!(world.queue.submit_task(order()).await.unwrap_err().kind(), Kind::Corrupt);
+    world.advance(mins(10));
+    world.scribble("queue.json", kept.body).await;
+    world.submit().await;
 }

@@ -51,7 +51,7 @@ async fn stamps_tell_which_tasks_to_read_again() {
 }
 
 #[tokio::test]
-async fn counts_come_from_the_index_alone() {
+async fn counts_come_from_the_index_and_tasks_are_looked_for_once() {
     let world = World::new().await;
     for _ in 0..3 {
         world.submit().await;
@@ -62,12 +62,39 @@ async fn counts_come_from_the_index_alone() {
     world.advance(mins(10));
     let before = world.ledger();
     let stats = world.queue.stats().await.unwrap();
-    // What waits, what runs, the inboxes and the overflow.
+    // What waits, what runs, the inboxes and the overflow; and three tasks that were not claimed for long.
+    assert_eq!(requests(&world.queue, &before), [0, 3, 4, 0]);
+    let before = world.ledger();
+    assert_eq!(world.queue.stats().await.unwrap(), stats);
     assert_eq!(requests(&world.queue, &before), [0, 0, 4, 0]);
     assert_eq!((stats.due, stats.scheduled, stats.running), (3, 1, 1));
     assert!(stats.oldest_due_secs.is_some_and(|oldest| (600..660).contains(&oldest)), "{stats:?}");
     let by_shard = stats.shards.values().fold([0; 3], |sum, shard| [0, 1, 2].map(|n| sum[n] + shard[n]));
     assert_eq!(by_shard, [3, 1, 1]);
+}
+
+#[tokio::test]
+async fn an_entry_without_a_task_is_not_due() {
+    let world = World::new().await;
+    let (queue, stage) = world.staged().await;
+    stage.play_at(1, Fate::Die);
+    queue.submit_task(order()).await.unwrap_err();
+    let before = world.ledger();
+    let stats = world.queue.stats().await.unwrap();
+    assert_eq!((stats.due, stats.without_task), (1, 0), "its producer may be between its two writes");
+    assert_eq!(requests(&world.queue, &before), [0, 0, 4, 0]);
+    world.advance(secs(11));
+    for gets in [1, 0] {
+        let before = world.ledger();
+        let stats = world.queue.stats().await.unwrap();
+        assert_eq!((stats.due, stats.without_task, stats.oldest_due_secs), (0, 1, None));
+        assert!(stats.shards.values().all(|counts| *counts == [0; 3]));
+        assert_eq!(requests(&world.queue, &before), [0, gets, 4, 0]);
+    }
+    world.advance(mins(1));
+    let before = world.ledger();
+    world.queue.stats().await.unwrap();
+    assert_eq!(requests(&world.queue, &before), [0, 1, 4, 0], "it may have come since");
 }
 
 #[tokio::test]

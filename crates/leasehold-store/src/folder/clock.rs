@@ -77,6 +77,38 @@ impl FolderClock {
         }
     }
 
+    /// The folder's time for a process that may not write to it: as the writers of this boot have agreed, or by the local
+    /// wall clock if there were none, or if the server behind a mount tells its time to writers only. Good enough to show:
+    /// a process that cannot write decides nothing about anybody's lease.
+    pub(super) fn open_for_reading(
+        own: &Path,
+        time: Option<FolderTime>,
+        access: FolderAccess,
+        host: &Arc<dyn Host>,
+    ) -> io::Result<Self> {
+        let directory = own.join("clock");
+        let time = match time {
+            Some(time) => time,
+            None if directory.exists() => time_for(&directory)?,
+            None => FolderTime::Host,
+        };
+        if time == FolderTime::Mount && directory.exists() {
+            let kind = Kind::Mount { directory: directory.clone() };
+            let opened = Self { clock: Clock::dated(host.clone()), host: host.clone(), access, kind };
+            if opened.make_sure().is_ok() {
+                return Ok(opened);
+            }
+        }
+        let offset_ns = match offset_in(&boot_file(&directory)?, namespace_ns())? {
+            Some(offset_ns) => offset_ns,
+            None => first_offset(&directory, &**host),
+        };
+        let reader = host.clone();
+        let clock = Clock::exact(move || millis(reader.instant().boot_ns + offset_ns));
+        let kind = Kind::Host { offset_ns, high: directory.join("high"), marked_ns: AtomicI64::new(0) };
+        Ok(Self { clock, host: host.clone(), access, kind })
+    }
+
     pub(super) fn clock(&self) -> &Clock {
         &self.clock
     }
@@ -160,21 +192,32 @@ fn offset_of_this_boot(
 ) -> io::Result<i64> {
     let lock = access.append(&directory.join("lock"))?;
     wait_for(&lock, "its clock", host.instant(), || host.instant())?;
+    let path = boot_file(directory)?;
+    match offset_in(&path, namespace_ns)? {
+        Some(offset_ns) => Ok(offset_ns),
+        None => decide_offset(directory, &path, access, host, namespace_ns),
+    }
+}
+
+/// Path of the file that holds the offset of this boot.
+fn boot_file(directory: &Path) -> io::Result<PathBuf> {
     let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
-    let path = directory.join(format!("boot-{}", boot_id.trim()));
+    Ok(directory.join(format!("boot-{}", boot_id.trim())))
+}
+
+/// The offset in a boot file; none if there is no such file. It is renamed into place, so it is never seen half written.
+fn offset_in(path: &Path, namespace_ns: i64) -> io::Result<Option<i64>> {
     let mut text = String::new();
-    match open_regular(File::options().read(true), &path) {
+    match open_regular(File::options().read(true), path) {
         Ok(file) => file.take(BOOT_BYTES_MAX).read_to_string(&mut text)?,
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            return decide_offset(directory, &path, access, host, namespace_ns);
-        }
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
-    let (offset_ns, folders_ns) = parse(&text).ok_or_else(|| corrupt(&path))?;
+    let (offset_ns, folders_ns) = parse(&text).ok_or_else(|| corrupt(path))?;
     if folders_ns != namespace_ns {
         return Err(other_namespace((namespace_ns - folders_ns) / 1_000_000_000));
     }
-    Ok(offset_ns)
+    Ok(Some(offset_ns))
 }
 
 /// The offset, and on a line of its own how far the boot clock it belongs to is from the machine's. An older program wrote
@@ -206,6 +249,13 @@ fn other_namespace(secs: i64) -> io::Error {
     io::Error::new(ErrorKind::InvalidInput, message)
 }
 
+/// The offset that the first process of a boot writes: by the wall clock, but never before the high-water mark.
+fn first_offset(directory: &Path, host: &dyn Host) -> i64 {
+    let high_ns = fs::metadata(directory.join("high")).and_then(|high| high.modified()).map_or(0, nanos);
+    let instant = host.instant();
+    instant.wall_ns.max(high_ns + HIGH_WATER_NS) - instant.boot_ns
+}
+
 fn decide_offset(
     directory: &Path,
     path: &Path,
@@ -213,9 +263,7 @@ fn decide_offset(
     host: &dyn Host,
     namespace_ns: i64,
 ) -> io::Result<i64> {
-    let high_ns = fs::metadata(directory.join("high")).and_then(|high| high.modified()).map_or(0, nanos);
-    let instant = host.instant();
-    let offset_ns = instant.wall_ns.max(high_ns + HIGH_WATER_NS) - instant.boot_ns;
+    let offset_ns = first_offset(directory, host);
     let new = path.with_extension("new");
     let mut file = access.create(&new)?;
     file.write_all(format!("{offset_ns}\n{namespace_ns}\n").as_bytes())?;

@@ -20,6 +20,7 @@ use super::uploads::{self, Uploads};
 use super::{Durability, FolderAccess, FolderOptions, Trouble, walk};
 use crate::clock::Clock;
 use crate::host::{Host, Instant};
+use crate::open::OpenMode;
 use crate::parts;
 use crate::seam::{Get, List, Object, Page, PartId, PutAnswer, Ranged, UploadId, Version, When};
 
@@ -47,10 +48,10 @@ impl Files {
         host: &Arc<dyn Host>,
     ) -> leasehold_core::Result<Self> {
         let opened = || -> io::Result<Self> {
-            let access = options.access;
-            if fs::metadata(root).is_ok_and(|found| !found.is_dir()) {
-                return Err(rustix::io::Errno::NOTDIR.into());
+            if !opens_for_writing(root, options.mode)? {
+                return Self::open_for_reading(root, options, host);
             }
+            let access = options.access;
             access.create_dir_all(root)?;
             let root = root.canonicalize()?;
             let own = root.join(keys::RESERVED);
@@ -73,6 +74,23 @@ impl Files {
             })
         };
         opened().map_err(|error| cannot_open(root, error))
+    }
+
+    /// Writes nothing, not even to `.leasehold`: whoever may read the files may read the queue.
+    fn open_for_reading(root: &Path, options: FolderOptions, host: &Arc<dyn Host>) -> io::Result<Self> {
+        let root = if root.exists() { root.canonicalize()? } else { root.to_owned() };
+        let access = options.access;
+        Ok(Self {
+            unsynced: Mutex::default(),
+            durability: options.durability,
+            clock: FolderClock::open_for_reading(&root.join(keys::RESERVED), options.time, access, host)?,
+            access,
+            directories: Directories::new(access),
+            locks: Locks::none(),
+            temps: Temps::none(),
+            uploads: Uploads::default(),
+            root,
+        })
     }
 
     pub(super) fn list(&self, list: &List) -> io::Result<Page> {
@@ -290,6 +308,27 @@ impl Files {
             directory = parent(directory);
         }
     }
+}
+
+/// Checks what lies at the root. With [`OpenMode::Write`] a folder without a store is only read: nothing can be changed
+/// there, and the caller reports that it is empty.
+fn opens_for_writing(root: &Path, mode: OpenMode) -> io::Result<bool> {
+    match fs::metadata(root) {
+        Ok(found) if !found.is_dir() => return Err(rustix::io::Errno::NOTDIR.into()),
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let is_there = |name: &str| root.join(name).exists();
+    Ok(match mode {
+        OpenMode::Create => true,
+        OpenMode::Write => is_there(keys::RESERVED) || is_there(keys::QUEUE),
+        OpenMode::Read => false,
+    })
+}
+
+/// The error of a write to a folder that was opened for reading.
+pub(super) fn opened_for_reading() -> io::Error {
+    io::Error::new(ErrorKind::PermissionDenied, "the folder was opened for reading")
 }
 
 /// Reads an object whole, unless it is too large: then it has the version of its file, so that it can be replaced.

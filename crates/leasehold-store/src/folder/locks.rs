@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::FolderAccess;
+use super::files::opened_for_reading;
 use crate::host::Instant;
 
 /// Enough that 64 writers at once rarely share a stripe; few enough to be no burden to list.
@@ -27,7 +28,8 @@ const LOOK_MIN: Duration = Duration::from_micros(50);
 const LOOK_MAX: Duration = Duration::from_millis(1);
 
 pub(super) struct Locks {
-    directory: PathBuf,
+    /// None in a folder that was opened for reading.
+    directory: Option<PathBuf>,
     access: FolderAccess,
 }
 
@@ -40,17 +42,23 @@ impl Locks {
     pub(super) fn open(own: &Path, access: FolderAccess) -> io::Result<Self> {
         let directory = own.join("locks");
         access.create_dir_all(&directory)?;
-        Ok(Self { directory, access })
+        Ok(Self { directory: Some(directory), access })
+    }
+
+    /// No locks: every write is refused.
+    pub(super) fn none() -> Self {
+        Self { directory: None, access: FolderAccess::default() }
     }
 
     /// Waits for the lock of a key by this clock.
     pub(super) fn hold(&self, key: &str, now: impl Fn() -> Instant) -> io::Result<Lock> {
+        let directory = self.directory.as_ref().ok_or_else(opened_for_reading)?;
         let began = now();
         let hash = blake3::hash(key.as_bytes());
         let number =
             u32::from_le_bytes(hash.as_bytes()[..4].try_into().expect("a hash has 32 bytes")) % STRIPES;
         // Each call opens the file anew, so that the lock also excludes other threads of this process.
-        let file = self.access.append(&self.directory.join(format!("{number:03x}")))?;
+        let file = self.access.append(&directory.join(format!("{number:03x}")))?;
         wait_for(&file, &format!("`{key}`"), began, now)?;
         Ok(Lock { _file: file })
     }

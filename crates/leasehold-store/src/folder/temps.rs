@@ -11,16 +11,23 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::FolderAccess;
+use super::files::opened_for_reading;
 use super::locks::wait_for;
 use super::modes::open_regular;
 use crate::host::{Host, HostExt};
 
 pub(super) struct Temps {
+    /// None in a folder that was opened for reading.
+    own: Option<Own>,
+    count: AtomicU64,
+}
+
+/// The directory of this process, and its lock.
+struct Own {
     directory: PathBuf,
     access: FolderAccess,
     lock: PathBuf,
     _held: File,
-    count: AtomicU64,
 }
 
 /// A temporary file; gone when this is dropped, unless it was renamed.
@@ -44,9 +51,15 @@ impl Temps {
                 .is_ok_and(|there| held.metadata().is_ok_and(|ours| there.ino() == ours.ino()))
             {
                 access.create_dir(&directory)?;
-                return Ok(Self { directory, access, lock, _held: held, count: AtomicU64::new(0) });
+                let own = Some(Own { directory, access, lock, _held: held });
+                return Ok(Self { own, count: AtomicU64::new(0) });
             }
         }
+    }
+
+    /// No place for temporary files: every write is refused.
+    pub(super) fn none() -> Self {
+        Self { own: None, count: AtomicU64::new(0) }
     }
 
     pub(super) fn create(&self, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<Temp> {
@@ -57,13 +70,14 @@ impl Temps {
 
     /// A file to be filled little by little.
     pub(super) fn open_new(&self) -> io::Result<(Temp, File)> {
-        let path = self.directory.join(self.count.fetch_add(1, Relaxed).to_string());
-        let file = self.access.create_new(&path)?;
+        let own = self.own.as_ref().ok_or_else(opened_for_reading)?;
+        let path = own.directory.join(self.count.fetch_add(1, Relaxed).to_string());
+        let file = own.access.create_new(&path)?;
         Ok((Temp { path, is_renamed: false }, file))
     }
 }
 
-impl Drop for Temps {
+impl Drop for Own {
     fn drop(&mut self) {
         // Best effort: whatever stays is removed at the next start.
         let _ = fs::remove_dir_all(&self.directory);

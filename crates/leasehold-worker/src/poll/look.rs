@@ -221,7 +221,7 @@ impl Poller {
                 continue;
             }
             match self.remembered.next(&found.entry, now) {
-                Some(Next::Claim) => self.waiting.push_back(found),
+                Some(Next::Claim | Next::Await) => self.waiting.push_back(found),
                 Some(next) => stale.push((found, next)),
                 None => {}
             }

@@ -2,7 +2,7 @@
 
 use leasehold_core::{Kind, NewTask, Status, TaskId};
 use leasehold_queue::{MigrateOptions, Queue, QueueConfig};
-use leasehold_store::{Client, Host, MemoryStore, SystemHost};
+use leasehold_store::{Client, Host, MemoryStore, Store, SystemHost, When};
 use leasehold_worker::{Context, Counts, Shutdown, TaskError, Worker, WorkerOptions};
 use serde_json::json;
 use std::sync::Arc;
@@ -108,4 +108,24 @@ async fn a_worker_pauses_during_a_migration_and_goes_on_when_it_was_called_off()
     assert_eq!((task.status(), task.shard.as_str().len()), (Status::Completed, 1));
     shutdown.drain();
     running.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_claims_nothing_while_queue_json_is_missing_and_goes_on_when_it_is_back() {
+    let (world, shutdown) = (World::new(), Shutdown::default());
+    let queue = world.connect().await;
+    let (running, begun, go_on) = world.worker(&shutdown).await;
+    let kept = world.store.get("queue.json", None).await.unwrap().found().unwrap();
+    world.store.delete("queue.json").await.unwrap();
+    while queue.may_change().await.map_err(|error| error.kind()) != Err(Kind::Corrupt) {
+        tokio::task::yield_now().await;
+    }
+    world.store.put("queue.json", kept.body, &When::Always).await.unwrap();
+    let id = submit(&queue).await;
+    let mut begun = begun;
+    begun.wait_for(|begun| *begun).await.unwrap();
+    go_on.send_replace(true);
+    shutdown.drain();
+    assert_eq!(running.await.unwrap().unwrap().completed, 1);
+    assert_eq!(queue.get(&id).await.unwrap().status(), Status::Completed);
 }

@@ -1,17 +1,17 @@
 //! Stopping: by the worker's own shutdown, by a cancel, by losing the claim; and what others make of what was left.
 
 use leasehold_core::ids::Name;
-use leasehold_core::{Index, Status, TaskId};
+use leasehold_core::{Index, Status, TaskId, keys};
 use leasehold_queue::discover::Stretch;
 use leasehold_queue::{Met, Operated};
 use leasehold_store::Purpose;
-use leasehold_worker::{ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions};
+use leasehold_worker::{DrainWait, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 
-use crate::{options, queue, status, submit};
+use crate::{options, queue, status, submit, work};
 
 /// Renewed after four seconds, and not lost if the machine then takes as long again.
 const LEASE: Duration = Duration::from_secs(12);
@@ -245,4 +245,39 @@ async fn a_monitor_recovers_from_all_shards_where_workers_divide_them() {
     tokio::time::timeout(Duration::from_mins(1), recovered).await.expect("the task stays where it is");
     shutdown.drain();
     assert_eq!(running.await.unwrap().unwrap().recovered, 1);
+}
+
+/// What a producer leaves behind that dies between its two writes. It is swept half an hour later.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_entry_without_a_task_does_not_keep_a_worker_from_ending() {
+    let queue = queue().await;
+    let (lost, id) = (submit(&queue, "a", json!(1)).await, submit(&queue, "a", json!(2)).await);
+    let key = keys::task(&queue.shard_len().shard_of(&lost), &lost);
+    queue.client().delete(Purpose::Admin, &key).await.unwrap();
+    let worker = Worker::new(queue.clone(), "w1", None).unwrap();
+    let worker = worker.handle("a", |_, _: u64| async { Ok::<_, TaskError>(()) }).unwrap();
+    let counts = tokio::time::timeout(Duration::from_secs(20), work(worker)).await.expect("it ends");
+    assert_eq!(counts.completed, 1);
+    assert_eq!(status(&queue, &id).await, Status::Completed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_ends_when_the_queue_is_empty_tells_what_it_waits_for() {
+    let queue = queue().await;
+    let id = submit(&queue, "patient", json!(null)).await;
+    let found =
+        queue.discover(Purpose::Discover, vec![Stretch::whole(Index::Ready)]).await.unwrap().due.remove(0);
+    let other = Name::checked("worker id", "other").unwrap();
+    let met = queue.claim(&found, &other, Duration::from_mins(10), &|_| true).await.unwrap();
+    assert!(matches!(met, Met::Claimed(_)));
+    let (worker, _started) = patient(&queue, "w1", &Arc::new(Notify::new()));
+    let (monitor, shutdown) = (worker.monitor(), Shutdown::default());
+    assert_eq!(monitor.drain_wait(), None);
+    let running = tokio::spawn(worker.options(options()).run(shutdown.clone()));
+    while monitor.drain_wait() != Some(DrainWait::Held(id)) {
+        assert!(!running.is_finished(), "it does not leave the task behind");
+        tokio::task::yield_now().await;
+    }
+    shutdown.drain();
+    running.await.unwrap().unwrap();
 }

@@ -1,0 +1,145 @@
+//! Creating `queue.json`, and creating it again after it was lost.
+//!
+//! Where a task lies follows from its id and from `shard_prefix_len` in `queue.json`. A second `queue.json` over the
+//! tasks of a lost one could say another number: its clients would not find the tasks, and would remove their index
+//! entries as left over. So no queue is created where keys of a queue exist. [`Queue::restore`] reads the number from
+//! the keys of the tasks.
+
+use futures::future::try_join_all;
+use leasehold_core::{Error, HexName, Kind, Matter, Result, ShardLen, keys};
+use leasehold_store::{Client, HostExt, List, OpenMode, Purpose, Put, Version, When};
+use serde_json::Map;
+use std::collections::BTreeSet;
+
+use crate::connect::{Agreement, FORMAT, Queue, QueueConfig, read};
+use crate::place::Place;
+
+impl Queue {
+    /// Opens a queue whose `queue.json` was lost, and creates `queue.json` again with the number of digits that the
+    /// keys of its tasks have. Opens it as it is if nothing was lost. Clients that are connected have to connect again.
+    ///
+    /// Requests: 1 list per 1,000 shards, 1 get, 1 put, and those of the probe.
+    pub async fn restore(place: impl Into<Place>, config: QueueConfig) -> Result<Self> {
+        let client = place.into().client(OpenMode::Create)?;
+        if client.get(Purpose::Admin, keys::QUEUE).await?.is_none() {
+            let wanted = config.wanted()?;
+            let shard_len = match (shard_len_of_tasks(&client).await?, wanted) {
+                (Some(found), Some(wanted)) if found != wanted => {
+                    return Err(Error::invalid(format!(
+                        "shard_prefix_len is {} here, but the tasks lie in shards of {}; remove the setting, or correct it",
+                        wanted.digits(),
+                        digits(found.digits())
+                    )));
+                }
+                (found, wanted) => found.or(wanted).unwrap_or(ShardLen::DEFAULT),
+            };
+            put(&client, shard_len).await?;
+        }
+        Self::with_config(client, config).await
+    }
+}
+
+/// Creates the queue. Never where keys of a queue exist.
+///
+/// Requests: 10 lists beside those of the probe, once in the life of a queue.
+pub(crate) async fn create(client: &Client, shard_prefix_len: ShardLen) -> Result<(Agreement, Version)> {
+    if let Some(key) = any_key(client).await? {
+        // Another client may have created the queue since `queue.json` was read.
+        return match client.get(Purpose::Admin, keys::QUEUE).await? {
+            Some(object) => Ok((read(&object.body)?, object.version)),
+            None => Err(lost(client, &key)),
+        };
+    }
+    put(client, shard_prefix_len).await
+}
+
+/// The error of a client that found no `queue.json` and may not create one.
+///
+/// Requests: 10 lists.
+pub(crate) async fn no_queue(client: &Client) -> Error {
+    match any_key(client).await {
+        Err(error) => error,
+        Ok(Some(key)) => lost(client, &key),
+        Ok(None) => {
+            Error::invalid(format!("no queue at {}; create one with `leasehold init`", client.describe()))
+                .about(Matter::Missing)
+        }
+    }
+}
+
+fn lost(client: &Client, key: &str) -> Error {
+    let store = client.describe();
+    let message = format!(
+        "queue.json is missing at {store}, but there are keys of a queue, such as `{key}`; restore queue.json from a \
+         backup, or run `leasehold init --restore`"
+    );
+    Error::new(Kind::Corrupt, message)
+}
+
+/// A key that only a queue has.
+async fn any_key(client: &Client) -> Result<Option<String>> {
+    let lists = keys::QUEUE_PREFIXES.map(|prefix| async move {
+        let page = client.list(Purpose::Admin, &List::all(prefix).limit(1)).await?;
+        Ok::<_, Error>(page.entries.into_iter().next().map(|entry| entry.key))
+    });
+    Ok(try_join_all(lists).await?.into_iter().flatten().next())
+}
+
+/// The number of digits that name a shard in the keys of tasks, else of index entries; none if there are neither.
+async fn shard_len_of_tasks(client: &Client) -> Result<Option<ShardLen>> {
+    for root in [keys::TASKS, "ready/", "leases/"] {
+        let found = shard_digits(client, root).await?;
+        let (Some(first), Some(last)) = (found.first(), found.last()) else { continue };
+        if first != last {
+            let message = format!(
+                "{root} has shards of {} and of {}: the number of shards was being changed; restore queue.json from a \
+                 backup",
+                digits(*first),
+                digits(*last)
+            );
+            return Err(Error::new(Kind::Corrupt, message));
+        }
+        return ShardLen::new(*first).map(Some);
+    }
+    Ok(None)
+}
+
+async fn shard_digits(client: &Client, root: &str) -> Result<BTreeSet<u8>> {
+    let (mut found, mut next) = (BTreeSet::new(), Some(List::all(root).delimited()));
+    while let Some(list) = next {
+        let page = client.list(Purpose::Admin, &list).await?;
+        let names = page.prefixes.iter().filter_map(|prefix| prefix.strip_prefix(root)?.strip_suffix('/'));
+        found.extend(names.filter_map(|name| {
+            let digits = u8::try_from(name.len()).ok()?;
+            ShardLen::new(digits).ok()?.parse(name).ok()?;
+            Some(digits)
+        }));
+        next = page.next.map(|cursor| list.at(cursor));
+    }
+    Ok(found)
+}
+
+fn digits(number: u8) -> String {
+    if number == 1 { "1 digit".to_owned() } else { format!("{number} digits") }
+}
+
+/// Writes `queue.json` into a store that honours conditions, unless another client was first.
+async fn put(client: &Client, shard_prefix_len: ShardLen) -> Result<(Agreement, Version)> {
+    leasehold_store::probe(client).await?.verdict()?;
+    let now = client.now().ok_or_else(|| Error::new(Kind::Internal, "a probed store has no time"))?;
+    let agreement = Agreement {
+        format: FORMAT,
+        queue_id: HexName::from_random(client.host().random_bits()),
+        shard_prefix_len,
+        created_at: now.earliest,
+        write_id: client.write_id(),
+        migrating: None,
+        left: None,
+        unknown: Map::new(),
+    };
+    match client.put(Purpose::Admin, keys::QUEUE, agreement.written()?, &When::Absent).await? {
+        Put::Written(version) => Ok((agreement, version)),
+        Put::Lost(Some(object)) | Put::Overtaken(object) => Ok((read(&object.body)?, object.version)),
+        Put::Lost(None) => Err(Error::new(Kind::Unavailable, "queue.json came and went; try again")),
+    }
+}
