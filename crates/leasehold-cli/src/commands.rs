@@ -155,7 +155,12 @@ fn flags(global: &Global, command: &Command) -> Flags {
         Command::SubmitMany(many) => flags.with("--direct", "queue.dispatch_mode", direct(many.direct)),
         Command::Worker(work) => of_work(flags, work),
         Command::Up(up) => {
-            of_work(flags, &up.work).with("--dashboard-port", "dashboard.port", up.dashboard_port)
+            let actions = up.allow_actions.then_some(true);
+            of_work(flags, &up.work).with("--dashboard-port", "dashboard.port", up.dashboard_port).with(
+                "--allow-actions",
+                "dashboard.allow_actions",
+                actions,
+            )
         }
         Command::Outpost(args) => {
             let flags = flags.with("--campaign", "queue.campaign", args.campaign.as_deref()).with(

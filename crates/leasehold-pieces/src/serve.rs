@@ -131,6 +131,8 @@ impl PieceServer {
         options.check()?;
         let bounds = Bounds {
             connections_max: options.connections_max,
+            // Peers know the secret, and many of them may share an address.
+            per_address_max: options.connections_max,
             header_wait: options.header_wait,
             idle_wait: options.idle_wait,
         };

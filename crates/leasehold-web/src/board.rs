@@ -58,11 +58,36 @@ pub(crate) enum Part {
     Artifacts,
 }
 
+impl Part {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Index => "index",
+            Self::Tasks => "tasks",
+            Self::Workers => "workers",
+            Self::Shards => "shards",
+            Self::Artifacts => "artifacts",
+        }
+    }
+}
+
 /// What could not be read, and since when.
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub(crate) since: Instant,
     pub(crate) text: String,
+    /// How often it was tried in vain.
+    tries: u32,
+}
+
+/// What a try has changed about whether the store can be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// Nothing.
+    Same,
+    /// It could be read, and cannot any more.
+    Failing,
+    /// It can be read again.
+    Recovered,
 }
 
 /// How far the pass over the tasks is.
@@ -107,6 +132,7 @@ pub(crate) struct Board {
     pub(crate) has_artifacts: bool,
     tried: BTreeMap<Part, Tried>,
     faults: BTreeMap<Part, Fault>,
+    is_failing: bool,
     depth: VecDeque<Depth>,
     minute: Option<Minute>,
     revision: u64,
@@ -128,8 +154,8 @@ impl Board {
         self.tried.get(&part).copied()
     }
 
-    /// A part was tried; what it was is told, whether it went well or not.
-    pub(crate) fn note(&mut self, part: Part, tried: Tried, failed: Option<&Error>) {
+    /// Notes that a part was tried, and with what end.
+    pub(crate) fn note(&mut self, part: Part, tried: Tried, failed: Option<&Error>) -> Turn {
         self.tried.insert(part, tried);
         match failed {
             None => {
@@ -139,22 +165,49 @@ impl Board {
             }
             Some(error) => {
                 let text = error.to_string();
-                let is_news = self.faults.get(&part).is_none_or(|fault| fault.text != text);
-                let since = self.faults.get(&part).map_or(tried.at, |fault| fault.since);
-                self.faults.insert(part, Fault { since, text });
+                let before = self.faults.get(&part);
+                let is_news = before.is_none_or(|fault| fault.text != text);
+                let since = before.map(|fault| fault.since).or_else(|| self.last_read(part));
+                let tries = before.map_or(0, |fault| fault.tries).saturating_add(1);
+                self.faults.insert(part, Fault { since: since.unwrap_or(tried.at), text, tries });
                 if is_news {
                     self.touch();
                 }
             }
         }
+        let is_failing = self.fault(tried.at).is_some();
+        match (std::mem::replace(&mut self.is_failing, is_failing), is_failing) {
+            (false, true) => Turn::Failing,
+            (true, false) => Turn::Recovered,
+            _ => Turn::Same,
+        }
+    }
+
+    /// When a part was last read, if it is one that is read whether anybody looks or not: the store has failed since then,
+    /// and not since the first try that found out.
+    fn last_read(&self, part: Part) -> Option<Instant> {
+        self.index.as_ref().filter(|_| part == Part::Index).map(|index| index.at)
+    }
+
+    /// Whether the last try of a part has failed.
+    pub(crate) fn is_failing(&self, part: Part) -> bool {
+        self.faults.contains_key(&part)
+    }
+
+    /// Whether the store could not be read for so long, and more than once: a single failure may pass.
+    pub(crate) fn is_down(&self, now: Instant, patience: Duration) -> bool {
+        self.faults_lately(now).any(|fault| fault.tries > 1 && now.since(fault.since) >= patience)
     }
 
     /// What cannot be read at present, for the longest time. What nobody has tried lately says nothing.
     pub(crate) fn fault(&self, now: Instant) -> Option<&Fault> {
+        self.faults_lately(now).min_by_key(|fault| fault.since.boot_ns)
+    }
+
+    fn faults_lately(&self, now: Instant) -> impl Iterator<Item = &Fault> {
         let is_tried =
-            |part: &Part| self.tried(*part).is_some_and(|tried| now.since(tried.at) < TRIED_LATELY);
-        let faults = self.faults.iter().filter(|(part, _)| is_tried(part)).map(|(_, fault)| fault);
-        faults.min_by_key(|fault| fault.since.boot_ns)
+            move |part: &Part| self.tried(*part).is_some_and(|tried| now.since(tried.at) < TRIED_LATELY);
+        self.faults.iter().filter(move |(part, _)| is_tried(part)).map(|(_, fault)| fault)
     }
 
     pub(crate) fn set_has_artifacts(&mut self, has_artifacts: bool) {

@@ -65,10 +65,15 @@ pub use pace::Pace;
 
 use routes::{App, Site};
 
-/// The door of the dashboard. A browser opens six connections at most, so this is enough for forty viewers; they poll, and
-/// come again when they were turned away.
-const BOUNDS: Bounds =
-    Bounds { connections_max: 256, header_wait: Duration::from_secs(10), idle_wait: Duration::from_mins(1) };
+/// The door of the dashboard. A browser opens six connections at most, so this is enough for forty viewers, ten of them
+/// behind one address; they poll, and come again when they were turned away. A head has a few hundred bytes and comes in one
+/// packet or two; what takes longer than two seconds would only keep others out.
+const BOUNDS: Bounds = Bounds {
+    connections_max: 256,
+    per_address_max: 64,
+    header_wait: Duration::from_secs(2),
+    idle_wait: Duration::from_mins(1),
+};
 
 /// How the dashboard is served.
 #[derive(Debug, Clone)]

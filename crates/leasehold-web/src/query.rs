@@ -150,7 +150,8 @@ fn has_tag(row: &Row, tag: &str) -> bool {
     })
 }
 
-/// Whether the words are part of the id, the type, the worker, a tag or the error. `id` is room to write the id into.
+/// Whether the words are part of the id, the type, the worker, the key, a tag, the input or the error. `id` is room to
+/// write the id into.
 fn mentions(row: &Row, words: &str, id: &mut String) -> bool {
     id.clear();
     // Writing to a string cannot fail.
@@ -160,7 +161,19 @@ fn mentions(row: &Row, words: &str, id: &mut String) -> bool {
         || has(&row.task_type)
         || row.worker.as_deref().is_some_and(has)
         || row.error.as_deref().is_some_and(has)
-        || row.tags.iter().any(|(key, value)| has(key) || has(value))
+        || row.key.as_deref().is_some_and(has)
+        || row.tags.iter().any(|(key, value)| has(key) || has(value) || begins(key, value, words))
+        || has(&row.input)
+}
+
+/// Whether a tag begins with these words, as tags are written: `team=photos`, or `team:photos` in an address.
+fn begins(key: &str, value: &str, words: &str) -> bool {
+    let rest =
+        words.get(..key.len()).filter(|start| start.eq_ignore_ascii_case(key)).map(|_| &words[key.len()..]);
+    let wanted = rest.and_then(|rest| rest.strip_prefix(['=', ':']));
+    wanted.is_some_and(|wanted| {
+        value.get(..wanted.len()).is_some_and(|start| start.eq_ignore_ascii_case(wanted))
+    })
 }
 
 /// Whether a text holds these words, in capitals or not.
@@ -177,6 +190,16 @@ mod tests {
         assert!(contains("Connection refused", "REFUSED"));
         assert!(!contains("short", "shorter"));
         assert!(contains("naïve Größe", "größe"));
+    }
+
+    #[test]
+    fn a_tag_is_found_by_its_key_and_the_beginning_of_its_value() {
+        for words in ["team=photos", "team:photos", "TEAM=Pho", "team="] {
+            assert!(begins("team", "photos", words), "{words}");
+        }
+        for words in ["team", "tea=photos", "team=hotos", "team=photos!", "steam=photos", "té"] {
+            assert!(!begins("team", "photos", words), "{words}");
+        }
     }
 
     #[test]

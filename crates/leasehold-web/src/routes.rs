@@ -259,12 +259,11 @@ fn file(name: &str) -> Response {
 /// Whether the store can be read; asks it for nothing.
 async fn healthz(State(app): State<Arc<App>>) -> Response {
     const PATIENCE: Duration = Duration::from_mins(1);
-    let board = app.shared.board();
-    let now = app.shared.host().instant();
-    match board.fault(now).filter(|fault| now.since(fault.since) >= PATIENCE) {
+    if app.shared.board().is_down(app.shared.host().instant(), PATIENCE) {
         // Whoever may not look is not told where the store is.
-        Some(_) => (StatusCode::SERVICE_UNAVAILABLE, "the store cannot be read\n").into_response(),
-        None => "ok\n".into_response(),
+        (StatusCode::SERVICE_UNAVAILABLE, "the store cannot be read\n").into_response()
+    } else {
+        "ok\n".into_response()
     }
 }
 
@@ -279,7 +278,9 @@ mod tests {
     use super::*;
     use crate::board::{Part, Tried};
     use crate::pace::Took;
-    use crate::testing::Stand;
+    use crate::sampler;
+    use crate::testing::{Ill, Stand};
+    use leasehold_store::Host;
 
     #[tokio::test]
     async fn health_is_bad_only_when_the_store_could_not_be_read_for_a_minute() {
@@ -298,5 +299,42 @@ mod tests {
         note(None);
         assert_eq!(health().await, 200);
         assert_eq!(stand.asked(), [0, 0], "the store was not asked");
+    }
+
+    #[tokio::test]
+    async fn health_is_bad_within_90_s_of_the_stores_death_although_nobody_looks() {
+        for ill in [Ill::Denied, Ill::Unavailable, Ill::Silent] {
+            let (stand, state) = Stand::ailing().await;
+            let health = async || healthz(State(stand.app.clone())).await.status().as_u16();
+            // Seconds of the sampler, with nobody but itself to let time pass.
+            let pass = async |secs: u64, wanted: u16| {
+                let began = stand.host.instant();
+                loop {
+                    let pause = sampler::index(&stand.app.shared).await;
+                    let took = stand.host.instant().since(began).as_secs();
+                    assert!(took <= secs, "{ill:?}: not {wanted} after {took} s");
+                    if health().await == wanted {
+                        break;
+                    }
+                    stand.host.advance(pause);
+                }
+            };
+            stand.look().await;
+            assert_eq!(health().await, 200);
+            state.set(ill);
+            pass(90, 503).await;
+            state.set(Ill::Well);
+            pass(20, 200).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn one_failure_while_nobody_looks_is_no_bad_health() {
+        let (stand, state) = Stand::ailing().await;
+        stand.look().await;
+        stand.host.advance(Duration::from_mins(2));
+        state.set(Ill::Denied);
+        sampler::index(&stand.app.shared).await;
+        assert_eq!(healthz(State(stand.app.clone())).await.status().as_u16(), 200);
     }
 }

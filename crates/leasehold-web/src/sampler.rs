@@ -2,7 +2,8 @@
 //!
 //! Five things are read, each at its own pace: the index (counted by lists), the tasks (listed, and read where they have
 //! changed), leases of workers and of shards, artifacts. While nobody looks only the index is counted, once a minute, so
-//! that the chart of an unwatched night is not empty.
+//! that the chart of an unwatched night is not empty. Before that one small object is read: a count has half a minute to
+//! fail, and `/healthz` has to know sooner that the store is gone.
 //!
 //! A part is one function that does what is due and says how long to wait. It keeps no state but the board, so that tests
 //! can call it at any moment of a clock that they move themselves.
@@ -13,9 +14,9 @@ mod tests;
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-use futures::future::{join_all, select};
+use futures::future::{Either, join_all, select};
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
-use leasehold_core::{Kind, Result, Task, TaskId};
+use leasehold_core::{Error, Kind, Result, Task, TaskId, keys};
 use leasehold_pieces::prune;
 use leasehold_queue::inspect::READS_AT_ONCE;
 use leasehold_queue::{Listed, Queue};
@@ -24,13 +25,17 @@ use leasehold_store::{Host, Purpose};
 use leasehold_worker::Shutdown;
 use leasehold_worker::shutdown::Stage;
 
-use crate::board::{Board, Part, Seen, Tried};
+use crate::board::{Board, Part, Seen, Tried, Turn};
 use crate::looks::{Looks, Topic};
 use crate::pace::{Pace, Took};
 use crate::table::Changed;
 
 /// How often the index is counted while nobody looks.
 const UNWATCHED: Duration = Duration::from_mins(1);
+/// Longest wait for one small object while nobody looks.
+const PROBE_WAIT: Duration = Duration::from_secs(10);
+/// From one try to the next while nobody looks and the store fails.
+const RETRY_EVERY: Duration = Duration::from_secs(10);
 /// How often it is found out whether there are artifacts, while nobody looks at them.
 const ARE_THERE_ANY: Duration = Duration::from_mins(5);
 /// Tasks are read in batches, so that the page shows the first of many while the last are being read.
@@ -141,23 +146,39 @@ fn done<T>(
         Err(_) => Took::default(),
     };
     let mut board = shared.board_mut();
-    board.note(part, Tried { at, took }, result.as_ref().err());
+    let turn = board.note(part, Tried { at, took }, result.as_ref().err());
     match result {
         Ok(what) => keep(&mut board, what),
-        Err(error) => tracing::warn!(?part, "the dashboard could not read: {error}"),
+        // Once per outage: each part is tried every few seconds.
+        Err(error) if turn == Turn::Failing => {
+            tracing::warn!(part = part.name(), %error, "dashboard cannot read the store, retrying");
+        }
+        Err(error) => tracing::debug!(part = part.name(), %error, "dashboard cannot read the store"),
     }
+    if turn == Turn::Recovered {
+        tracing::warn!("dashboard can read the store again");
+    }
+    // How often may depend on the board.
+    drop(board);
     every(took).saturating_sub(time)
 }
 
 /// Counts the index.
 pub(crate) async fn index(shared: &Shared) -> Duration {
     let is_watched = shared.looks.is_at(Topic::Queue);
-    let every = |took| if is_watched { shared.pace.index_every(took) } else { UNWATCHED };
+    let every = |took| match is_watched {
+        true => shared.pace.index_every(took),
+        false if shared.board().is_failing(Part::Index) => RETRY_EVERY,
+        false => UNWATCHED,
+    };
     if let Some(left) = until_due(shared, Part::Index, every) {
         return left;
     }
     let at = shared.host().instant();
     let counted = async {
+        if !is_watched {
+            probe(shared).await?;
+        }
         let stats = shared.queue().stats().await?;
         Ok((stats, shared.queue().now()?.earliest))
     };
@@ -169,6 +190,19 @@ pub(crate) async fn index(shared: &Shared) -> Duration {
     done(shared, Part::Index, (at, lists), counted, every, |board, (stats, now)| {
         board.set_index(stats, at, now, requests);
     })
+}
+
+/// Reads one small object: does the store answer? The read may be left at any point.
+async fn probe(shared: &Shared) -> Result<()> {
+    let queue = shared.queue();
+    let read = Box::pin(queue.client().get(Purpose::Admin, keys::QUEUE));
+    match select(read, shared.host().sleep(PROBE_WAIT)).await {
+        Either::Left((read, _)) => read.map(drop),
+        Either::Right(_) => {
+            let (store, secs) = (queue.client().describe(), PROBE_WAIT.as_secs());
+            Err(Error::new(Kind::Unavailable, format!("{store} did not answer within {secs} s")))
+        }
+    }
 }
 
 /// Passes over the tasks: lists them all, reads those that may have changed.

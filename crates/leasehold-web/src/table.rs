@@ -1,7 +1,8 @@
 //! Tasks as they were last read, small enough that a quarter of a million of them fit into memory.
 //!
-//! A row keeps what lists, figures and filters need, and nothing of inputs and outputs; those are read when a task is
-//! opened. Whatever repeats (types, workers, tags, errors) is kept once.
+//! A row keeps what lists, figures and filters need: of an input its first characters, by which it is searched for, and
+//! nothing of an output. The rest is read when a task is opened. Whatever repeats (types, workers, tags, errors, equal
+//! inputs) is kept once.
 //!
 //! Whether a task has to be read again, its stamp in a list tells. Some stores stamp in whole seconds, so that a task can
 //! change twice under one stamp; one that was read so soon after its stamp that this could be is read once more.
@@ -17,10 +18,13 @@ use leasehold_queue::Listed;
 
 use crate::cost::{self, Requests};
 
-/// Most tasks that are remembered: about a hundred megabytes. The page says so when there are more.
+/// Most tasks that are remembered: about a hundred megabytes, and up to a hundred more if all have long inputs. The page
+/// says so when there are more.
 const ROWS_MAX: usize = 250_000;
 /// So much of an error is kept.
 const ERROR_CHARS_MAX: usize = 200;
+/// So much of an input can be searched.
+const INPUT_CHARS_MAX: usize = 200;
 /// So long after its stamp a task may still be written under the same one: a second, and some for servers that disagree.
 const SETTLED: Duration = Duration::from_secs(3);
 
@@ -43,6 +47,10 @@ pub(crate) struct Row {
     /// Who has it, or had it last.
     pub(crate) worker: Option<Arc<str>>,
     pub(crate) tags: Arc<Tags>,
+    /// Its idempotency key.
+    pub(crate) key: Option<Arc<str>>,
+    /// The beginning of its input, as JSON without spaces.
+    pub(crate) input: Arc<str>,
     pub(crate) error: Option<Arc<str>>,
     /// From its submit to its first claim.
     pub(crate) waited: Option<Duration>,
@@ -248,7 +256,8 @@ impl Table {
         let available_at =
             if let State::Pending { available_at } = task.state { Some(available_at) } else { None };
         let outpost = task.history.events().rev().find(|change| change.event.ends_with("_offline"));
-        let error = task.error.as_deref().map(|error| shortened(telling(error)));
+        let error = task.error.as_deref().map(|error| shortened(telling(error), ERROR_CHARS_MAX));
+        let input = task.input.to_string();
         Row {
             id: task.id,
             task_type: self.texts.get(task.task_type.as_str()),
@@ -263,6 +272,8 @@ impl Table {
             finished_at: task.state.finished_at(),
             worker: worker.map(|worker| self.texts.get(worker)),
             tags: self.tags.get(&task.tags),
+            key: task.idempotency_key.as_deref().map(|key| self.texts.get(key)),
+            input: self.texts.get(shortened(&input, INPUT_CHARS_MAX)),
             error: error.map(|error| self.texts.get(error)),
             waited: times.first_claim.map(|at| at.since(task.created_at)),
             ran: task.state.finished_at().zip(times.last_claim).map(|(end, at)| end.since(at)),
@@ -309,8 +320,13 @@ fn telling(error: &str) -> &str {
     }
 }
 
-fn shortened(text: &str) -> &str {
-    text.char_indices().nth(ERROR_CHARS_MAX).map_or(text, |(end, _)| &text[..end])
+/// The first line that is not blank.
+pub(crate) fn first_line(text: &str) -> &str {
+    text.lines().find(|line| !line.trim().is_empty()).unwrap_or(text)
+}
+
+fn shortened(text: &str, chars_max: usize) -> &str {
+    text.char_indices().nth(chars_max).map_or(text, |(end, _)| &text[..end])
 }
 
 /// What repeats, once.
@@ -351,7 +367,7 @@ mod tests {
     fn of_an_error_so_many_characters_are_kept_not_bytes() {
         assert_eq!(telling("Traceback:\n  line 1\nOSError: no\n\n"), "OSError: no");
         assert_eq!(telling("refused\nTraceback"), "refused\nTraceback");
-        assert_eq!(shortened("short"), "short");
-        assert_eq!(shortened(&"ä".repeat(500)), "ä".repeat(ERROR_CHARS_MAX));
+        assert_eq!(shortened("short", 5), "short");
+        assert_eq!(shortened(&"ä".repeat(500), ERROR_CHARS_MAX), "ä".repeat(ERROR_CHARS_MAX));
     }
 }

@@ -1,17 +1,20 @@
 //! A queue in memory under a clock that tests move, and a dashboard on it without a network.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::body::to_bytes;
 use axum::extract::State;
 use axum::response::IntoResponse;
 use http::HeaderMap;
-use leasehold_core::{Index, NewTask, Result, StoreTime, Task, TaskId, WorkerId};
+use leasehold_core::{Index, Kind, NewTask, Result, StoreTime, Task, TaskId, WorkerId};
 use leasehold_queue::discover::Stretch;
 use leasehold_queue::{Claimed, Met, Queue, Settlement};
+use leasehold_store::seam::Answer;
 use leasehold_store::testing::FakeHost;
-use leasehold_store::{Client, Host, MemoryStore, Prices, Purpose, Store};
+use leasehold_store::{
+    Around, Client, Failure, Get, Host, List, MemoryStore, Page, Prices, Purpose, Store, Version,
+};
 use serde_json::{Value, json};
 
 use crate::looks::Topic;
@@ -37,6 +40,14 @@ impl Stand {
         let host = FakeHost::new();
         let real: Arc<dyn Host> = Arc::new(host.clone());
         Self::on(host, Arc::new(MemoryStore::new(&real)), pace).await
+    }
+
+    /// One whose store falls ill when it is told to.
+    pub(crate) async fn ailing() -> (Self, Health) {
+        let (host, health) = (FakeHost::new(), Health::default());
+        let real: Arc<dyn Host> = Arc::new(host.clone());
+        let store = Ailing(MemoryStore::new(&real), health.clone());
+        (Self::on(host, Arc::new(store), Pace::Folder).await, health)
     }
 
     /// One whose store stamps in whole seconds, as S3 does.
@@ -111,6 +122,58 @@ impl Stand {
     pub(crate) fn asked(&self) -> [u64; 2] {
         let ledger = self.app.shared.queue().client().ledger().snapshot();
         [leasehold_store::Verb::List, leasehold_store::Verb::Get].map(|verb| ledger.verb(verb))
+    }
+}
+
+/// How a store is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Ill {
+    #[default]
+    Well,
+    /// It refuses.
+    Denied,
+    /// It cannot be reached.
+    Unavailable,
+    /// Its answers do not come.
+    Silent,
+}
+
+/// How a store is, for whoever decides that.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Health(Arc<Mutex<Ill>>);
+
+impl Health {
+    pub(crate) fn set(&self, ill: Ill) {
+        *self.0.lock().unwrap() = ill;
+    }
+
+    /// What it answers instead, if it is ill.
+    fn failure<T: Send + 'static>(&self) -> Option<Answer<'static, T>> {
+        let kind = match *self.0.lock().unwrap() {
+            Ill::Well => return None,
+            Ill::Silent => return Some(Box::pin(std::future::pending())),
+            Ill::Denied => Kind::Denied,
+            Ill::Unavailable => Kind::Unavailable,
+        };
+        Some(Box::pin(async move { Err(Failure::last(kind, "reads are forbidden")) }))
+    }
+}
+
+/// A store whose reads fail for a while.
+#[derive(Debug)]
+struct Ailing(MemoryStore, Health);
+
+impl Around for Ailing {
+    fn inner(&self) -> &dyn Store {
+        &self.0
+    }
+
+    fn get<'a>(&'a self, key: &'a str, unless: Option<&'a Version>) -> Answer<'a, Get> {
+        self.1.failure().unwrap_or_else(|| self.0.get(key, unless))
+    }
+
+    fn list<'a>(&'a self, list: &'a List) -> Answer<'a, Page> {
+        self.1.failure().unwrap_or_else(|| self.0.list(list))
     }
 }
 

@@ -72,7 +72,7 @@ pub(super) async fn beside(
                 if printer.is_json() {
                     line(json!({"dashboard": url}));
                 } else {
-                    printer.note(&at(&url));
+                    printer.note(&at(&url, settings.dashboard.allows_actions));
                 }
                 return Ok(Some(served));
             }
@@ -86,8 +86,9 @@ pub(super) async fn beside(
     Ok(None)
 }
 
-fn at(url: &str) -> String {
-    format!("the dashboard is at {url}; --no-dashboard leaves it out")
+fn at(url: &str, allows_actions: bool) -> String {
+    let more = if allows_actions { "" } else { ", --allow-actions lets viewers cancel and retry tasks" };
+    format!("the dashboard is at {url}; --no-dashboard leaves it out{more}")
 }
 
 /// How it is served, by the settings; only the address may be another.

@@ -47,6 +47,9 @@ pub(crate) struct Up {
     /// The port of the dashboard; if it is taken, one of the next
     #[arg(long, value_name = "N", conflicts_with = "no_dashboard")]
     pub(crate) dashboard_port: Option<u16>,
+    /// Let viewers of the dashboard cancel, retry and run tasks [default: read-only]
+    #[arg(long, conflicts_with = "no_dashboard")]
+    pub(crate) allow_actions: bool,
 }
 
 pub(crate) async fn run(

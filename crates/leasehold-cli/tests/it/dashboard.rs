@@ -88,3 +88,15 @@ fn up_serves_the_dashboard_beside_its_worker_and_the_next_one_finds_another_port
     assert!(first.interrupt().ends_with("--- exit code 0"));
     assert!(second.interrupt().ends_with("--- exit code 0"));
 }
+
+#[test]
+fn up_lets_viewers_change_tasks_if_asked_to() {
+    let shelf = Shelf::new();
+    let id = shelf.run(&["submit", "-t", "greet"]);
+    let mut up = UnderWay::start(shelf.command(&["up", "--dashboard-port", "0", "--allow-actions"]));
+    up.until("the dashboard is at");
+    let address = address(up.said());
+    let answer = ask(&address, &format!("POST /api/tasks/{id}/cancel"), "x-leasehold: 1\r\n");
+    assert_eq!(told(&answer)["task"]["status"], "cancelled");
+    assert!(up.interrupt().ends_with("--- exit code 0"));
+}

@@ -1,18 +1,19 @@
 //! The door of a server: connections over HTTP, within bounds that hold whatever the clients do.
 //!
 //! Pieces and the dashboard are both given to clients that may be slow, many or hostile, so both listen through this one
-//! door: a bounded number of connections, heads of a bounded size that have to come in time, and an orderly end. What is
-//! asked and answered is the business of whoever [`Answers`].
+//! door: a bounded number of connections in all and from one address, heads of a bounded size that have to come in time,
+//! and an orderly end. What is asked and answered is the business of whoever [`Answers`].
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io::{self, Read, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::StreamExt;
 use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use http::{Request, Response};
 use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
@@ -75,6 +76,8 @@ pub enum Happened {
 pub struct Bounds {
     /// Most connections at a time.
     pub connections_max: usize,
+    /// Most connections of one address at a time, so that one client cannot keep all others out.
+    pub per_address_max: usize,
     /// Longest wait for the head of a request.
     pub header_wait: Duration,
     /// Longest wait for the next request, and for a client to take 64 KiB of its answer.
@@ -110,16 +113,26 @@ impl Door {
     /// Lets clients in until it is stopped: draining finishes the answers that are on their way, aborting ends them.
     pub async fn run(self, answers: Arc<impl Answers>, shutdown: Shutdown) {
         let mut lines = FuturesUnordered::new();
+        let mut clients = Clients::default();
         let mut draining = std::pin::pin!(shutdown.reached(Stage::Drain));
         loop {
             tokio::select! {
                 () = &mut draining => break,
-                Some(end) = lines.next() => note(&end),
+                Some((client, end)) = lines.next() => {
+                    clients.leave(client);
+                    note(&end);
+                }
                 accepted = self.listener.accept() => match accepted {
-                    Ok((stream, _)) if lines.len() < self.bounds.connections_max => {
-                        lines.push(self.welcome(stream, &answers, &shutdown));
+                    Ok((stream, from)) => {
+                        let client = client_of(from.ip());
+                        let has_room = lines.len() < self.bounds.connections_max;
+                        if has_room && clients.enter(client, self.bounds.per_address_max) {
+                            let line = self.welcome(stream, &answers, &shutdown);
+                            lines.push(line.map(move |end| (client, end)));
+                        } else {
+                            turn_away(stream, &*answers);
+                        }
                     }
-                    Ok((stream, _)) => turn_away(stream, &*answers),
                     Err(error) => self.bear(&error).await,
                 },
             }
@@ -128,7 +141,7 @@ impl Door {
         drop(self.listener);
         tokio::select! {
             () = shutdown.reached(Stage::Abort) => {}
-            () = async { while let Some(end) = lines.next().await { note(&end) } } => {}
+            () = async { while let Some((_, end)) = lines.next().await { note(&end) } } => {}
         }
     }
 
@@ -145,6 +158,39 @@ impl Door {
             tracing::warn!(%error, "a connection could not be accepted");
             self.host.sleep(ACCEPT_PAUSE).await;
         }
+    }
+}
+
+/// Connections that are open, by whom they count for.
+#[derive(Debug, Default)]
+struct Clients(HashMap<IpAddr, usize>);
+
+impl Clients {
+    /// Counts one more for a client, unless it has so many already.
+    fn enter(&mut self, client: IpAddr, max: usize) -> bool {
+        let count = self.0.get(&client).copied().unwrap_or(0);
+        if count < max {
+            self.0.insert(client, count + 1);
+        }
+        count < max
+    }
+
+    /// Counts one less; a client that has none left is forgotten.
+    fn leave(&mut self, client: IpAddr) {
+        if let Some(count) = self.0.get_mut(&client) {
+            *count -= 1;
+            if *count == 0 {
+                self.0.remove(&client);
+            }
+        }
+    }
+}
+
+/// Whom a connection counts for: an address of IPv4, or a network of IPv6, whose 2⁶⁴ addresses one machine may have.
+fn client_of(ip: IpAddr) -> IpAddr {
+    match ip.to_canonical() {
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)).into(),
+        ip => ip,
     }
 }
 
@@ -220,5 +266,30 @@ fn note_cut(phase: Phase, answers: &impl Answers) {
     tracing::debug!(?phase, "a client kept its connection waiting");
     if phase != Phase::Idle {
         answers.note(Happened::Slow);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_counts_by_its_address_or_its_network() {
+        let client = |ip: &str| client_of(ip.parse().unwrap()).to_string();
+        assert_eq!(client("192.0.2.7"), "192.0.2.7");
+        assert_eq!(client("::ffff:192.0.2.7"), "192.0.2.7");
+        assert_eq!(client("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
+    }
+
+    #[test]
+    fn who_has_left_has_room_again_and_is_forgotten() {
+        let (mut clients, one) = (Clients::default(), client_of([192, 0, 2, 7].into()));
+        assert!(clients.enter(one, 2) && clients.enter(one, 2) && !clients.enter(one, 2));
+        assert!(clients.enter(client_of([192, 0, 2, 8].into()), 2));
+        clients.leave(one);
+        assert!(clients.enter(one, 2));
+        clients.leave(one);
+        clients.leave(one);
+        assert_eq!(clients.0.len(), 1);
     }
 }

@@ -10,6 +10,7 @@ use http::header::{AGE, ETAG};
 use http::{HeaderMap, HeaderName, StatusCode};
 use leasehold_core::StoreTime;
 use leasehold_store::{Prices, Purpose, Snapshot, Verb};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::row::TaskRow;
@@ -17,7 +18,16 @@ use super::{age, now};
 use crate::board::Board;
 use crate::figures::Figures;
 use crate::looks::Topic;
+use crate::pace::Pace;
 use crate::routes::{App, Failed, has};
+
+/// The newest of the tasks that have failed with the same error, and how many they are.
+#[derive(Debug, Serialize)]
+struct FailureRow<'a> {
+    #[serde(flatten)]
+    row: TaskRow<'a>,
+    count: u64,
+}
 
 /// Everything for the overview. Whoever has this revision already gets nothing but how old it is.
 pub(crate) async fn overview(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Response, Failed> {
@@ -42,8 +52,11 @@ fn whole_age(app: &App, board: &Board) -> u64 {
 
 fn told(app: &App, board: &Board, figures: &Figures, now: StoreTime) -> Value {
     let queue = app.shared.queue();
-    let failures = figures.failures.iter().filter_map(|id| board.table.get(id));
-    let failures: Vec<_> = failures.map(|row| TaskRow::new(row, now)).collect();
+    let failures = figures.failures.iter().filter_map(|failures| {
+        let row = board.table.get(&failures.newest)?;
+        Some(FailureRow { row: TaskRow::new(row, now), count: failures.count })
+    });
+    let failures: Vec<_> = failures.collect();
     let index = board.index.as_ref().map(|index| {
         let stats = &index.what;
         json!({
@@ -62,6 +75,7 @@ fn told(app: &App, board: &Board, figures: &Figures, now: StoreTime) -> Value {
         "version": env!("CARGO_PKG_VERSION"),
         "allow_actions": app.access.allows_actions,
         "provider": app.prices.provider,
+        "is_billed": app.shared.pace == Pace::Bucket,
         "has": {
             "artifacts": board.has_artifacts,
             "outposts": figures.has_outposts,
@@ -71,6 +85,7 @@ fn told(app: &App, board: &Board, figures: &Figures, now: StoreTime) -> Value {
         "index": index,
         "oldest_due_secs": figures.oldest_due_secs,
         "types": figures.types,
+        "untaken": figures.untaken,
         "charts": charts,
         "cost": {"process": process(&app.spent(), &app.prices), "tasks": tasks(figures, &app.prices)},
         "recent_failures": failures,

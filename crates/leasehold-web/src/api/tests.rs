@@ -134,3 +134,60 @@ async fn an_outpost_is_known_by_what_it_did_without_the_store() {
     );
     assert_eq!(stand.app.shared.board().table.get(&id).unwrap().status, Status::Completed);
 }
+
+#[tokio::test]
+async fn equal_errors_of_one_type_are_told_once_with_how_many_they_are() {
+    let stand = Stand::new().await;
+    let failed = async |task_type: &str, error: &str| {
+        let id = stand.submit(task_type).await;
+        stand.host.advance(Duration::from_secs(1));
+        let end = Settlement::Fail { error: error.into(), retryable: false, after: None };
+        stand.run(id, end).await.id
+    };
+    for number in 0..8 {
+        failed("a", &format!("no luck\nin line {number}")).await;
+    }
+    failed("a", "something else").await;
+    failed("b", "no luck").await;
+    let newest = failed("a", "no luck").await;
+    stand.look().await;
+    let failures = stand.overview().await["recent_failures"].clone();
+    let brief = |row: &Value| (row["task_type"].clone(), row["error"].clone(), row["count"].clone());
+    assert_eq!(
+        failures.as_array().unwrap().iter().map(brief).collect::<Vec<_>>(),
+        [
+            (json!("a"), json!("no luck"), json!(9)),
+            (json!("b"), json!("no luck"), json!(1)),
+            (json!("a"), json!("something else"), json!(1)),
+        ]
+    );
+    assert_eq!(failures[0]["id"], json!(newest), "the newest of them");
+}
+
+#[tokio::test]
+async fn a_type_whose_due_tasks_nobody_takes_is_told_after_two_minutes() {
+    let stand = Stand::new().await;
+    let untaken = async || {
+        stand.look().await;
+        let told = stand.overview().await["untaken"].clone();
+        told.as_array()
+            .unwrap()
+            .iter()
+            .map(|one| one["task_type"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let long_ago = stand.queue.now().unwrap().earliest.minus(Duration::from_hours(24));
+    let waiting = stand.queue.submit("a", json!(1)).at(long_ago).await.unwrap().id;
+    let later = stand.queue.now().unwrap().earliest.plus(Duration::from_hours(1));
+    stand.queue.submit("later", json!(1)).at(later).await.unwrap();
+    let (first, second) = (stand.submit("b").await, stand.submit("b").await);
+    // Each look takes a minute.
+    assert!(untaken().await.is_empty(), "it was submitted a minute ago, whenever it was due");
+    stand.run(first, Settlement::complete(json!(1))).await;
+    assert_eq!(untaken().await, ["a"], "one of the others was taken just now");
+    let claimed = claim(&stand.queue, second).await.unwrap();
+    assert_eq!(untaken().await, ["a"]);
+    claim(&stand.queue, waiting).await.unwrap();
+    assert!(untaken().await.is_empty(), "someone has it");
+    drop(claimed);
+}

@@ -1,15 +1,13 @@
 //! How often the store is asked, by the ledger, under a clock that the tests move.
 
 use super::*;
-use crate::testing::Stand;
+use crate::testing::{Ill, Stand};
 use futures::future::join_all;
 use leasehold_core::keys;
 use leasehold_queue::Settlement;
-use leasehold_store::seam::Answer;
 use leasehold_store::testing::FakeHost;
-use leasehold_store::{Around, Failure, List, MemoryStore, Page, Store};
+use leasehold_store::{MemoryStore, Store};
 use serde_json::json;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// So many viewers look at everything once a second for so long.
 async fn watched(stand: &Stand, viewers: usize, secs: u64) {
@@ -46,7 +44,7 @@ async fn while_nobody_looks_only_the_index_is_counted_once_a_minute() {
     let stand = Stand::at_pace(Pace::Bucket).await;
     stand.submit("a").await;
     watched(&stand, 0, 600).await;
-    assert_eq!(stand.asked(), [4 * 10, 0]);
+    assert_eq!(stand.asked(), [4 * 10, 10], "four lists and a get each time");
 }
 
 #[tokio::test]
@@ -186,41 +184,42 @@ async fn tasks_are_counted_as_finished_once_and_only_since_the_server_began() {
     assert_eq!(board.table.finished().iter().collect::<Vec<_>>(), [(&leasehold_core::Status::Completed, &1)]);
 }
 
-/// A store whose lists fail for a while.
-#[derive(Debug)]
-struct Ailing(MemoryStore, Arc<AtomicBool>);
-
-impl Around for Ailing {
-    fn inner(&self) -> &dyn Store {
-        &self.0
-    }
-
-    fn list<'a>(&'a self, list: &'a List) -> Answer<'a, Page> {
-        if self.1.load(SeqCst) {
-            return Box::pin(async { Err(Failure::last(Kind::Denied, "lists are forbidden")) });
-        }
-        self.0.list(list)
-    }
-}
-
 #[tokio::test]
 async fn a_store_that_cannot_be_read_is_told_and_so_is_that_it_can_again() {
-    let (host, is_ill) = (FakeHost::new(), Arc::new(AtomicBool::new(false)));
-    let real: Arc<dyn Host> = Arc::new(host.clone());
-    let stand =
-        Stand::on(host, Arc::new(Ailing(MemoryStore::new(&real), is_ill.clone())), Pace::Folder).await;
+    let (stand, state) = Stand::ailing().await;
     let error = async || stand.overview().await["sample"]["error"].clone();
     stand.look().await;
     assert_eq!(error().await, json!(null));
-    is_ill.store(true, SeqCst);
+    state.set(Ill::Denied);
     stand.look().await;
-    assert!(error().await.as_str().unwrap().contains("lists are forbidden"));
+    assert!(error().await.as_str().unwrap().contains("reads are forbidden"));
     let since = stand.app.shared.board().fault(stand.host.instant()).unwrap().since;
     stand.look().await;
     assert_eq!(stand.app.shared.board().fault(stand.host.instant()).unwrap().since, since, "since it began");
-    is_ill.store(false, SeqCst);
+    state.set(Ill::Well);
     stand.look().await;
     assert_eq!(error().await, json!(null));
+}
+
+#[tokio::test]
+async fn an_outage_is_one_turn_and_its_end_another_whatever_is_tried_meanwhile() {
+    let stand = Stand::new().await;
+    stand.look().await;
+    let error = leasehold_core::Error::invalid("no such bucket");
+    let note = |part, failed: Option<&leasehold_core::Error>| {
+        stand.host.advance(Duration::from_secs(10));
+        let tried = Tried { at: stand.host.instant(), took: Took::default() };
+        stand.app.shared.board_mut().note(part, tried, failed)
+    };
+    let tries = [
+        (Part::Index, true),
+        (Part::Tasks, true),
+        (Part::Index, true),
+        (Part::Index, false),
+        (Part::Tasks, false),
+    ];
+    let turns = tries.map(|(part, fails)| note(part, fails.then_some(&error)));
+    assert_eq!(turns, [Turn::Failing, Turn::Same, Turn::Same, Turn::Same, Turn::Recovered]);
 }
 
 #[tokio::test]

@@ -91,7 +91,7 @@ function drawFrame() {
         h('p', { class: 'soft' }, 'store'), h('p', { class: 'mono break' }, seen.store),
         h('p', { class: 'faint' }, `${count(seen.shards)} shards · version ${seen.version}`)),
       seen && h('p', { class: 'own soft', title: 'What this dashboard itself has asked of the store since it was started' },
-        `this page: ${count(seen.sample.requests)} requests, ${usd(seen.sample.usd)}`),
+        `this page: ${counted(seen.sample.requests, 'request')}${seen.is_billed ? `, ${usd(seen.sample.usd)}` : ''}`),
       h('div', { class: 'tools' },
         h('button', { type: 'button', class: 'tool', onclick: changeTheme, 'aria-label': `Colours: ${themeName()}`, title: `Colours: ${themeName()} (d)` },
           icon('theme'), h('span', {}, themeName())),

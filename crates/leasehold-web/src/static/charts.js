@@ -13,14 +13,15 @@ const looked = new Map();
 /**
  * A chart of series over moments.
  * `series`: [{name, tone, values}], values may be null where nothing is known. `kind`: 'bars', 'areas' (both stacked) or 'lines'.
- * `moment(index)` names a moment; `ends` are the labels below; `total` says what the legend shows when nothing is looked at.
+ * `moment(index)` names a moment; `ends` are the labels below; `resting` says what the legend shows when nothing is looked at;
+ * `round` gives the end of the axis for the highest value.
  */
 export function chart(options) {
-  const { name, series, kind, format = brief, moment, ends, summary } = options;
+  const { name, series, kind, format = brief, round = niceTop, moment, ends, summary } = options;
   const size = series[0].values.length;
   const at = looked.get(name);
   const isLooked = at !== undefined && at < size;
-  const top = niceTop(highest(series, kind));
+  const top = round(highest(series, kind));
 
   const figure = h('figure', {
     class: 'chart', key: name, tabindex: '0', role: 'group', 'aria-label': `${name}. ${summary} Arrow keys read single values.`,
@@ -85,8 +86,24 @@ export function niceTop(value) {
   return [1, 2, 3, 4, 6, 8, 10].map((step) => step * power).find((step) => step >= value);
 }
 
-const level = (value, top) => round(HEIGHT - value / top * HEIGHT);
-const round = (number) => Math.round(number * 100) / 100;
+const DAY_SECS = 86_400;
+/** Durations that have a short name, and whose halves have one: 20 s and 10 s, 4 min and 2 min, 1 h and 30 min. */
+const ROUND_SECS = [
+  0.002, 0.004, 0.01, 0.02, 0.04, 0.1, 0.2, 0.4, 1, 2, 4, 10, 20, 30, 60, 120, 240, 600, 1_200, 1_800, 3_600, 7_200, 14_400, 21_600, 43_200, DAY_SECS,
+];
+
+/** The next round duration. A round number of seconds is none: 200 s are "3 min 20 s", which no axis has room for. */
+export function roundDuration(secs) {
+  if (secs <= 0) return 1;
+  const known = ROUND_SECS.find((one) => one >= secs);
+  if (known) return known;
+  const days = secs / DAY_SECS;
+  const power = 10 ** Math.floor(Math.log10(days));
+  return [1, 2, 4, 6, 8, 10].map((step) => step * power).find((step) => step >= days) * DAY_SECS;
+}
+
+const level = (value, top) => hundredths(HEIGHT - value / top * HEIGHT);
+const hundredths = (number) => Math.round(number * 100) / 100;
 
 /** What lies below each series when they are stacked: one list of sums more than there are series. */
 function stacked(series) {
@@ -98,7 +115,7 @@ function bars(series, top) {
   const sums = stacked(series);
   return series.flatMap((one, layer) => one.values.map((value, index) => value > 0 && svg('rect', {
     class: `bar tone-${one.tone}`, x: index + 0.14, width: 0.72,
-    y: level(sums[layer + 1][index], top), height: round(value / top * HEIGHT),
+    y: level(sums[layer + 1][index], top), height: hundredths(value / top * HEIGHT),
   })));
 }
 

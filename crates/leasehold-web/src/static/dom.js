@@ -6,7 +6,7 @@
 
 const SVG = 'http://www.w3.org/2000/svg';
 const HANDLERS = ['onclick', 'onchange', 'oninput', 'onkeydown', 'onsubmit', 'onpointermove', 'onpointerleave', 'onblur'];
-const ATTRIBUTE = /^(class|id|for|type|name|value|placeholder|title|role|tabindex|datetime|rel|open|disabled|selected|hidden|lang|colspan|scope|method|autocomplete|autocapitalize|spellcheck|inputmode|enterkeyhint|maxlength|(aria|data)-[a-z-]+)$/;
+const ATTRIBUTE = /^(class|id|for|type|name|value|placeholder|title|role|tabindex|datetime|rel|open|disabled|selected|hidden|lang|colspan|scope|method|autocomplete|autocapitalize|spellcheck|inputmode|enterkeyhint|maxlength|max|(aria|data)-[a-z-]+)$/;
 
 /** An HTML element: `h('p', {class: 'soft'}, 'text', child, …)`. Nothing, `false` and `null` among the children are left out. */
 export function h(tag, attributes = {}, ...children) {
@@ -56,7 +56,9 @@ export function patch(old, fresh) {
   }
   patchAttributes(old, fresh);
   patchChildren(old, fresh);
-  if ('value' in fresh && old !== document.activeElement && old.value !== fresh.value) old.value = fresh.value;
+  // What is being typed stays, but for a field that shows a part of the address: the address has every letter at once.
+  const isTyped = old === document.activeElement && fresh.dataset.follows !== 'address';
+  if ('value' in fresh && !isTyped && old.value !== fresh.value) old.value = fresh.value;
   return old;
 }
 

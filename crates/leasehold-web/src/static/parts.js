@@ -55,6 +55,8 @@ export function lasting(secs) {
   return h('time', { datetime: since.toISOString(), title: `since ${absolute(since)}`, 'data-form': 'lasting' }, duration(secs));
 }
 
+export const lastingSince = (at) => lasting(Math.max(0, Math.floor((now() - new Date(at)) / 1000)));
+
 /** Lets all times on the page go on. */
 export function tick() {
   for (const element of document.querySelectorAll('time[datetime]')) {
@@ -80,16 +82,17 @@ export const tag = (key, value) =>
   h('a', { class: 'tag', href: link('tasks', { tag: `${key}:${value}` }), title: 'Show all tasks with this tag' },
     h('span', { class: 'soft' }, key), ' ', value);
 
-/** Tasks as rows: a table where there is room, cards on a phone. */
-export function taskTable(rows, { label }) {
+/** Tasks as rows: a table where there is room, cards on a phone. `untaken`: the types that no worker takes. */
+export function taskTable(rows, { label, untaken = [] }) {
+  const since = new Map(untaken.map((one) => [one.task_type, one.since]));
   return h('div', { class: 'table-frame' },
     h('table', { class: 'rows tasks', 'aria-label': label },
       h('thead', {}, h('tr', {},
         ['Task', 'Status', 'Attempt', 'Shard', 'Changed', 'Details'].map((name) => h('th', { scope: 'col' }, name)))),
-      h('tbody', {}, rows.map(taskRow))));
+      h('tbody', {}, rows.map((row) => taskRow(row, since.get(row.task_type))))));
 }
 
-function taskRow(row) {
+function taskRow(row, untakenSince) {
   const word = standing(row);
   return h('tr', { key: row.id, 'data-id': row.id, class: `tone-${word}` },
     h('td', { class: 'task' },
@@ -99,7 +102,7 @@ function taskRow(row) {
     h('td', { class: 'number', 'data-label': 'attempt' }, `${row.attempt} of ${row.max_attempts}`),
     h('td', { class: 'mono soft', 'data-label': 'shard' }, row.shard),
     h('td', { class: 'number when' }, time(row.updated_at)),
-    h('td', { class: 'known' }, known(row, word)));
+    h('td', { class: 'known' }, known(row, word, untakenSince)));
 }
 
 /** The telling line of an error: the last one of a traceback, the first one else. */
@@ -109,11 +112,12 @@ export function gist(error) {
 }
 
 /** What one most wants to know of a task in this state. */
-function known(row, word) {
+function known(row, word, untakenSince) {
   const tags = Object.entries(row.tags ?? {}).map(([key, value]) => tag(key, value));
   const fact = {
     scheduled: () => h('span', { class: 'soft' }, row.error ? 'next attempt ' : 'due ', time(row.available_at)),
-    due: () => h('span', { class: 'soft' }, 'due ', time(row.available_at)),
+    due: () => h('span', { class: 'soft' }, 'due ', time(row.available_at),
+      untakenSince && [' · ', h('b', { class: 'warning' }, 'no worker has taken this type for ', lastingSince(untakenSince))]),
     running: () => row.worker && h('span', { class: 'soft' }, 'held by ', h('span', { class: 'mono' }, row.worker)),
     completed: () => row.worker && h('span', { class: 'soft' }, 'by ', h('span', { class: 'mono' }, row.worker)),
   }[word]?.();

@@ -48,12 +48,28 @@ function cut(history, task, now) {
   return { stretches, moments, isFinal };
 }
 
+/** The same, with one bar for one attempt, whatever was asked of its task meanwhile. */
+function joined(stretches) {
+  const bars = [];
+  for (const one of stretches) {
+    const last = bars.at(-1);
+    const isSameRun = last?.change.to === 'running' && one.change.to === 'running' && last.change.epoch === one.change.epoch;
+    if (isSameRun) Object.assign(last, { share: last.share + one.share, secs: last.secs + one.secs, next: one.next });
+    else bars.push({ ...one });
+  }
+  return bars;
+}
+
+/** A cancel of a task that runs has only been asked for: its worker has yet to stop. */
+const named = (change) => (change.event === 'cancel' && change.to === 'running' ? 'cancel requested' : change.event);
+
 function drawn({ stretches, moments, isFinal }, attempts, now) {
   const percent = (share) => `${Math.round(share * 98_00 + 1_00) / 100}%`;
   const wide = (share) => `${Math.round(share * 98_00) / 100}%`;
   const first = moments[0];
   const last = moments.at(-1);
-  const runs = stretches.filter(({ change }) => change.to === 'running');
+  const bars = joined(stretches);
+  const runs = bars.filter(({ change }) => change.to === 'running');
   const ended = isFinal ? 'finished' : 'until now';
   const told = `${attempts.length} ${attempts.length === 1 ? 'attempt' : 'attempts'} in ${duration((last - first) / 1000)}`;
   return h('div', { class: 'drawn' },
@@ -62,7 +78,7 @@ function drawn({ stretches, moments, isFinal }, attempts, now) {
       runs.map(({ from, share, change, next }) => svg('rect', {
         class: `run tone-${next ? TONES[next.event] ?? 'running' : 'running'}`, x: percent(from), width: wide(share), y: 22, height: 24, rx: 4,
       }, svg('title', {}, `attempt ${change.attempt}, epoch ${change.epoch}, by ${change.by}`))),
-      stretches.map(({ from, share, secs, change }) => share >= LABEL_SHARE && [
+      bars.map(({ from, share, secs, change }) => share >= LABEL_SHARE && [
         svg('text', { class: `${change.to === 'running' ? 'in-run' : 'waited'}${share < PHONE_SHARE ? ' narrow' : ''}`, x: percent(from + share / 2), y: change.to === 'running' ? 38.5 : 60, 'text-anchor': 'middle' },
           duration(secs)),
         change.to === 'running' && svg('text', { class: 'above', x: percent(from + share / 2), y: 14, 'text-anchor': 'middle' }, `attempt ${change.attempt}`),
@@ -75,14 +91,14 @@ function drawn({ stretches, moments, isFinal }, attempts, now) {
 
 function point(x, change) {
   return svg('circle', { class: `point tone-${EVENT_TONES[change.event] ?? 'plain'}`, cx: x, cy: 34, r: 5 },
-    svg('title', {}, `${change.event}, ${absolute(new Date(change.at))}`));
+    svg('title', {}, `${named(change)}, ${absolute(new Date(change.at))}`));
 }
 
 function event(change, before, error) {
   const since = before && (new Date(change.at) - new Date(before.at)) / 1000;
   return h('li', { class: `event tone-${EVENT_TONES[change.event] ?? 'plain'}` },
     h('div', { class: 'event-head' },
-      h('b', {}, change.event), pill(change.to),
+      h('b', {}, named(change)), pill(change.to),
       h('span', { class: 'soft' }, 'by ', h('span', { class: 'mono' }, change.by)),
       change.epoch > 0 && h('span', { class: 'faint' }, `attempt ${change.attempt}, epoch ${change.epoch}`),
       h('span', { class: 'when number' }, before && h('span', { class: 'faint' }, `+${duration(since)}`), time(change.at))),

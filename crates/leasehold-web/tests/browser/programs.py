@@ -99,6 +99,13 @@ class Queue:
     def tasks(self) -> list[dict[str, Any]]:
         return self.run("list", "--limit", 1_000_000)
 
+    def rewrite(self, task: str, **fields: Any) -> None:
+        """Puts other values into the record of a task in a folder, for what no program can bring about in a test's time."""
+        (path,) = Path(self.store).glob(f"tasks/*/{task}.json")
+        fresh = self.folder / "record.json"
+        fresh.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+        fresh.replace(path)
+
     def counts(self) -> Counter[str]:
         return Counter(task["status"] for task in self.tasks())
 

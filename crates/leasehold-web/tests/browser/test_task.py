@@ -15,7 +15,7 @@ HOSTILE = """"><script>window.ran = 'script'</script><img src=x onerror="window.
 def test_a_failed_task_is_read_retried_and_seen_to_complete(queue: Queue, serve: Serve, page: Page) -> None:
     mended = queue.folder / "mended"
     fails = queue.program("fails.sh", f"""test -e {mended} && echo '{{"found": true}}' && exit 0
-printf 'Traceback:\\n  line 17, in load\\nOSError: no such photo\\n' >&2; exit 1""")  # fmt: skip
+printf 'Traceback:\\n  line 17, in load\\nOSError: no such photo\\n' >&2; exit 65""")  # fmt: skip
     task = queue.submit("resize", {"url": "a.png"}, "--tag", "team=photos")
     queue.work({"resize": fails})
     assert queue.get(task)["status"] == "failed"
@@ -55,6 +55,43 @@ def test_a_waiting_task_is_cancelled(queue: Queue, serve: Serve, page: Page) -> 
     page.until("the list has it too", lambda: page.texts("tr[data-id] .pill") == ["cancelled"])
 
 
+def test_a_running_task_that_is_cancelled_is_one_attempt_and_still_running(folder_queue: Queue, serve: Serve, page: Page) -> None:
+    queue = folder_queue
+    task = queue.submit("slow")
+    # No renewal hears of the cancel while the test looks.
+    queue.worker("worker-1", {"slow": queue.hanging_program()}, "--lease-secs", 600)
+    until("it runs", lambda: queue.get(task)["status"] == "running")
+    page.open(serve(queue, "--allow-actions"), f"tasks/{task}")
+    page.click(".heading button", "Cancel")
+    page.click("dialog .main", "Cancel")
+    page.see(".note", "Cancel requested")
+    page.until("the history has it", lambda: page.texts(".events b") == ["submit", "claim", "cancel requested"])
+    page.see("h1 .pill", "running")
+    page.see(".banner", "Cancel requested")
+    assert page.script("return document.querySelectorAll('.strip rect.run').length") == 1
+    assert page.script("return [...document.querySelectorAll('.strip .above')].map((one) => one.textContent)") == ["attempt 1"]
+    assert "called off" not in page.text("body")
+
+
+def test_progress_is_a_bar_where_it_has_a_percentage(folder_queue: Queue, serve: Serve, page: Page) -> None:
+    queue = folder_queue
+    task = queue.submit("slow")
+    # No renewal writes over what the test puts into the record.
+    queue.worker("worker-1", {"slow": queue.hanging_program()}, "--lease-secs", 600)
+    until("it runs", lambda: queue.get(task)["status"] == "running")
+    queue.rewrite(task, progress={"percent": 40, "stage": "crop"})
+    page.open(serve(queue), f"tasks/{task}")
+    shown = page.see(".card-progress", "40 %").text
+    assert page.script("return document.querySelector('.card-progress progress').position") == 0.4
+    assert "percent" not in shown and '"stage": "crop"' in shown
+    # Whatever else a handler reports is shown as it is.
+    queue.rewrite(task, progress="cropping the second of three")
+    page.see(".card-progress p", "cropping the second of three")
+    queue.rewrite(task, progress={"frames": [1, 2]})
+    page.see(".card-progress pre", '"frames"')
+    assert not page.all(".card-progress progress")
+
+
 def test_a_scheduled_task_is_run_now(folder_queue: Queue, serve: Serve, page: Page) -> None:
     task = folder_queue.submit("report", None, "--delay", 3600)
     page.open(serve(folder_queue, "--allow-actions"), f"tasks/{task}")
@@ -70,7 +107,7 @@ def test_a_task_that_holds_html_and_script_shows_as_text(folder_queue: Queue, se
     # Type names cannot hold anything but letters, digits, `-`, `_` and `.`; all else can.
     task = queue.submit("hostile", {HOSTILE: [HOSTILE]}, "--tag", f"<b>key</b>={HOSTILE[:200]}", "--key", HOSTILE, "--max-attempts", 1)
     (queue.folder / "said.txt").write_text(HOSTILE)
-    queue.work({"hostile": queue.program("bad.sh", f"cat {queue.folder}/said.txt >&2; exit 1")})
+    queue.work({"hostile": queue.program("bad.sh", f"cat {queue.folder}/said.txt >&2; exit 65")})
     assert HOSTILE in queue.get(task)["error"]
     done = queue.submit("hostile", HOSTILE)
     (queue.folder / "output.json").write_text('{"html": "<script>window.ran = 1</script>"}')

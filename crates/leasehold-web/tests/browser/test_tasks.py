@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from selenium.webdriver.common.keys import Keys
+
 from page import Page
 from programs import Dashboard, Queue, until
 
@@ -62,7 +64,7 @@ def test_5000_tasks_are_filtered_and_paged_through(folder_queue: Queue, serve: S
 def test_all_that_fit_are_retried_and_cancelled(folder_queue: Queue, serve: Serve, page: Page) -> None:
     queue = folder_queue
     queue.submit_many([{"task_type": "bad", "input": number} for number in range(6)] + [{"task_type": "other"}])
-    queue.work({"bad": queue.program("bad.sh", "exit 1"), "other": queue.program("other.sh", "exit 1")})
+    queue.work({"bad": queue.program("bad.sh", "exit 65"), "other": queue.program("other.sh", "exit 65")})
     page.open(serve(queue, "--allow-actions"), "tasks?status=failed&type=bad")
     page.until("six have failed", lambda: page.text("#total") == "6 tasks fit")
 
@@ -82,3 +84,38 @@ def test_all_that_fit_are_retried_and_cancelled(folder_queue: Queue, serve: Serv
     page.click("dialog .main", "cancel 6 tasks")
     until("all six are cancelled", lambda: queue.counts() == {"cancelled": 6, "failed": 1})
     page.until("none is left", lambda: page.text("#total") == "0 tasks fit")
+
+
+def test_a_task_is_found_by_its_key_its_tag_and_its_input(folder_queue: Queue, serve: Serve, page: Page) -> None:
+    wanted = folder_queue.submit("resize", {"url": "harbour.raw"}, "--key", "img-1", "--tag", "team=photos")
+    other = folder_queue.submit("resize", {"url": "castle.raw"}, "--key", "img-2", "--tag", "team=films")
+    page.open(serve(folder_queue), "tasks")
+    page.until("both are known", lambda: set(page.rows()) == {wanted, other})
+    for words in ("img-1", "team=photos", "team:pho", "HARBOUR"):
+        page.see("#search").send_keys(Keys.CONTROL + "a", Keys.DELETE)
+        page.until("both again", lambda: len(page.rows()) == 2)
+        page.see("#search").send_keys(words)
+        page.until(f"the one with {words}", lambda: page.rows() == [wanted])
+    page.see("#search").send_keys(Keys.CONTROL + "a", Keys.DELETE)
+    page.see("#search").send_keys('"url":"castle')
+    page.until("the other one", lambda: page.rows() == [other])
+
+
+def test_the_search_field_follows_the_address(folder_queue: Queue, serve: Serve, page: Page) -> None:
+    task = folder_queue.submit("resize")
+    page.open(serve(folder_queue), "tasks")
+    page.until("the task", lambda: page.rows() == [task])
+
+    def typed() -> str:
+        return page.script("return document.getElementById('search').value")
+
+    words = "a-long-word-that-is-typed-at-once"
+    page.see("#search").send_keys(words)
+    page.until("the address has it", lambda: page.browser.current_url.endswith(f"q={words}"))
+    assert typed() == words, "what is typed is not disturbed"
+    # The field keeps the focus, as it does when a link or the back button is used.
+    page.script("location.hash = '#/tasks'")
+    page.until("the list of the new address", lambda: page.rows() == [task])
+    page.until("the field is empty", lambda: typed() == "")
+    page.browser.back()
+    page.until("the field has the words of the address", lambda: typed() == words)

@@ -2,10 +2,11 @@
 
 use leasehold_core::{NewTask, Status, StoreTime, keys};
 use leasehold_store::Purpose;
+use leasehold_web::{Pace, WebOptions};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-use crate::stand::Stand;
+use crate::stand::{Stand, options};
 
 #[tokio::test]
 async fn the_overview_counts_what_the_queue_holds() {
@@ -279,4 +280,24 @@ async fn pages_of_tasks_that_do_not_wait_have_each_of_them_once() {
         ids.extend(page["tasks"].as_array().unwrap().iter().map(|task| task["id"].to_string()));
     }
     assert_eq!(ids.len(), 60);
+}
+
+#[tokio::test]
+async fn a_task_is_found_by_its_key_its_tag_and_its_input() {
+    let stand = Stand::new().await;
+    let order = stand.queue.submit("a", json!({"url": "harbour.raw"})).tag("team", "photos").key("img-1");
+    order.await.unwrap();
+    stand.submit("a", json!(2)).await;
+    stand.seen("/api/overview", |seen| seen["counts"]["due"] == 2).await;
+    for words in ["img-1", "team%3Dphotos", "team:pho", "HARBOUR", "%22url%22:%22harbour"] {
+        assert_eq!(stand.get(&format!("/api/tasks?q={words}")).await.json()["total"], 1, "{words}");
+    }
+}
+
+#[tokio::test]
+async fn only_a_bucket_bills_its_requests() {
+    for (pace, is_billed) in [(Pace::Folder, false), (Pace::Bucket, true)] {
+        let stand = Stand::with(WebOptions { pace, ..options() }).await;
+        assert_eq!(stand.read().await["is_billed"], is_billed);
+    }
 }

@@ -1,10 +1,19 @@
 //! What a server endures.
 
+use std::time::Duration;
+
+use leasehold_store::{Host, SystemHost};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::raw::exchange;
+use crate::raw::{Answer, connect_from, exchange, exchange_from};
 use crate::stand::Stand;
+
+/// The health of a dashboard, asked for from another address of this machine.
+async fn health_from(source: [u8; 4], stand: &Stand) -> Answer {
+    let request = format!("GET /healthz HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", stand.addr);
+    exchange_from(source, stand.addr, request).await.unwrap()
+}
 
 #[tokio::test]
 async fn a_head_has_an_end() {
@@ -40,8 +49,9 @@ async fn garbage_is_no_request() {
 async fn one_connection_too_many_is_told_so_and_the_next_is_served() {
     let stand = Stand::new().await;
     let mut open = Vec::new();
-    for _ in 0..256 {
-        let mut stream = TcpStream::connect(stand.addr).await.unwrap();
+    for number in 0..256_u16 {
+        let source = [127, 0, 0, 2 + u8::try_from(number / 64).unwrap()];
+        let mut stream = connect_from(source, stand.addr).await;
         let request = format!("GET /healthz HTTP/1.1\r\nhost: {}\r\n\r\n", stand.addr);
         stream.write_all(request.as_bytes()).await.unwrap();
         // Answered, so that it is known to have been taken.
@@ -56,4 +66,23 @@ async fn one_connection_too_many_is_told_so_and_the_next_is_served() {
             break;
         }
     }
+}
+
+#[tokio::test]
+async fn half_open_requests_of_one_address_keep_nobody_else_out() {
+    let stand = Stand::guarded().await;
+    let mut open = Vec::new();
+    for _ in 0..400 {
+        let mut stream = TcpStream::connect(stand.addr).await.unwrap();
+        // It may have been turned away already.
+        let _ = stream.write_all(b"GET / HT").await;
+        open.push(stream);
+    }
+    assert_eq!(health_from([127, 0, 0, 2], &stand).await.status, 200);
+    // Who began and did not go on is cut off, and then there is room for the same address, too.
+    let began = SystemHost.instant();
+    let _ = open[0].read_to_end(&mut Vec::new()).await;
+    let waited = SystemHost.instant().since(began);
+    assert!(waited < Duration::from_secs(5), "cut off after {waited:?}");
+    while stand.get("/healthz").await.status != 200 {}
 }

@@ -4,7 +4,10 @@ use std::net::SocketAddr;
 
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
+
+/// Where connections usually come from.
+const HERE: [u8; 4] = [127, 0, 0, 1];
 
 /// An answer.
 #[derive(Debug)]
@@ -43,7 +46,23 @@ impl Answer {
 
 /// One request on a connection of its own, and all that comes back; nothing if nothing does.
 pub(crate) async fn exchange(addr: SocketAddr, request: impl AsRef<[u8]>) -> Option<Answer> {
-    let mut stream = TcpStream::connect(addr).await.unwrap();
+    exchange_from(HERE, addr, request).await
+}
+
+/// A connection from another address of this machine: all that begin with 127 are.
+pub(crate) async fn connect_from(source: [u8; 4], addr: SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((source, 0).into()).unwrap();
+    socket.connect(addr).await.unwrap()
+}
+
+/// One request from another address of this machine.
+pub(crate) async fn exchange_from(
+    source: [u8; 4],
+    addr: SocketAddr,
+    request: impl AsRef<[u8]>,
+) -> Option<Answer> {
+    let mut stream = connect_from(source, addr).await;
     // The server may have refused before it has read everything.
     let _ = stream.write_all(request.as_ref()).await;
     let mut bytes = Vec::new();

@@ -1,9 +1,9 @@
 // The queue at a glance: what waits, what runs, what went wrong, what it costs.
 
-import { chart } from '../charts.js';
+import { chart, roundDuration } from '../charts.js';
 import { h } from '../dom.js';
 import { brief, clock, count, counted, duration, shortId, usd } from '../format.js';
-import { card, empty, gist, heading, lasting, now, plainTable, reading, time } from '../parts.js';
+import { card, empty, gist, heading, lasting, lastingSince, now, plainTable, reading, time } from '../parts.js';
 import { link, taskLink } from '../router.js';
 
 const MINUTE_MS = 60_000;
@@ -11,8 +11,8 @@ const MINUTE_MS = 60_000;
 const SHORT_MS = 10 * MINUTE_MS;
 /** So many moments of the depth are drawn: more than there are pixels on a phone would be lost. */
 const DEPTH_MOMENTS = 180;
-/** A task that is due for longer than this has nobody to run it. */
-const OVERDUE_SECS = 120;
+/** So many types are named in a sentence. */
+const NAMED_MAX = 2;
 /** Figures that are not older than this count as live. */
 const FRESH_SECS = 15;
 
@@ -53,8 +53,16 @@ function health(seen) {
   const done = seen.charts.completed.reduce((sum, each) => sum + each, 0);
   const wait = counts.due === 0 ? 'Nothing is waiting' : `${counted(counts.due, 'task is', 'tasks are')} due, the oldest for `;
   const lately = done + failed === 0 ? 'nothing ended in the last hour' : `${count(done)} completed and ${count(failed)} failed in the last hour`;
-  const isStuck = counts.running === 0 && (seen.oldest_due_secs ?? 0) > OVERDUE_SECS;
-  return [wait, counts.due > 0 && lasting(seen.oldest_due_secs ?? 0), `; ${lately}.`, isStuck && h('b', { class: 'tone-failed' }, ' No worker seems to take tasks.')];
+  return [wait, counts.due > 0 && lasting(seen.oldest_due_secs ?? 0), `; ${lately}.`, seen.untaken.length > 0 && [' ', warning(seen.untaken)]];
+}
+
+/** Which due tasks nobody takes: their types, and for how long that has been so at least. */
+function warning(untaken) {
+  const names = untaken.slice(0, NAMED_MAX).map((one) => one.task_type);
+  const more = untaken.length - names.length;
+  const list = more > 0 ? `${names.join(', ')} and ${counted(more, 'more type')}` : names.join(' and ');
+  const since = untaken.map((one) => one.since).sort().at(-1);
+  return h('b', { class: 'warning' }, `No worker has taken ${list} for ${untaken.length > 1 ? 'at least ' : ''}`, lastingSince(since), '.');
 }
 
 function tiles(seen) {
@@ -119,7 +127,7 @@ function waits(seen) {
   const run = seen.charts.run_secs_p50;
   const latest = (values) => values.findLast((value) => value !== null && value !== undefined);
   return card('Half of the tasks took less than', { id: 'waits' }, chart({
-    name: 'Half of the tasks took less than', kind: 'lines', resting: 'latest', format: duration, ...minutes(seen),
+    name: 'Half of the tasks took less than', kind: 'lines', resting: 'latest', format: duration, round: roundDuration, ...minutes(seen),
     summary: `Waiting ${duration(latest(waiting))}, running ${duration(latest(run))}.`,
     series: [
       { name: 'waiting', tone: 'due', values: waiting, resting: latest(waiting) },
@@ -132,46 +140,61 @@ function waits(seen) {
 
 function cost(seen) {
   const { tasks, process } = seen.cost;
-  const { sample } = seen;
+  const { sample, is_billed: isBilled } = seen;
   const purposes = process.by_purpose.filter((one) => one.put + one.get + one.list + one.delete > 0);
-  return card('Cost', { id: 'cost', aside: h('span', { class: 'faint' }, `list prices of ${seen.provider}`) },
-    h('div', { class: 'price' },
+  // A folder bills nothing: there it is requests that one may want to know.
+  const amount = (dollars) => (isBilled ? `, ${usd(dollars)}` : '');
+  return card(isBilled ? 'Cost' : 'Requests', { id: 'cost', aside: isBilled && h('span', { class: 'faint' }, `list prices of ${seen.provider}`) },
+    isBilled && h('div', { class: 'price' },
       h('span', { class: 'price-value number' }, tasks.tasks > 0 ? usd(tasks.usd_per_million) : '–'),
       h('span', { class: 'soft' }, 'per million tasks')),
     h('p', { class: 'soft' }, tasks.tasks > 0
-      ? `${counted(tasks.tasks, 'task')} took ${counted(tasks.requests, 'request')}, ${usd(tasks.usd)}. Looking for work is not in it.`
+      ? `${counted(tasks.tasks, 'task')} took ${counted(tasks.requests, 'request')}${amount(tasks.usd)}. Looking for work is not in it.`
       : 'Nothing was submitted yet.'),
-    h('p', { class: 'soft own-cost' }, 'This page: ', h('b', {}, counted(sample.requests, 'request')), `, ${usd(sample.usd)}${sample.requests_per_hour ? `, about ${count(sample.requests_per_hour)} an hour` : ''}.`),
+    h('p', { class: 'soft own-cost' }, 'This page: ', h('b', {}, counted(sample.requests, 'request')), `${amount(sample.usd)}${sample.requests_per_hour ? `, about ${count(sample.requests_per_hour)} an hour` : ''}.`),
     purposes.length > 0 && h('details', {},
-      h('summary', {}, `This process: ${counted(process.requests, 'request')}, ${usd(process.usd)}`),
+      h('summary', {}, `This process: ${counted(process.requests, 'request')}${amount(process.usd)}`),
       plainTable('Requests of this process by purpose',
-        [{ name: 'for' }, ...['put', 'get', 'list', 'delete'].map((name) => ({ name, isNumber: true })), { name: 'US$', isNumber: true }],
-        purposes.map((one) => ({ key: one.purpose, cells: [one.purpose, one.put, one.get, one.list, one.delete, usd(one.usd).replace('US$', '')] })))));
+        [{ name: 'for' }, ...['put', 'get', 'list', 'delete'].map((name) => ({ name, isNumber: true })), ...(isBilled ? [{ name: 'US$', isNumber: true }] : [])],
+        purposes.map((one) => ({
+          key: one.purpose,
+          cells: [one.purpose, one.put, one.get, one.list, one.delete, ...(isBilled ? [usd(one.usd).replace('US$', '')] : [])],
+        })))));
 }
 
 // ---- tables ----
 
 function types(seen) {
+  const untaken = new Set(seen.untaken.map((one) => one.task_type));
   const number = (value, type, status) => (value === 0 ? h('span', { class: 'faint' }, '0') : h('a', { href: link('tasks', { type, status }) }, count(value)));
   return card('Task types', { id: 'types' }, plainTable('Task types',
     [{ name: 'type' }, ...['pending', 'running', 'completed', 'failed', 'other'].map((name) => ({ name, isNumber: true }))],
     seen.types.map((one) => ({
       key: one.task_type,
       cells: [
-        h('a', { class: 'type', href: link('tasks', { type: one.task_type }) }, one.task_type),
+        [h('a', { class: 'type', href: link('tasks', { type: one.task_type }) }, one.task_type),
+          untaken.has(one.task_type) && [' ', h('span', { class: 'pill tone-failed', title: 'No worker has taken a due task of this type for two minutes or more' }, 'no worker')]],
         ...['pending', 'running', 'completed', 'failed'].map((status) => number(one[status], one.task_type, status)),
         one.other,
       ],
     }))));
 }
 
+/** One line for each error and type: the newest task that has it, and how many have. */
 function failures(seen) {
   const rows = seen.recent_failures;
   return card('Failed lately', { id: 'failures', aside: rows.length > 0 && h('a', { href: link('tasks', { status: 'failed' }) }, 'all') },
     rows.length === 0
       ? h('p', { class: 'soft calm' }, 'Nothing has failed.')
       : h('ul', { class: 'failures' }, rows.map((row) => h('li', { key: row.id },
-        h('a', { class: 'failure', href: taskLink(row.id), 'data-row': true },
-          h('span', { class: 'failure-head' }, h('span', { class: 'type' }, row.task_type), ' ', h('span', { class: 'mono soft' }, shortId(row.id)), time(row.finished_at ?? row.updated_at)),
+        h('a', { class: 'failure', href: row.count > 1 ? alike(row) : taskLink(row.id), 'data-row': true },
+          h('span', { class: 'failure-head' }, h('span', { class: 'type' }, row.task_type), ' ',
+            row.count > 1
+              ? h('span', { class: 'badge number', title: 'tasks of this type that failed with this error' }, `× ${count(row.count)}`)
+              : h('span', { class: 'mono soft' }, shortId(row.id)),
+            time(row.finished_at ?? row.updated_at)),
           h('span', { class: 'error-line' }, row.error ? gist(row.error) : 'no reason was given'))))));
 }
+
+/** The list of all tasks of a type that failed with the same error. */
+const alike = (row) => link('tasks', { status: 'failed', type: row.task_type, q: row.error && gist(row.error) });

@@ -3,16 +3,19 @@
 import * as api from '../api.js';
 import { h } from '../dom.js';
 import { duration } from '../format.js';
-import { button, card, confirm, copyButton, facts, icon, note, now, pill, standing, tag, time } from '../parts.js';
+import { button, card, confirm, copyButton, facts, icon, lastingSince, note, now, pill, standing, tag, time } from '../parts.js';
 import { timeline } from '../timeline.js';
 
 /** A task that is not final is read again after so long: each reading is a request to the store. */
 const READ_EVERY_MS = 4_000;
 
 const ACTIONS = {
-  retry: { text: 'Retry', tone: 'running', title: 'Retry this task?', why: 'It becomes pending again, with all its attempts.', done: 'It is pending again' },
-  run_now: { text: 'Run now', tone: 'running', title: 'Run this task now?', why: 'It becomes due at once.', done: 'It is due now' },
-  cancel: { text: 'Cancel', tone: 'failed', title: 'Cancel this task?', why: 'If it is running, its worker is told to stop.', done: 'It is called off' },
+  retry: { text: 'Retry', tone: 'running', title: 'Retry this task?', why: 'It becomes pending again, with all its attempts.', done: () => 'The task is pending again' },
+  run_now: { text: 'Run now', tone: 'running', title: 'Run this task now?', why: 'It becomes due at once.', done: () => 'The task is due now' },
+  cancel: {
+    text: 'Cancel', tone: 'failed', title: 'Cancel this task?', why: 'If it is running, its worker is told to stop.',
+    done: (row) => (row?.status === 'running' ? 'Cancel requested: its worker is told to stop' : 'The task is cancelled'),
+  },
 };
 
 export const isLive = true;
@@ -41,14 +44,15 @@ export function render(data, { overview, list, changed }) {
       h('h1', {}, h('span', { class: 'type' }, task.task_type), ' ', pill(standing(task))),
       h('p', { class: 'id' }, h('span', { class: 'mono soft' }, task.id), copyButton(task.id, 'Copy the id')),
       h('div', { class: 'aside' }, actions(data, overview, changed))),
-    task.cancel_requested && h('p', { class: 'banner tone-due' }, 'A cancel was asked for: its worker has been told to stop.'),
+    task.cancel_requested && h('p', { class: 'banner tone-due' }, 'Cancel requested: its worker is told to stop when it next renews its lease.'),
+    untakenBanner(task, overview),
     task.error && card(task.status === 'failed' ? 'Error' : 'Error of the last attempt that failed', { id: 'error', aside: copyButton(task.error, 'Copy the error') }, text(task.error, 'trace')),
     card('Time line', { id: 'life' }, timeline(data, now())),
     h('div', { class: 'grid halves' },
       card('Input', { id: 'input', aside: copyButton(pretty(task.input), 'Copy the input') }, json(task.input)),
       task.status === 'completed'
         ? card('Output', { id: 'output', aside: copyButton(pretty(task.output), 'Copy the output') }, json(task.output))
-        : task.progress !== undefined && card('Progress', { id: 'progress' }, json(task.progress))),
+        : task.progress !== undefined && card('Progress', { id: 'progress' }, progress(task.progress))),
     files(task),
     card('Facts', { id: 'facts' }, facts(known(task))),
     h('details', { class: 'card record' }, h('summary', {}, 'The whole record'), json(task)),
@@ -65,12 +69,19 @@ async function act(task, name, changed) {
   const { title: ask, why, text: yes, tone, done } = ACTIONS[name];
   if (!await confirm({ title: ask, text: why, yes, tone })) return;
   try {
-    await api.act(task.id, name);
-    note(done, 'completed');
+    const { task: row } = await api.act(task.id, name);
+    note(done(row), 'completed');
   } catch (error) {
     note(error.message, 'failed');
   }
   changed();
+}
+
+/** Says that nobody takes tasks of this type, where one of them is waiting for it. */
+function untakenBanner(task, overview) {
+  const untaken = standing(task) === 'due' && overview?.untaken.find((one) => one.task_type === task.task_type);
+  return untaken && h('p', { class: 'banner tone-due' },
+    'No worker has taken a task of this type for ', lastingSince(untaken.since), `. Start one that has a handler for ${task.task_type}.`);
 }
 
 function known(task) {
@@ -101,6 +112,19 @@ function files(task) {
   const made = new Set(Object.keys(task.results ?? {}));
   return card('Artifacts', { id: 'files' }, facts(all.map(([name, artifact]) =>
     [made.has(name) ? `${name} (made)` : name, h('span', { class: 'mono break' }, artifact), copyButton(artifact, 'Copy the hash')])));
+}
+
+// ---- progress ----
+
+/** A bar where the handler reports a `percent`, and what else it reports below; a sentence as it is. */
+function progress(value) {
+  if (typeof value === 'string') return h('p', {}, value);
+  if (typeof value?.percent !== 'number') return json(value);
+  const { percent, ...rest } = value;
+  const shown = Math.min(100, Math.max(0, percent));
+  return h('div', { class: 'progress' },
+    h('progress', { max: '100', value: String(shown), 'aria-label': 'Progress' }), h('span', { class: 'number' }, `${Math.round(shown)} %`),
+    Object.keys(rest).length > 0 && json(rest));
 }
 
 // ---- text ----

@@ -16,7 +16,7 @@ const AT_ONCE = 1_000;
 /** What can be done to all tasks that fit, and in which states. */
 const ACTIONS = {
   retry: { fits: ['failed', 'cancelled', 'expired'], tone: 'running', title: (many) => `Retry ${many}?`, text: 'They become pending again, with all their attempts.' },
-  cancel: { fits: ['due', 'scheduled', 'running', 'pending'], tone: 'failed', title: (many) => `Cancel ${many}?`, text: 'What is waiting is called off; workers are told to stop what is running.' },
+  cancel: { fits: ['due', 'scheduled', 'running', 'pending'], tone: 'failed', title: (many) => `Cancel ${many}?`, text: 'Waiting tasks are cancelled at once; the workers of running ones are told to stop.' },
 };
 
 export const title = () => 'Tasks';
@@ -39,7 +39,7 @@ export function render(found, { at, overview, changed }) {
     filters(filter, at, overview),
     found.is_complete === false && h('p', { class: 'soft' }, 'Not all tasks have been read yet; there may be more.'),
     found.tasks.length > 0
-      ? [bulk(found, filter, overview, changed), h('section', { class: 'card flush' }, taskTable(found.tasks, { label: 'Tasks' })), pages(found, at)]
+      ? [bulk(found, filter, overview, changed), h('section', { class: 'card flush' }, taskTable(found.tasks, { label: 'Tasks', untaken: overview?.untaken })), pages(found, at)]
       : h('section', { class: 'card' }, found.is_complete === false ? reading() : isFiltered
         ? empty('No task fits', 'Take away a part of the filter to see more.')
         : empty('There are no tasks', 'What you submit appears here by itself.', `leasehold submit -t greet -i '{"name": "Ada"}'`)),
@@ -67,7 +67,8 @@ function filters(filter, at, overview) {
     h('div', { class: 'fields' },
       h('label', { class: 'field search' }, h('span', { class: 'spoken' }, 'Search'), icon('search'),
         h('input', {
-          id: 'search', type: 'search', placeholder: 'id, type, tag, worker or error', value: filter.q, autocomplete: 'off', spellcheck: 'false',
+          id: 'search', type: 'search', placeholder: 'id, type, key, tag, input, worker or error', value: filter.q, autocomplete: 'off', spellcheck: 'false',
+          'data-follows': 'address',
           oninput: (event) => amend(changedTo(at, { q: event.target.value })),
         }), h('kbd', { 'aria-hidden': 'true' }, '/')),
       select('Type', filter.type, [['', 'every type'], ...types.map((type) => [type, type])], (type) => go(changedTo(at, { type }))),
