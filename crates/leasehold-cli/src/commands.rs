@@ -44,7 +44,7 @@ pub(crate) async fn run(
 ) -> anyhow::Result<()> {
     let around = Surroundings::of_process()?;
     let flags = flags(&args.global, &args.command);
-    let settings = || settings::load(&around, &flags);
+    let settings = || loaded(&around, &flags, printer);
     match &args.command {
         Command::Config { command: ConfigCommand::Paths } => config::paths(&around, printer),
         Command::Config { command: ConfigCommand::Show } => config::show(&settings()?, printer),
@@ -63,6 +63,15 @@ pub(crate) async fn run(
         _ => Box::pin(with_queue(args.command, &settings()?, printer, shutdown)).await?,
     }
     Ok(())
+}
+
+/// The settings that hold; what was ignored is said.
+fn loaded(around: &Surroundings, flags: &Flags, printer: &Printer) -> leasehold_core::Result<Settings> {
+    let settings = settings::load(around, flags)?;
+    for warning in &settings.warnings {
+        printer.note(&format!("warning: {warning}"));
+    }
+    Ok(settings)
 }
 
 /// What works on a bucket only says so.

@@ -32,6 +32,9 @@ impl Front {
         telemetry::start_for_good();
         let flags = flags(said)?.with_profile(profile);
         let settings = settings::load(&Surroundings::of_process()?, &flags)?;
+        for warning in &settings.warnings {
+            tracing::warn!("{warning}");
+        }
         commands::only_on_a_bucket(&settings)?;
         Ok(Self { settings })
     }

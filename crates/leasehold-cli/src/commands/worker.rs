@@ -41,7 +41,7 @@ pub(crate) struct Work {
     /// Have an inbox, into which producers put tasks for this worker alone (setting `queue.dispatch_mode`)
     #[arg(long)]
     pub(crate) direct: bool,
-    /// How long a claim lasts without renewal, in seconds
+    /// How long a claim lasts without renewal, in seconds, at least 3 [default: 60]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) lease_secs: Option<u64>,
     /// How long handlers may go on after Ctrl-C, in seconds

@@ -4,7 +4,7 @@
 
 use super::kind::Kind;
 use leasehold_queue::lease::LEASE_TTL_MAX;
-use leasehold_worker::{RENEWALS_MIN, RENEWED_LEASE_TTL_MIN};
+use leasehold_worker::{CLAIM_LEASE_MIN, RENEWALS_MIN, RENEWED_LEASE_TTL_MIN};
 
 /// One setting.
 #[derive(Debug, PartialEq)]
@@ -142,7 +142,7 @@ pub(crate) const TABLE: &[Setting] = &[
     },
     Setting {
         name: "worker.lease_secs",
-        kind: Kind::Whole { from: 1, to: DAY_SECS },
+        kind: Kind::Whole { from: CLAIM_LEASE_MIN.as_secs(), to: DAY_SECS },
         default: Some("60"),
         variable: "LEASEHOLD_WORKER_LEASE_SECS",
         help: "How long a claim on a task lasts unless it is renewed; others wait that long after a crash.",

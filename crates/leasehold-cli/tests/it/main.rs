@@ -10,6 +10,7 @@ mod dashboard;
 mod doctor;
 mod help;
 mod leases;
+mod logging;
 mod outposts;
 mod output;
 mod processes;

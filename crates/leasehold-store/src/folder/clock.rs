@@ -148,6 +148,8 @@ fn offset_of_this_boot(directory: &Path, host: &dyn Host) -> io::Result<i64> {
     match fs::read_to_string(&path) {
         Ok(text) => text.trim().parse().map_err(|_| corrupt(&path)),
         Err(error) if error.kind() == ErrorKind::NotFound => decide_offset(directory, &path, host),
+        // Not even text.
+        Err(error) if error.kind() == ErrorKind::InvalidData => Err(corrupt(&path)),
         Err(error) => Err(error),
     }
 }
