@@ -12,6 +12,7 @@ use crate::settings::{self, Flags, Settings, Surroundings, table};
 use crate::telemetry;
 
 pub use crate::commands::submit::Line as Order;
+pub use crate::run_dirs::RunDirectory;
 
 /// Where a value was said, for messages about it.
 const PLACE: &str = "given in the call";

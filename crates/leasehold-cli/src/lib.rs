@@ -5,6 +5,7 @@
 //! | [`args`] | what can be asked for |
 //! | [`commands`] | one file per command |
 //! | [`printer`] | the only place that prints: for people on a terminal, for machines with `--json` |
+//! | [`run_dirs`] | directories of runs, and what killed processes left of theirs |
 //! | [`table`] | columns for people |
 //! | [`settings`] | what a user has said in files, variables and flags, and which of it counts |
 //! | [`telemetry`] | what happens, for whoever asks: on the standard error, and for OpenTelemetry (feature `otel`) |
@@ -16,6 +17,7 @@ pub mod front;
 mod printer;
 #[cfg(test)]
 mod reference;
+mod run_dirs;
 mod settings;
 mod table;
 mod telemetry;
