@@ -15,7 +15,7 @@ Serve = Callable[..., Dashboard]
 def test_a_failed_task_is_found_opened_and_retried_with_keys_alone(folder_queue: Queue, serve: Serve, page: Page) -> None:
     queue = folder_queue
     queue.submit_many([{"task_type": "resize", "input": number} for number in range(3)] + [{"task_type": "mail"}])
-    queue.work({"resize": queue.program("bad.sh", "echo broken >&2; exit 1"), "mail": queue.program("done.sh", "echo '{}'")})
+    queue.work({"resize": queue.program("bad.sh", "echo broken >&2; exit 65"), "mail": queue.program("done.sh", "echo '{}'")})
     page.open(serve(queue, "--allow-actions"))
     page.until("all are known", lambda: page.tile("failed") == "3")
 

@@ -92,7 +92,7 @@ def worked(queue: Queue, resized: int, failed: int) -> None:
     )
     programs = {
         "resize": queue.program("resize.sh", """sleep 0.0$((LEASEHOLD_TASK_EPOCH % 9)); echo '{"written": 3, "bytes": 18211}'"""),
-        "thumbnail": queue.program("thumbnail.sh", f"test $LEASEHOLD_TASK_ATTEMPT -lt 2 && echo 'the disk is full' >&2 && exit 75; cat {folder}/traceback.txt >&2; exit 1"),
+        "thumbnail": queue.program("thumbnail.sh", f"test $LEASEHOLD_TASK_ATTEMPT -lt 2 && echo 'the disk is full' >&2 && exit 75; cat {folder}/traceback.txt >&2; exit 65"),
         "mail": queue.program("mail.sh", "echo '{}'"),
     }
     photo = {"url": "photos/2026/harbour.raw", "sizes": [64, 128, 512], "crop": False, "title": "Harbour at dawn"}

@@ -13,7 +13,7 @@ Serve = Callable[..., Dashboard]
 
 def test_metrics_are_accepted_by_a_prometheus_parser(queue: Queue, serve: Serve) -> None:
     queue.submit_many([{"task_type": "good"}] * 3 + [{"task_type": "bad"}])
-    queue.work({"good": queue.program("done.sh", "echo '{}'"), "bad": queue.program("bad.sh", "exit 1")})
+    queue.work({"good": queue.program("done.sh", "echo '{}'"), "bad": queue.program("bad.sh", "exit 65")})
     queue.submit("nobody")
     dashboard = serve(queue)
     dashboard.has_read(5)

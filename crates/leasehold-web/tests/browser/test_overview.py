@@ -15,7 +15,7 @@ Serve = Callable[..., Dashboard]
 
 def test_the_overview_counts_what_the_queue_counts(queue: Queue, serve: Serve, page: Page) -> None:
     done = queue.program("done.sh", "echo '{}'")
-    bad = queue.program("bad.sh", "echo broken >&2; exit 1")
+    bad = queue.program("bad.sh", "echo broken >&2; exit 65")
     queue.submit_many([{"task_type": "good"}] * 7 + [{"task_type": "bad"}] * 2)
     queue.work({"good": done, "bad": bad})
     queue.submit_many([{"task_type": "later", "delay_secs": 3600}] * 4 + [{"task_type": "nobody"}] * 3)

@@ -15,7 +15,7 @@ HOSTILE = """"><script>window.ran = 'script'</script><img src=x onerror="window.
 def test_a_failed_task_is_read_retried_and_seen_to_complete(queue: Queue, serve: Serve, page: Page) -> None:
     mended = queue.folder / "mended"
     fails = queue.program("fails.sh", f"""test -e {mended} && echo '{{"found": true}}' && exit 0
-printf 'Traceback:\\n  line 17, in load\\nOSError: no such photo\\n' >&2; exit 1""")  # fmt: skip
+printf 'Traceback:\\n  line 17, in load\\nOSError: no such photo\\n' >&2; exit 65""")  # fmt: skip
     task = queue.submit("resize", {"url": "a.png"}, "--tag", "team=photos")
     queue.work({"resize": fails})
     assert queue.get(task)["status"] == "failed"
@@ -70,7 +70,7 @@ def test_a_task_that_holds_html_and_script_shows_as_text(folder_queue: Queue, se
     # Type names cannot hold anything but letters, digits, `-`, `_` and `.`; all else can.
     task = queue.submit("hostile", {HOSTILE: [HOSTILE]}, "--tag", f"<b>key</b>={HOSTILE[:200]}", "--key", HOSTILE, "--max-attempts", 1)
     (queue.folder / "said.txt").write_text(HOSTILE)
-    queue.work({"hostile": queue.program("bad.sh", f"cat {queue.folder}/said.txt >&2; exit 1")})
+    queue.work({"hostile": queue.program("bad.sh", f"cat {queue.folder}/said.txt >&2; exit 65")})
     assert HOSTILE in queue.get(task)["error"]
     done = queue.submit("hostile", HOSTILE)
     (queue.folder / "output.json").write_text('{"html": "<script>window.ran = 1</script>"}')

@@ -62,7 +62,7 @@ def test_5000_tasks_are_filtered_and_paged_through(folder_queue: Queue, serve: S
 def test_all_that_fit_are_retried_and_cancelled(folder_queue: Queue, serve: Serve, page: Page) -> None:
     queue = folder_queue
     queue.submit_many([{"task_type": "bad", "input": number} for number in range(6)] + [{"task_type": "other"}])
-    queue.work({"bad": queue.program("bad.sh", "exit 1"), "other": queue.program("other.sh", "exit 1")})
+    queue.work({"bad": queue.program("bad.sh", "exit 65"), "other": queue.program("other.sh", "exit 65")})
     page.open(serve(queue, "--allow-actions"), "tasks?status=failed&type=bad")
     page.until("six have failed", lambda: page.text("#total") == "6 tasks fit")
 
