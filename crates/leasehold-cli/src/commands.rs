@@ -8,6 +8,7 @@ mod demo;
 mod doctor;
 mod exec;
 pub(crate) mod get;
+mod guard;
 pub(crate) mod leases;
 pub(crate) mod list;
 pub(crate) mod migrate;
@@ -173,7 +174,8 @@ fn flags(global: &Global, command: &Command) -> Flags {
                 outpost::OutpostCommand::Work(work) => flags
                     .with("--id", "worker.id", work.id.as_deref())
                     .with("--concurrency", "worker.concurrency", work.concurrency)
-                    .with("--drain-secs", "worker.drain_secs", work.drain_secs),
+                    .with("--drain-secs", "worker.drain_secs", work.drain_secs)
+                    .with("--pass-secrets", "worker.pass_secrets", work.pass_secrets.then_some(true)),
                 _ => flags,
             }
         }
@@ -206,6 +208,7 @@ fn of_work(flags: Flags, work: &worker::Work) -> Flags {
         .with("--shard-leasing", "worker.shard_leasing.enabled", work.shard_leasing.then_some(true))
         .with("--lease-secs", "worker.lease_secs", work.lease_secs)
         .with("--drain-secs", "worker.drain_secs", work.drain_secs)
+        .with("--pass-secrets", "worker.pass_secrets", work.pass_secrets.then_some(true))
         .with("--serve-pieces", "pieces.serve", work.serve_pieces.then_some(true))
 }
 

@@ -2,7 +2,7 @@
 #![expect(clippy::print_stderr, reason = "printing is what this module is for")]
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle, WeakProgressBar};
-use leasehold_core::{Error, Kind};
+use leasehold_core::{Error, Kind, Task};
 use serde_json::json;
 use std::borrow::Cow;
 use std::fmt;
@@ -44,6 +44,7 @@ impl Style {
     }
 }
 
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Printer {
     json: bool,
     colour: bool,
@@ -80,6 +81,18 @@ impl Printer {
         } else {
             eprintln!("{}", escaped_lines(text));
         }
+    }
+
+    /// A line that the program of a task has written to its standard error.
+    pub(crate) fn of_program(&self, task: &Task, text: &str) {
+        let id = task.id.to_string();
+        let line = if self.json {
+            escaped_except_colours(&json!({"task": id, "stderr": text}).to_string()).into_owned()
+        } else {
+            let short = id.split('-').next().unwrap_or_default();
+            format!("[{} {short}] {}", task.task_type, escaped_lines(text))
+        };
+        above_bars(format!("{line}\n").as_bytes());
     }
 
     /// Whether a person is watching: both what is said and what moves can be seen.

@@ -249,9 +249,7 @@ fn from_environment(around: &Surroundings) -> Result<(Vec<Given>, Vec<String>)> 
             None => match nearest::variable(name) {
                 Some(near) => {
                     let near = near.variable;
-                    return Err(Error::invalid(format!(
-                        "unknown variable `{name}`; did you mean `{near}`?"
-                    )));
+                    return Err(Error::invalid(format!("unknown variable `{name}`; did you mean `{near}`?")));
                 }
                 None => warnings.push(format!(
                     "unknown variable `{name}` is ignored; docs/reference/settings.md lists all settings"
@@ -265,9 +263,9 @@ fn from_environment(around: &Surroundings) -> Result<(Vec<Given>, Vec<String>)> 
 /// Whether Kubernetes sets this variable: in every container, for each service, and a service may be called `leasehold`. A
 /// service `leasehold-dashboard` sets `LEASEHOLD_DASHBOARD_PORT`, which is a setting: the value tells them apart.
 fn is_of_kubernetes(name: &str, value: &OsString) -> bool {
-    let is_address = value.to_str().is_some_and(|value| {
-        ["tcp://", "udp://", "sctp://"].iter().any(|scheme| value.starts_with(scheme))
-    });
+    let is_address = value
+        .to_str()
+        .is_some_and(|value| ["tcp://", "udp://", "sctp://"].iter().any(|scheme| value.starts_with(scheme)));
     name.ends_with("_SERVICE_HOST")
         || name.contains("_SERVICE_PORT")
         || name.ends_with("_PORT") && is_address

@@ -32,8 +32,7 @@ pub(crate) fn start() -> Telemetry {
 
 /// Starts it; `level` is printed unless `LEASEHOLD_LOG` says otherwise.
 fn start_at(level: LevelFilter) -> Telemetry {
-    let filter =
-        EnvFilter::builder().with_default_directive(level.into()).with_env_var(LOG).from_env_lossy();
+    let filter = EnvFilter::builder().with_default_directive(level.into()).with_env_var(LOG).from_env_lossy();
     let printed = tracing_subscriber::fmt::layer()
         .with_writer(AboveBars::default)
         .with_ansi(is_coloured())

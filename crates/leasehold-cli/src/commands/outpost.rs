@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::artifact::duration;
-use super::exec::Program;
+use super::exec::programs;
 use super::{submit, worker};
 use crate::printer::{Printer, line};
 use crate::settings::Settings;
@@ -237,8 +237,7 @@ pub(crate) async fn work(
     let by_chance = || format!("w-{:08x}", SystemHost.random_bits() & 0xffff_ffff);
     let name = settings.worker.id.as_ref().map_or_else(by_chance, ToString::to_string);
     let mut worker = Worker::at(Arc::new(spool.clone()), Arc::new(SystemHost), &name)?;
-    for exec in &args.exec {
-        let (task_type, program) = Program::parse(exec)?;
+    for (task_type, program) in programs(&args.exec, &settings.worker, printer)? {
         worker = worker.handle(&task_type, move |context, input| program.clone().run(context, input))?;
     }
     let options = WorkerOptions { until_empty: args.is_drain(), ..worker::options(&settings.worker) };

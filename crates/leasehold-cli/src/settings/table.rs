@@ -162,6 +162,14 @@ pub(crate) const TABLE: &[Setting] = &[
         help: "How long a handler in Python that was told to stop is waited for; then its claim is left to run out.",
     },
     Setting {
+        name: "worker.pass_secrets",
+        kind: Kind::Switch,
+        default: Some("false"),
+        variable: "LEASEHOLD_WORKER_PASS_SECRETS",
+        help: "Whether programs of `--exec` inherit the variables with credentials of the store, the piece secret and the \
+               dashboard token. Settings files can be read by programs of the same user in any case.",
+    },
+    Setting {
         name: "worker.recover_secs",
         kind: Kind::Whole { from: 1, to: DAY_SECS },
         default: Some("5"),

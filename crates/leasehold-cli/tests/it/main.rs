@@ -14,6 +14,7 @@ mod logging;
 mod outposts;
 mod output;
 mod processes;
+mod programs;
 mod shelf;
 mod tasks;
 #[cfg(feature = "otel")]

@@ -12,7 +12,7 @@ fn worked() -> Shelf {
         shelf.run(&["submit", "-t", task_type, "-i", "{\"name\": \"Ada\"}", "--delay", delay]);
     }
     shelf.run(&["cancel", "--type", "never"]);
-    let refuse = "refuse=sh -c 'echo not today >&2; exit 3'";
+    let refuse = "refuse=sh -c 'echo not today >&2; exit 65'";
     shelf.run(&["worker", "--id", "w1", "--drain", "--exec", "greet=cat", "--exec", refuse]);
     shelf
 }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::commands::pieces;
-use crate::printer::{escaped, Printer, line};
+use crate::printer::{Printer, escaped, line};
 use crate::settings::typed::Pieces;
 use crate::table::count;
 
