@@ -44,7 +44,7 @@ impl Style {
     }
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Printer {
     json: bool,
     colour: bool,
@@ -223,7 +223,7 @@ fn escaped_except_colours(text: &str) -> Cow<'_, str> {
         if is_harmless(c) || c == '\x1b' && is_colour(&text[at..]) {
             escaped.push(c);
         } else {
-            escaped.push_str(&format!("\\u{:04x}", u32::from(c)));
+            escaped.extend(format!("\\u{:04x}", u32::from(c)).chars());
         }
     }
     Cow::Owned(escaped)

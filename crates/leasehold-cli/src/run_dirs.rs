@@ -126,11 +126,12 @@ mod tests {
     #[test]
     fn only_directories_of_dead_processes_are_removed() {
         let base = tempfile::tempdir().unwrap();
-        let (live, dead) = (Root::new(base.path()).unwrap(), Root::new(base.path()).unwrap());
+        let live = Root::new(base.path()).unwrap();
         // As SIGKILL leaves it: the lock is free, and the files are there.
-        let Root { directory, _lock } = dead;
-        let dead = directory.keep();
-        drop(_lock);
+        let dead = {
+            let root = Root::new(base.path()).unwrap();
+            root.directory.keep()
+        };
         fs::create_dir(dead.join("run")).unwrap();
         let (fresh, other) = (base.path().join(format!("{PREFIX}fresh")), base.path().join("other"));
         fs::create_dir(&fresh).unwrap();

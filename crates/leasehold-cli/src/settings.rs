@@ -275,11 +275,11 @@ fn is_of_kubernetes(name: &str, value: &OsString) -> bool {
 /// Whether this is like `80_TCP` or `80_TCP_ADDR`.
 fn is_port_and_protocol(text: &str) -> bool {
     let Some((port, rest)) = text.split_once('_') else { return false };
-    let (protocol, part) = rest.split_once('_').unwrap_or((rest, ""));
+    let (protocol, field) = rest.split_once('_').unwrap_or((rest, ""));
     !port.is_empty()
         && port.bytes().all(|digit| digit.is_ascii_digit())
         && ["TCP", "UDP", "SCTP"].contains(&protocol)
-        && ["", "PROTO", "PORT", "ADDR"].contains(&part)
+        && ["", "PROTO", "PORT", "ADDR"].contains(&field)
 }
 
 fn from_flags(flags: &Flags) -> Result<Vec<Given>> {

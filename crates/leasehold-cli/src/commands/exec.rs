@@ -92,7 +92,7 @@ pub(crate) fn programs(
     let shared = Arc::new(Shared {
         guard: guard.ok().map(Arc::new),
         passes_secrets: settings.passes_secrets,
-        printer: *printer,
+        printer: printer.clone(),
         _runs: run_dirs::hold()?,
     });
     let ready = |(task_type, words)| (task_type, Program { words, shared: shared.clone() });
@@ -151,7 +151,7 @@ impl Program {
         let mut child = self.command(&context, &desk).spawn().map_err(|error| self.not_started(&error))?;
         let mut group = Group::of(&child);
         let watched = self.shared.guard.as_ref().zip(group.leader).map(|(guard, leader)| guard.watch(leader));
-        let mut echo = Echo { printer: self.shared.printer, task, line: Vec::new() };
+        let mut echo = Echo { printer: &self.shared.printer, task, line: Vec::new() };
         let (status, stdout, stderr) =
             conversed(&mut child, &mut group, &input.to_string(), &mut echo).await?;
         drop((watched, echo));
@@ -277,7 +277,7 @@ async fn hear(
 
 /// Prints what a program writes to standard error, line by line as it comes.
 struct Echo<'a> {
-    printer: Printer,
+    printer: &'a Printer,
     task: &'a Task,
     line: Vec<u8>,
 }
