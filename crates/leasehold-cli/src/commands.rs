@@ -9,6 +9,7 @@ mod doctor;
 mod drain;
 mod exec;
 pub(crate) mod get;
+mod guard;
 pub(crate) mod leases;
 pub(crate) mod list;
 pub(crate) mod migrate;
@@ -46,7 +47,7 @@ pub(crate) async fn run(
 ) -> anyhow::Result<()> {
     let around = Surroundings::of_process()?;
     let flags = flags(&args.global, &args.command);
-    let settings = || settings::load(&around, &flags);
+    let settings = || loaded(&around, &flags, printer);
     match &args.command {
         Command::Config { command: ConfigCommand::Paths } => config::paths(&around, printer),
         Command::Config { command: ConfigCommand::Show } => config::show(&settings()?, printer),
@@ -65,6 +66,15 @@ pub(crate) async fn run(
         _ => Box::pin(with_queue(args.command, &settings()?, printer, shutdown)).await?,
     }
     Ok(())
+}
+
+/// The settings that hold; what was ignored is said.
+fn loaded(around: &Surroundings, flags: &Flags, printer: &Printer) -> leasehold_core::Result<Settings> {
+    let settings = settings::load(around, flags)?;
+    for warning in &settings.warnings {
+        printer.note(&format!("warning: {warning}"));
+    }
+    Ok(settings)
 }
 
 /// What works on a bucket only says so.
@@ -172,7 +182,8 @@ fn flags(global: &Global, command: &Command) -> Flags {
                 outpost::OutpostCommand::Work(work) => flags
                     .with("--id", "worker.id", work.id.as_deref())
                     .with("--concurrency", "worker.concurrency", work.concurrency)
-                    .with("--drain-secs", "worker.drain_secs", work.drain_secs),
+                    .with("--drain-secs", "worker.drain_secs", work.drain_secs)
+                    .with("--pass-secrets", "worker.pass_secrets", work.pass_secrets.then_some(true)),
                 _ => flags,
             }
         }
@@ -205,6 +216,7 @@ fn of_work(flags: Flags, work: &worker::Work) -> Flags {
         .with("--shard-leasing", "worker.shard_leasing.enabled", work.shard_leasing.then_some(true))
         .with("--lease-secs", "worker.lease_secs", work.lease_secs)
         .with("--drain-secs", "worker.drain_secs", work.drain_secs)
+        .with("--pass-secrets", "worker.pass_secrets", work.pass_secrets.then_some(true))
         .with("--serve-pieces", "pieces.serve", work.serve_pieces.then_some(true))
 }
 

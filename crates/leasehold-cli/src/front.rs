@@ -12,6 +12,7 @@ use crate::settings::{self, Flags, Settings, Surroundings, table};
 use crate::telemetry;
 
 pub use crate::commands::submit::Line as Order;
+pub use crate::run_dirs::RunDirectory;
 
 /// Where a value was said, for messages about it.
 const PLACE: &str = "given in the call";
@@ -32,6 +33,9 @@ impl Front {
         telemetry::start_for_good();
         let flags = flags(said)?.with_profile(profile);
         let settings = settings::load(&Surroundings::of_process()?, &flags)?;
+        for warning in &settings.warnings {
+            tracing::warn!("{warning}");
+        }
         commands::only_on_a_bucket(&settings)?;
         Ok(Self { settings })
     }

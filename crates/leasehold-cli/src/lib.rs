@@ -5,6 +5,7 @@
 //! | [`args`] | what can be asked for |
 //! | [`commands`] | one file per command |
 //! | [`printer`] | the only place that prints: for people on a terminal, for machines with `--json` |
+//! | [`run_dirs`] | directories of runs, and what killed processes left of theirs |
 //! | [`table`] | columns for people |
 //! | [`settings`] | what a user has said in files, variables and flags, and which of it counts |
 //! | [`telemetry`] | what happens, for whoever asks: on the standard error, and for OpenTelemetry (feature `otel`) |
@@ -16,15 +17,19 @@ pub mod front;
 mod printer;
 #[cfg(test)]
 mod reference;
+mod run_dirs;
 mod settings;
 mod table;
 mod telemetry;
 
 use clap::Parser;
+use leasehold_core::{Error, Kind};
+use leasehold_store::host::words_of;
 use leasehold_store::{Host, SystemHost};
 use leasehold_worker::Shutdown;
 use leasehold_worker::shutdown::Stage;
 use std::ffi::OsString;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -41,7 +46,16 @@ pub fn main(program: &[OsString], args: impl IntoIterator<Item = OsString>) -> u
         Err(usage) => return printer::usage(&usage),
     };
     let printer = Printer::new(args.global.json);
-    match run(program, args, &printer) {
+    exit_code(&printer, || run(program, args, &printer))
+}
+
+/// Runs a command and gives its exit code. A panic is an error like any other, and a bug.
+fn exit_code(printer: &Printer, run: impl FnOnce() -> anyhow::Result<()>) -> u8 {
+    let result = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        let message = format!("internal error: {}; please report it", words_of(&*panic));
+        Err(Error::new(Kind::Internal, message).into())
+    });
+    match result {
         Ok(()) => 0,
         Err(error) => printer.error(&error),
     }
@@ -77,5 +91,18 @@ async fn obey_signals(shutdown: Shutdown) {
     loop {
         tokio::select! { biased; _ = interrupt.recv() => {} _ = terminate.recv() => {} }
         if shutdown.stage() == Stage::Go { shutdown.drain() } else { shutdown.abort() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_an_internal_error_with_its_exit_code() {
+        let printer = Printer::new(false);
+        assert_eq!(exit_code(&printer, || panic!("no such luck")), Kind::Internal.exit_code());
+        assert_eq!(exit_code(&printer, || Err(Error::invalid("no").into())), Kind::Invalid.exit_code());
+        assert_eq!(exit_code(&printer, || Ok(())), 0);
     }
 }

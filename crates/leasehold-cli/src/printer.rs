@@ -1,11 +1,13 @@
 //! The only place that prints. Words and colour for people on a terminal, JSON for machines.
 #![expect(clippy::print_stderr, reason = "printing is what this module is for")]
 
-use indicatif::{ProgressBar, ProgressState, ProgressStyle};
-use leasehold_core::{Error, Kind};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle, WeakProgressBar};
+use leasehold_core::{Error, Kind, Task};
 use serde_json::json;
+use std::borrow::Cow;
 use std::fmt;
 use std::io::{IsTerminal, Write};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// How often a spinner turns while nothing else happens.
@@ -24,6 +26,9 @@ pub(crate) enum Style {
     Tint(usize),
 }
 
+/// The bar that was drawn last, if it is still there: log lines are printed above it.
+static DRAWN: Mutex<Option<WeakProgressBar>> = Mutex::new(None);
+
 /// Neither green nor red: those mean something.
 const TINTS: [&str; 8] = ["36", "33", "35", "34", "96", "93", "95", "94"];
 
@@ -39,6 +44,7 @@ impl Style {
     }
 }
 
+#[derive(Debug, Clone)]
 pub(crate) struct Printer {
     json: bool,
     colour: bool,
@@ -71,10 +77,22 @@ impl Printer {
     /// Something worth knowing that is not the answer.
     pub(crate) fn note(&self, text: &str) {
         if self.json {
-            eprintln!("{}", json!({"note": text}));
+            eprintln!("{}", escaped_except_colours(&json!({"note": text}).to_string()));
         } else {
-            eprintln!("{text}");
+            eprintln!("{}", escaped_lines(text));
         }
+    }
+
+    /// A line that the program of a task has written to its standard error.
+    pub(crate) fn of_program(&self, task: &Task, text: &str) {
+        let id = task.id.to_string();
+        let line = if self.json {
+            escaped_except_colours(&json!({"task": id, "stderr": text}).to_string()).into_owned()
+        } else {
+            let short = id.split('-').next().unwrap_or_default();
+            format!("[{} {short}] {}", task.task_type, escaped_lines(text))
+        };
+        above_bars(format!("{line}\n").as_bytes());
     }
 
     /// Whether a person is watching: both what is said and what moves can be seen.
@@ -127,7 +145,9 @@ impl Printer {
             // A pace that cannot be written is not missed.
             let _ = write!(text, "{:.0}/s", state.per_sec());
         });
-        make().with_style(style)
+        let bar = make().with_style(style);
+        *DRAWN.lock().unwrap_or_else(PoisonError::into_inner) = Some(bar.downgrade());
+        bar
     }
 
     /// Says what went wrong, and gives the exit code that goes with it.
@@ -137,12 +157,11 @@ impl Printer {
         if self.json {
             let unknown = known.is_some_and(Error::outcome_is_unknown);
             let message = error.to_string();
-            eprintln!(
-                "{}",
-                json!({"error": {"kind": kind.name(), "message": message, "outcome_unknown": unknown}})
-            );
+            let error =
+                json!({"error": {"kind": kind.name(), "message": message, "outcome_unknown": unknown}});
+            eprintln!("{}", escaped_except_colours(&error.to_string()));
         } else {
-            eprintln!("error: {error}");
+            eprintln!("error: {}", escaped_lines(&error.to_string()));
         }
         tracing::debug!("{error:?}");
         kind.exit_code()
@@ -151,7 +170,7 @@ impl Printer {
 
 /// One line for people, or one JSON value for machines.
 pub(crate) fn line(line: impl fmt::Display) {
-    let written = writeln!(std::io::stdout(), "{line}");
+    let written = writeln!(std::io::stdout(), "{}", escaped_except_colours(&line.to_string()));
     if written.is_err_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe) {
         // Whoever read this has seen enough, as in `list | head`: the rest would be read from the store in vain. A
         // spinner may stand where the shell goes on.
@@ -162,9 +181,94 @@ pub(crate) fn line(line: impl fmt::Display) {
     }
 }
 
+/// Prints bytes to standard error, above the bar if one is drawn. Must not be called while that bar is suspended.
+pub(crate) fn above_bars(bytes: &[u8]) {
+    let print = || {
+        // Nobody is left to tell if the terminal is gone.
+        let _ = std::io::stderr().write_all(bytes);
+    };
+    let drawn = DRAWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let bar = drawn.as_ref().and_then(WeakProgressBar::upgrade).filter(|bar| !bar.is_finished());
+    drop(drawn);
+    match bar {
+        Some(bar) => bar.suspend(print),
+        None => print(),
+    }
+}
+
+/// Text in one line without control characters: a task or a file must not be able to control a terminal.
+pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
+    if !text.contains(char::is_control) {
+        return Cow::Borrowed(text);
+    }
+    let escape = |c: char| if c.is_control() { c.escape_default().collect() } else { vec![c] };
+    Cow::Owned(text.chars().flat_map(escape).collect())
+}
+
+/// Text of several lines: line feeds stay, tabs become spaces, other control characters are escaped.
+pub(crate) fn escaped_lines(text: &str) -> String {
+    let lines = text.lines().map(|line| escaped(&line.replace('\t', "    ")).into_owned());
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The last resort for everything that is printed: escapes control characters except line feeds, tabs and the colours
+/// that [`Printer::paint`] writes. The escapes are those of JSON, in which DEL and C1 characters may stand as they are.
+fn escaped_except_colours(text: &str) -> Cow<'_, str> {
+    let is_harmless = |c: char| !c.is_control() || c == '\n' || c == '\t';
+    if text.chars().all(is_harmless) {
+        return Cow::Borrowed(text);
+    }
+    let mut escaped = String::with_capacity(text.len());
+    for (at, c) in text.char_indices() {
+        if is_harmless(c) || c == '\x1b' && is_colour(&text[at..]) {
+            escaped.push(c);
+        } else {
+            escaped.extend(format!("\\u{:04x}", u32::from(c)).chars());
+        }
+    }
+    Cow::Owned(escaped)
+}
+
+/// Whether the text begins with a colour: an escape character, `[`, at most two digits, `m`.
+fn is_colour(text: &str) -> bool {
+    let code = text.strip_prefix("\x1b[").and_then(|rest| rest.split_once('m'));
+    code.is_some_and(|(digits, _)| digits.len() <= 2 && digits.bytes().all(|digit| digit.is_ascii_digit()))
+}
+
 /// Help and version are answers; anything else is a call to be fixed.
 pub(crate) fn usage(usage: &clap::Error) -> u8 {
     // Nobody is left to tell if the terminal is gone.
     let _ = usage.print();
     if usage.use_stderr() { Kind::Invalid.exit_code() } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOSTILE: &str = "a\u{1b}]52;c;aGk=\u{7}\u{9b}31m\tb\r\nc\u{7f}";
+
+    #[test]
+    fn control_characters_are_escaped() {
+        assert_eq!(escaped("plain"), "plain");
+        assert_eq!(escaped(HOSTILE), "a\\u{1b}]52;c;aGk=\\u{7}\\u{9b}31m\\tb\\r\\nc\\u{7f}");
+        assert_eq!(escaped_lines(HOSTILE), "a\\u{1b}]52;c;aGk=\\u{7}\\u{9b}31m    b\nc\\u{7f}");
+    }
+
+    #[test]
+    fn only_colours_pass_the_last_resort() {
+        let painted = Printer::coloured().paint(Style::Good, "ok");
+        assert_eq!(escaped_except_colours(&painted), painted);
+        for (text, safe) in [
+            ("\u{1b}[2J", "\\u001b[2J"),
+            ("\u{1b}[123m", "\\u001b[123m"),
+            ("\u{1b}]0;x\u{7}", "\\u001b]0;x\\u0007"),
+            ("a\tb\nc\rd", "a\tb\nc\\u000dd"),
+        ] {
+            assert_eq!(escaped_except_colours(text), safe);
+        }
+        let json = json!({"a": HOSTILE}).to_string();
+        let read: serde_json::Value = serde_json::from_str(&escaped_except_colours(&json)).unwrap();
+        assert_eq!(read["a"], HOSTILE, "machines get what was there");
+    }
 }

@@ -145,15 +145,20 @@ pub(crate) struct Settings {
     pub(crate) dashboard: Dashboard,
     /// All of them, in the order of the table.
     pub(crate) all: Vec<Effective>,
+    /// What was ignored, and why; for the caller to print.
+    pub(crate) warnings: Vec<String>,
 }
 
 /// Finds out what holds.
 pub(crate) fn load(around: &Surroundings, flags: &Flags) -> Result<Settings> {
-    typed(resolve(around, flags)?, files::cache_folder(around), files::data_folder(around))
+    let (all, warnings) = resolve(around, flags)?;
+    let settings = typed(all, files::cache_folder(around), files::data_folder(around))?;
+    Ok(Settings { warnings, ..settings })
 }
 
-/// The value of each setting that counts, each fit for itself. Whether they fit together is checked in [`typed`].
-fn resolve(around: &Surroundings, flags: &Flags) -> Result<Vec<Effective>> {
+/// The value of each setting that counts, each fit for itself, and warnings. Whether the values fit together is checked in
+/// [`typed`].
+fn resolve(around: &Surroundings, flags: &Flags) -> Result<(Vec<Effective>, Vec<String>)> {
     let (mut given, mut profiles) = (Vec::new(), BTreeSet::new());
     for looked in files::look(around) {
         if let Some(said) = files::read(&looked, &around.cwd)? {
@@ -163,9 +168,10 @@ fn resolve(around: &Surroundings, flags: &Flags) -> Result<Vec<Effective>> {
     }
     let chosen = chosen_profile(around, flags, &profiles)?;
     given.retain(|given| given.profile.is_none() || given.profile == chosen);
-    given.extend(from_environment(around)?);
+    let (of_environment, warnings) = from_environment(around)?;
+    given.extend(of_environment);
     given.extend(from_flags(flags)?);
-    Ok(effective(&given))
+    Ok((effective(&given), warnings))
 }
 
 /// What holds where neither files nor variables count.
@@ -177,7 +183,7 @@ pub(crate) fn load_bare(flags: &Flags) -> Result<Settings> {
 fn typed(all: Vec<Effective>, cache: Option<PathBuf>, data: Option<PathBuf>) -> Result<Settings> {
     let (queue, worker, pieces) = (Queue::new(&all)?, Worker::new(&all)?, Pieces::new(&all, cache)?);
     let (outpost, dashboard) = (Outpost::new(&all, data), Dashboard::new(&all)?);
-    Ok(Settings { queue, worker, pieces, outpost, dashboard, all })
+    Ok(Settings { queue, worker, pieces, outpost, dashboard, all, warnings: Vec::new() })
 }
 
 fn effective(given: &[Given]) -> Vec<Effective> {
@@ -226,15 +232,54 @@ fn chosen_profile(
     Err(Error::invalid(format!("no profile is called `{chosen}` ({origin}); {there}")))
 }
 
-fn from_environment(around: &Surroundings) -> Result<Vec<Given>> {
+/// What variables say, and warnings about those that say nothing. A variable that is nearly one of ours is an error: it was
+/// meant to set something. Any other may belong to whoever runs us.
+fn from_environment(around: &Surroundings) -> Result<(Vec<Given>, Vec<String>)> {
+    let (mut given, mut warnings) = (Vec::new(), Vec::new());
     let ours = around.variables.iter().filter(|(name, _)| name.starts_with(nearest::PREFIX));
-    let settings = ours.filter(|(name, _)| !OTHER_VARIABLES.contains(&name.as_str()));
-    let given = settings.map(|(name, value)| {
-        let setting = TABLE.iter().find(|setting| setting.variable == name).ok_or_else(|| unknown(name))?;
-        let origin = Origin { layer: Layer::Environment, place: setting.variable.into() };
-        said(setting, &text(name, value)?, origin)
-    });
-    given.collect()
+    for (name, value) in ours.filter(|(name, _)| !OTHER_VARIABLES.contains(&name.as_str())) {
+        if is_of_kubernetes(name, value) {
+            continue;
+        }
+        match TABLE.iter().find(|setting| setting.variable == name) {
+            Some(setting) => {
+                let origin = Origin { layer: Layer::Environment, place: setting.variable.into() };
+                given.push(said(setting, &text(name, value)?, origin)?);
+            }
+            None => match nearest::variable(name) {
+                Some(near) => {
+                    let near = near.variable;
+                    return Err(Error::invalid(format!("unknown variable `{name}`; did you mean `{near}`?")));
+                }
+                None => warnings.push(format!(
+                    "unknown variable `{name}` is ignored; docs/reference/settings.md lists all settings"
+                )),
+            },
+        }
+    }
+    Ok((given, warnings))
+}
+
+/// Whether Kubernetes sets this variable: in every container, for each service, and a service may be called `leasehold`. A
+/// service `leasehold-dashboard` sets `LEASEHOLD_DASHBOARD_PORT`, which is a setting: the value tells them apart.
+fn is_of_kubernetes(name: &str, value: &OsString) -> bool {
+    let is_address = value
+        .to_str()
+        .is_some_and(|value| ["tcp://", "udp://", "sctp://"].iter().any(|scheme| value.starts_with(scheme)));
+    name.ends_with("_SERVICE_HOST")
+        || name.contains("_SERVICE_PORT")
+        || name.ends_with("_PORT") && is_address
+        || name.rsplit_once("_PORT_").is_some_and(|(_, rest)| is_port_and_protocol(rest))
+}
+
+/// Whether this is like `80_TCP` or `80_TCP_ADDR`.
+fn is_port_and_protocol(text: &str) -> bool {
+    let Some((port, rest)) = text.split_once('_') else { return false };
+    let (protocol, field) = rest.split_once('_').unwrap_or((rest, ""));
+    !port.is_empty()
+        && port.bytes().all(|digit| digit.is_ascii_digit())
+        && ["TCP", "UDP", "SCTP"].contains(&protocol)
+        && ["", "PROTO", "PORT", "ADDR"].contains(&field)
 }
 
 fn from_flags(flags: &Flags) -> Result<Vec<Given>> {
@@ -259,12 +304,4 @@ fn text(name: &str, value: &OsString) -> Result<String> {
 fn refused(setting: &Setting, written: &str, origin: &Origin) -> Error {
     let Setting { name, kind, .. } = setting;
     Error::invalid(format!("{name} must be {kind}, not {written} ({origin})"))
-}
-
-fn unknown(variable: &str) -> Error {
-    let advice = nearest::variable(variable).map_or_else(
-        || "unset it; docs/reference/settings.md lists all settings".to_owned(),
-        |setting| format!("did you mean `{}`?", setting.variable),
-    );
-    Error::invalid(format!("unknown variable `{variable}`; {advice}"))
 }

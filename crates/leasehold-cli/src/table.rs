@@ -7,7 +7,7 @@
 use leasehold_core::{Status, StoreTime};
 use std::fmt;
 
-use crate::printer::{Printer, Style, line};
+use crate::printer::{Printer, Style, escaped, line};
 
 /// As wide as a moment of another day.
 pub(crate) const MOMENT: usize = 19;
@@ -21,8 +21,9 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
+    /// Control characters are escaped: a cell is one line, whatever a task has put into it.
     pub(crate) fn new(style: Style, text: impl fmt::Display) -> Self {
-        Self { text: text.to_string(), style }
+        Self { text: escaped(&text.to_string()).into_owned(), style }
     }
 
     fn width(&self) -> usize {

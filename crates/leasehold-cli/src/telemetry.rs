@@ -1,14 +1,18 @@
 //! What happens, for whoever asks for it.
 //!
-//! `LEASEHOLD_LOG` says what is printed on the standard error; without it, that is errors only. With the feature `otel`,
+//! `LEASEHOLD_LOG` says what is printed on the standard error; without it, warnings and errors are. With the feature `otel`,
 //! and if `OTEL_EXPORTER_OTLP_ENDPOINT` says where, spans go to a collector of OpenTelemetry, too: one for each run of a
 //! task, and what `LEASEHOLD_LOG` asks for besides. All of it that is left is sent when the program ends.
 
+use std::io::{self, IsTerminal};
 use std::sync::OnceLock;
 
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::printer;
 
 /// Which variable says what is of interest.
 const LOG: &str = "LEASEHOLD_LOG";
@@ -20,11 +24,19 @@ pub(crate) struct Telemetry {
     provider: Option<opentelemetry_sdk::trace::SdkTracerProvider>,
 }
 
-/// Starts it. Has to come before any runtime is entered: what sends spans has one of its own.
+/// Starts it for the command line. Has to come before any runtime is entered: what sends spans has one of its own.
 #[must_use]
 pub(crate) fn start() -> Telemetry {
-    let printed =
-        tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_filter(EnvFilter::from_env(LOG));
+    start_at(LevelFilter::WARN)
+}
+
+/// Starts it; `level` is printed unless `LEASEHOLD_LOG` says otherwise.
+fn start_at(level: LevelFilter) -> Telemetry {
+    let filter = EnvFilter::builder().with_default_directive(level.into()).with_env_var(LOG).from_env_lossy();
+    let printed = tracing_subscriber::fmt::layer()
+        .with_writer(AboveBars::default)
+        .with_ansi(is_coloured())
+        .with_filter(filter);
     let registry = tracing_subscriber::registry().with(printed);
     #[cfg(feature = "otel")]
     if let Some(provider) = otel::provider() {
@@ -36,10 +48,38 @@ pub(crate) fn start() -> Telemetry {
     Telemetry::default()
 }
 
-/// The same for a process that is someone else's: it goes on until that ends.
+/// Starts it in a process of someone else, until that ends. Only errors are printed there without being asked for: a
+/// library reports warnings through the logging of its program.
 pub(crate) fn start_for_good() {
     static STARTED: OnceLock<Telemetry> = OnceLock::new();
-    STARTED.get_or_init(start);
+    STARTED.get_or_init(|| start_at(LevelFilter::ERROR));
+}
+
+/// Colours are for terminals: in a file they are noise.
+fn is_coloured() -> bool {
+    let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    wanted && io::stderr().is_terminal()
+}
+
+/// One event, which is printed as a whole when it is dropped.
+#[derive(Default)]
+struct AboveBars(Vec<u8>);
+
+impl io::Write for AboveBars {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for AboveBars {
+    fn drop(&mut self) {
+        printer::above_bars(&self.0);
+    }
 }
 
 impl Telemetry {

@@ -31,6 +31,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc;
+use tracing::Instrument;
 
 use crate::spool::{Copy, Held, SAID_EVERY, Spool};
 use keep::Kept;
@@ -250,6 +251,11 @@ impl Shift {
     }
 
     async fn execute(&self, held: Held) -> bool {
+        let span = self.crew.span(&held.task);
+        self.run_and_settle(held).instrument(span).await
+    }
+
+    async fn run_and_settle(&self, held: Held) -> bool {
         let id = held.task.id;
         let kept = Kept::new(held);
         self.under_way().insert(id, Some(kept.hold.clone()));
@@ -296,7 +302,7 @@ impl Shift {
                 if is_relaxed {
                     return Some(held.task);
                 }
-                tracing::info!(task = %held.task.id, "given back: the bucket has not confirmed the claim");
+                tracing::info!("task released, the bucket has not confirmed the claim");
                 return None;
             }
             host.sleep(CONFIRMATION_EVERY).await;
@@ -337,10 +343,10 @@ impl Shift {
                     return None;
                 }
                 Err(error) if error.kind() == Kind::Unavailable => {
-                    tracing::warn!(task = %kept.hold.id, "its end could not be written down yet: {error}");
+                    tracing::warn!(%error, "failed to record task result, retrying");
                 }
                 Err(error) => {
-                    tracing::error!(task = %kept.hold.id, "its end cannot be written down: {error}");
+                    tracing::error!(%error, "failed to record task result");
                     return None;
                 }
             }
@@ -355,9 +361,9 @@ impl Shift {
     /// A result that comes when others have the task is kept for a person.
     async fn keep_late(&self, held: &Held, settlement: Settlement) {
         let Settlement::Complete { output, results } = settlement else { return };
-        let (held, id) = (held.clone(), held.task.id);
+        let held = held.clone();
         if let Err(error) = self.blocking(move |spool| spool.keep_late(&held, output, results)).await {
-            tracing::error!(task = %id, "a result that came too late could not be kept: {error}");
+            tracing::error!(%error, "failed to keep a result that came too late");
         }
     }
 

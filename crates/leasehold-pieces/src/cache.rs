@@ -20,6 +20,7 @@ use leasehold_store::{Host, HostExt};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File, FileTimes};
 use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -105,8 +106,10 @@ impl Cache {
         Ok(Self { root: root.into(), bytes_max })
     }
 
+    /// Makes the directory, for this user alone: files of tasks are in it. One that is there keeps its permissions.
     fn make(&self) -> Result<()> {
-        fs::create_dir_all(&self.root).map_err(|error| failed("use as a cache", &self.root, error))
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.root);
+        made.map_err(|error| failed("use as a cache", &self.root, error))
     }
 
     /// Where it is.

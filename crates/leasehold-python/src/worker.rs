@@ -4,7 +4,7 @@
 //! stop is told so by another letter, and waited for all the same: a thread of Python's cannot be dropped.
 
 use futures::future::{Either, select};
-use leasehold_cli::front::Front;
+use leasehold_cli::front::{Front, RunDirectory};
 use leasehold_core::{Error, Kind, Result};
 use leasehold_worker::{Context, Monitor, Shutdown, TaskError, WorkerOptions};
 use pyo3::prelude::*;
@@ -209,7 +209,7 @@ impl Run {
 
     /// A fresh directory, which is removed when the run has ended and its results are published.
     fn directory(&self) -> PyResult<PathBuf> {
-        let made = tempfile::Builder::new().prefix("leasehold-").tempdir();
+        let made = RunDirectory::new();
         let failed = |error: std::io::Error| {
             Error::new(Kind::Unavailable, format!("no directory for the run: {error}")).because(error)
         };

@@ -341,7 +341,7 @@ async def test_worker_options_reach_the_worker(folder: Path) -> None:
             ({"shards": ["0"], "shard_range": "0-1"}, "exclude each other"),
             ({"shards": ["0"], "shard_leasing": True}, "excludes"),
             ({"concurrency": 0}, "worker.concurrency must be"),
-            ({"lease_secs": 1}, "a lease below 3 s"),
+            ({"lease_secs": 1}, "worker.lease_secs must be"),
             ({"polling": Polling(min_interval_ms=0)}, "min_interval_ms must be"),
         ]:
             with pytest.raises(Invalid, match=message):

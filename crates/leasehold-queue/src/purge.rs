@@ -5,7 +5,7 @@
 //! be asked for it.
 
 use futures::StreamExt;
-use leasehold_core::{Event, Kind, Result, State, Status, Task};
+use leasehold_core::{Event, Kind, Now, Result, State, Status, Task};
 use leasehold_store::Purpose;
 use serde::Serialize;
 use std::time::Duration;
@@ -26,11 +26,22 @@ pub struct Retention {
     pub older_than: Duration,
 }
 
+impl Retention {
+    /// Whether the task is in one of the statuses, and has been for long enough.
+    fn covers(&self, task: &Task, now: Now) -> bool {
+        let is_wanted = self.statuses.is_empty() || self.statuses.contains(&task.status());
+        let finished_at = task.state.finished_at();
+        is_wanted && finished_at.is_some_and(|at| now.is_past(at.plus(self.older_than)))
+    }
+}
+
 /// What became of one task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purged {
     /// Kept.
     Kept,
+    /// Kept although the retention covers it: it is within the grace, and a later purge decides.
+    TooNew,
     /// Marked, to be deleted after the grace.
     Marked,
     /// Deleted.
@@ -74,11 +85,12 @@ impl Queue {
         let Some(loaded) = self.load(Purpose::Sweep, &task.id).await? else { return Ok(Purged::Kept) };
         let now = self.now()?;
         if !now.is_past(loaded.task.created_at.plus(PURGE_GRACE)) {
-            return Ok(Purged::Kept);
+            let is_covered = loaded.task.status().is_final() && retention.covers(&loaded.task, now);
+            return Ok(if is_covered { Purged::TooNew } else { Purged::Kept });
         }
         if let State::Purged { finished_at } = loaded.task.state {
             if !now.is_past(finished_at.plus(PURGE_GRACE)) {
-                return Ok(Purged::Kept);
+                return Ok(Purged::TooNew);
             }
             self.may(Intent::Change).await?;
             if self.layout.known().agreement.is_between() {
@@ -97,9 +109,7 @@ impl Queue {
 
     async fn is_past_retention(&self, loaded: &Loaded, retention: &Retention) -> Result<bool> {
         let (task, now) = (&loaded.task, self.now()?);
-        let Some(finished_at) = task.state.finished_at() else { return Ok(false) };
-        let is_wanted = retention.statuses.is_empty() || retention.statuses.contains(&task.status());
-        if !is_wanted || !now.is_past(finished_at.plus(retention.older_than)) {
+        if !retention.covers(task, now) {
             return Ok(false);
         }
         let key_expiry = self.key_expiry(task).await?;

@@ -85,21 +85,55 @@ impl Crew {
     /// nothing if nothing is to be written any more. When this returns, the handler has stopped, or its claim is to be left
     /// to run out.
     pub async fn run(&self, task: Task, hold: &Arc<Hold>, now: Present<'_>) -> Option<Settlement> {
-        tracing::info!(task = %task.id, task_type = %task.task_type, attempt = task.attempt, "started");
+        tracing::info!("task started");
         self.counts.started.fetch_add(1, Relaxed);
         self.run_handler(task, hold, now).await
     }
 
-    /// Counts a run that has ended, by the task as it was written down; a claim that was lost has none.
+    /// The span of one run: all that happens to a task while it is ours happens in it, what its handler does too. Events
+    /// inside do not repeat its fields. It has the highest level, so that it is there for every event that is logged.
+    #[must_use]
+    pub fn span(&self, task: &Task) -> tracing::Span {
+        tracing::error_span!(
+            "task",
+            "task.id" = %task.id,
+            "task.type" = %task.task_type,
+            attempt = task.attempt,
+            shard = %task.shard,
+            epoch = task.epoch,
+            worker = %self.id,
+        )
+    }
+
+    /// Counts and logs a run that has ended, by the task as it was written down; a claim that was lost has none.
     pub fn count(&self, settled: Option<&Task>) {
-        let (counter, ended) = match settled.map(Task::status) {
-            None => (&self.counts.lost, "lost"),
-            Some(Status::Completed) => (&self.counts.completed, "completed"),
-            Some(Status::Failed) => (&self.counts.failed, "failed"),
-            Some(Status::Cancelled) => (&self.counts.cancelled, "cancelled"),
-            Some(_) => (&self.counts.put_back, "put back"),
+        let counter = match settled.map(|task| (task, task.status())) {
+            None => {
+                tracing::info!("task lost");
+                &self.counts.lost
+            }
+            Some((_, Status::Completed)) => {
+                tracing::info!("task completed");
+                &self.counts.completed
+            }
+            Some((task, Status::Failed)) => {
+                tracing::warn!(error = first_line(task), "task failed");
+                &self.counts.failed
+            }
+            Some((_, Status::Cancelled)) => {
+                tracing::info!("task cancelled");
+                &self.counts.cancelled
+            }
+            Some((task, _)) => {
+                // Releases and snoozes leave other events.
+                if task.history.events().next_back().is_some_and(|change| change.event == "fail") {
+                    tracing::warn!(error = first_line(task), "attempt failed, task will be retried");
+                } else {
+                    tracing::info!("task released");
+                }
+                &self.counts.put_back
+            }
         };
-        tracing::info!("{ended}");
         counter.fetch_add(1, Relaxed);
     }
 
@@ -130,7 +164,7 @@ impl Crew {
                 };
                 if is_awaited || is_publishing() {
                     hold.stop(why);
-                    self.stopped_by_itself(&mut running, hold).await?;
+                    self.stopped_by_itself(&mut running).await?;
                     (why, told.await.ok())
                 } else {
                     running.stop();
@@ -153,12 +187,12 @@ impl Crew {
 
     /// Waits for a handler that was told to stop; nothing if it does not. Then nothing may be written either: the claim
     /// is renewed no more, and runs out.
-    async fn stopped_by_itself(&self, running: &mut Running, hold: &Hold) -> Option<()> {
+    async fn stopped_by_itself(&self, running: &mut Running) -> Option<()> {
         let late = self.host.sleep(self.options.stop_wait);
         if let Either::Left(_) = select(running, late).await {
             return Some(());
         }
-        tracing::warn!(task = %hold.id, "the handler does not stop; its claim is left to run out");
+        tracing::warn!("handler does not stop, its claim is left to expire");
         None
     }
 }
@@ -167,6 +201,11 @@ impl fmt::Debug for Crew {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Crew").field("id", &self.id).finish_non_exhaustive()
     }
+}
+
+/// The first line of the error; the task's history has all of it.
+fn first_line(task: &Task) -> &str {
+    task.error.as_deref().and_then(|error| error.lines().next()).unwrap_or_default()
 }
 
 fn ended(end: End, outcome: Option<Outcome>, now: Present<'_>) -> Option<Settlement> {

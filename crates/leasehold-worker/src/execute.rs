@@ -44,23 +44,13 @@ impl Engine {
         (found, met)
     }
 
-    /// All that happens to a task while it is ours happens in one span, what its handler does too.
     async fn execute(&self, claimed: &Claimed) {
-        let task = claimed.task();
-        let span = tracing::info_span!(
-            "task",
-            "task.id" = %task.id,
-            "task.type" = %task.task_type,
-            attempt = task.attempt,
-            shard = %task.shard,
-            epoch = task.epoch,
-            worker = %self.crew.id,
-        );
+        let span = self.crew.span(claimed.task());
         self.run_and_settle(claimed).instrument(span).await;
     }
 
     async fn run_and_settle(&self, claimed: &Claimed) {
-        tracing::info!("claimed");
+        tracing::info!("task claimed");
         let held = Held::new(claimed.clone());
         self.keep(&held);
         let now = || self.queue.now().map(|now| now.latest_known());
@@ -83,15 +73,15 @@ impl Engine {
             }
             match self.queue.settle(&claimed, settlement.clone()).await {
                 Ok(None) => {
-                    tracing::warn!(task = %held.hold.id, "the claim was lost before its end was written down");
+                    tracing::warn!("claim was lost before the task's result was recorded");
                     return None;
                 }
                 Ok(settled) => return settled,
                 Err(error) if error.kind() == Kind::Unavailable => {
-                    tracing::warn!(task = %held.hold.id, "its end could not be written down yet: {error}");
+                    tracing::warn!(%error, "failed to record task result, retrying");
                 }
                 Err(error) => {
-                    tracing::error!(task = %held.hold.id, "its end cannot be written down: {error}");
+                    tracing::error!(%error, "failed to record task result");
                     return None;
                 }
             }

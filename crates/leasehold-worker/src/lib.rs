@@ -46,7 +46,9 @@ mod turn;
 pub use crew::{Crew, Present, Provider};
 pub use handler::{Context, TaskError};
 pub use hold::{Hold, Stop};
-pub use options::{InboxLease, Polling, RENEWALS_MIN, RENEWED_LEASE_TTL_MIN, ShardLeasing, WorkerOptions};
+pub use options::{
+    CLAIM_LEASE_MIN, InboxLease, Polling, RENEWALS_MIN, RENEWED_LEASE_TTL_MIN, ShardLeasing, WorkerOptions,
+};
 pub use run::{Counts, DrainWait, Monitor, Worker};
 pub use shutdown::{Shutdown, Stage};
 pub use staging::{Brought, Carrier, Tell};

@@ -62,7 +62,7 @@ impl WorkerOptions {
         if self.concurrency == 0 {
             return Err(Error::invalid("concurrency 0 would never run a task; it must be at least 1"));
         }
-        if self.lease < Duration::from_secs(3) {
+        if self.lease < CLAIM_LEASE_MIN {
             return Err(Error::invalid("a lease below 3 s cannot be renewed in time; use 3 s or more"));
         }
         if self.shards.as_ref().is_some_and(Vec::is_empty) {
@@ -79,6 +79,9 @@ impl WorkerOptions {
         self.polling.check()
     }
 }
+
+/// Shorter claims on tasks are refused: they cannot be renewed in time, because stores tell their time in whole seconds.
+pub const CLAIM_LEASE_MIN: Duration = Duration::from_secs(3);
 
 /// What dead workers have left is looked at this often at least.
 const OVERFLOW_EVERY_MAX: Duration = Duration::from_hours(24);

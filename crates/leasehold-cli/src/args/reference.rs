@@ -12,7 +12,10 @@ Generated from the arguments in `crates/leasehold-cli/src` by their tests; run t
 
 Words, colours and bars are for people on a terminal. What is piped is plain; times are in UTC, and those of today are
 without their day. With `--json` every answer is JSON, one value per line, with whole records and whole times. Answers go
-to standard output, everything else to standard error.
+to standard output, everything else to standard error. Control characters in what tasks and stores say are escaped.
+
+Warnings and errors are logged to standard error. `LEASEHOLD_LOG` changes that, for example `LEASEHOLD_LOG=error` or
+`LEASEHOLD_LOG=leasehold_worker=debug,warn`.
 
 Ctrl-C ends a command at once, which harms nothing. `worker`, `monitor`, `up`, `serve-pieces` and `tail` end in
 order: what runs may finish; a second Ctrl-C gives it back.

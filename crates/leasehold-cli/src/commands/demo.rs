@@ -20,6 +20,7 @@ use tokio::process::{Child, Command};
 
 use super::get::print_history;
 use crate::printer::{Printer, Style, line};
+use crate::run_dirs::RunDirectory;
 
 const TASKS: u64 = 200;
 /// Short, so that a lost worker is noticed while one watches.
@@ -32,7 +33,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 const TYPE: &str = "resize";
 
 pub(crate) async fn run(program: &[OsString], printer: &Printer, shutdown: Shutdown) -> anyhow::Result<()> {
-    let folder = tempfile::Builder::new().prefix("leasehold-demo-").tempdir()?;
+    let folder = RunDirectory::new()?;
     let host: Arc<dyn Host> = Arc::new(SystemHost);
     let late = host.sleep(LIMIT);
     let stop = select(late, Box::pin(shutdown.reached(Stage::Drain)));

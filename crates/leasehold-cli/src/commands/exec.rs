@@ -1,51 +1,186 @@
 //! Programs as handlers: `--exec 'TYPE=program args'`.
+//!
+//! A program ends with its run, and whatever it has started ends with the program: they are one process group. What is to
+//! live longer has to leave the group (`setsid`).
 
-use futures::future::{pending, try_join3};
-use leasehold_core::{Error, Result};
+use futures::future::{join, pending};
+use leasehold_core::{Error, Result, Task};
+use leasehold_store::{Host, SystemHost};
 use leasehold_worker::{Context, TaskError};
+use rustix::fs::{Access, access};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
 use std::convert::Infallible;
 use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
+use tokio::sync::oneshot;
 
-/// Exit code of a program that could not do its work now (`EX_TEMPFAIL`).
-const RETRY_LATER: i32 = 75;
+use super::guard::Guard;
+use crate::printer::Printer;
+use crate::run_dirs::{self, RunDirectory};
+use crate::settings::kind::Kind;
+use crate::settings::table::TABLE;
+use crate::settings::typed;
+
+/// Exit code of a program whose input can never be handled (`EX_DATAERR`). Any other failure is retried.
+const PERMANENT: i32 = 65;
 
 /// So much of what a program says is kept. An output may be far larger in the way that it is printed than it is written
 /// down, but not without bounds.
-const SAID_BYTES_MAX: u64 = 4 * 1_024 * 1_024;
+const SAID_BYTES_MAX: usize = 4 * 1_024 * 1_024;
+
+/// A longer line of a program's standard error is printed in parts.
+const LINE_BYTES_MAX: usize = 8 * 1_024;
+
+/// How long the pipes of a program that has ended are still read. Its group is dead by then, and what it has said is in the
+/// pipes: only a process that has left the group can hold them open.
+const PIPES_WAIT: Duration = Duration::from_secs(1);
+
+/// Variables with credentials, besides the secrets among our settings. A key's id goes with its secret: half a key is an
+/// error.
+const CREDENTIALS: [&str; 12] = [
+    "LEASEHOLD_QUEUE_ACCESS_KEY_ID",
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_SECURITY_TOKEN",
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN",
+    "AZURE_STORAGE_ACCOUNT_KEY",
+    "AZURE_STORAGE_ACCESS_KEY",
+    "AZURE_STORAGE_SAS_TOKEN",
+    "AZURE_STORAGE_SAS_KEY",
+    "AZURE_CLIENT_SECRET",
+    "GOOGLE_SERVICE_ACCOUNT_KEY",
+];
+
+/// What all programs of a worker share.
+#[derive(Debug)]
+struct Shared {
+    guard: Option<Arc<Guard>>,
+    passes_secrets: bool,
+    printer: Printer,
+    /// Kept until the last run has ended.
+    _runs: Arc<run_dirs::Root>,
+}
+
+/// The programs of `--exec` with their task types, once it is clear that each can be started.
+pub(crate) fn programs(
+    execs: &[String],
+    settings: &typed::Worker,
+    printer: &Printer,
+) -> anyhow::Result<Vec<(String, Program)>> {
+    let mut parsed = Vec::new();
+    for exec in execs {
+        let (task_type, words) = parse(exec)?;
+        check(&words[0], exec)?;
+        parsed.push((task_type, words));
+    }
+    if parsed.is_empty() {
+        return Ok(Vec::new());
+    }
+    let guard = Guard::start();
+    if let Err(error) = &guard {
+        tracing::warn!(%error, "no guard process: if the worker is killed, its programs run on");
+    }
+    let shared = Arc::new(Shared {
+        guard: guard.ok().map(Arc::new),
+        passes_secrets: settings.passes_secrets,
+        printer: printer.clone(),
+        _runs: run_dirs::hold()?,
+    });
+    let ready = |(task_type, words)| (task_type, Program { words, shared: shared.clone() });
+    Ok(parsed.into_iter().map(ready).collect())
+}
+
+/// Reads `TYPE=program args`.
+fn parse(exec: &str) -> Result<(String, Vec<String>)> {
+    let Some((task_type, command)) = exec.split_once('=') else {
+        let message = format!("`{exec}` names no task type; write it like resize=./resize.sh --fast");
+        return Err(Error::invalid(message));
+    };
+    let words = split(command)?;
+    if words.is_empty() {
+        return Err(Error::invalid(format!("`{exec}` names no program")));
+    }
+    Ok((task_type.to_owned(), words))
+}
+
+/// Refuses a program that cannot be started: better now than when it has cost a task its attempts.
+fn check(name: &str, exec: &str) -> Result<()> {
+    let is_program = |path: &Path| path.is_file() && access(path, Access::EXEC_OK).is_ok();
+    if name.contains('/') {
+        let path = Path::new(name);
+        return match (path.exists(), is_program(path)) {
+            (_, true) => Ok(()),
+            (true, false) => Err(Error::invalid(format!(
+                "`{name}` of --exec '{exec}' is not an executable file; run chmod +x {name}"
+            ))),
+            (false, _) => Err(Error::invalid(format!(
+                "`{name}` of --exec '{exec}' does not exist; create it, or correct the path"
+            ))),
+        };
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if std::env::split_paths(&path).any(|folder| is_program(&folder.join(name))) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "no program `{name}` in PATH, named by --exec '{exec}'; write ./{name} for one in this folder"
+    )))
+}
 
 /// A program and its arguments.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) struct Program {
     words: Vec<String>,
+    shared: Arc<Shared>,
 }
 
 impl Program {
-    /// Reads `TYPE=program args`.
-    pub(crate) fn parse(exec: &str) -> Result<(String, Self)> {
-        let Some((task_type, command)) = exec.split_once('=') else {
-            let message = format!("`{exec}` names no task type; write it like resize=./resize.sh --fast");
-            return Err(Error::invalid(message));
-        };
-        let words = split(command)?;
-        if words.is_empty() {
-            return Err(Error::invalid(format!("`{exec}` names no program")));
-        }
-        Ok((task_type.to_owned(), Self { words }))
-    }
-
     /// Runs it for one task. It is killed, with all that it has started, if the run has to stop.
     pub(crate) async fn run(self, context: Context, input: Value) -> Result<Value, TaskError> {
         let task = context.task();
         let desk = Desk::set_up(&context)?;
+        let mut child = self.command(&context, &desk).spawn().map_err(|error| self.not_started(&error))?;
+        let mut group = Group::of(&child);
+        let watched = self.shared.guard.as_ref().zip(group.leader).map(|(guard, leader)| guard.watch(leader));
+        let mut echo = Echo { printer: &self.shared.printer, task, line: Vec::new() };
+        let (status, stdout, stderr) =
+            conversed(&mut child, &mut group, &input.to_string(), &mut echo).await?;
+        drop((watched, echo));
+        let complaint = String::from_utf8_lossy(&stderr.bytes).trim().to_owned();
+        match status.code() {
+            Some(0) if stdout.is_cut => Err(TaskError::Permanent(format!(
+                "it printed more than {SAID_BYTES_MAX} bytes; write what is large into a file in LEASEHOLD_RESULTS"
+            ))),
+            Some(0) => {
+                desk.give(&context)?;
+                Ok(parsed(&stdout.bytes))
+            }
+            Some(PERMANENT) => {
+                Err(TaskError::Permanent(complaint_or(complaint, &format!("exit code {PERMANENT}"))))
+            }
+            Some(code) => Err(TaskError::Retry(complaint_or(complaint, &format!("exit code {code}")))),
+            None => Err(TaskError::Retry(complaint_or(complaint, "the program was killed"))),
+        }
+    }
+
+    fn command(&self, context: &Context, desk: &Desk) -> Command {
+        let task = context.task();
         let mut command = Command::new(&self.words[0]);
+        if !self.shared.passes_secrets {
+            let ours = TABLE.iter().filter(|setting| setting.kind == Kind::Secret);
+            for name in ours.map(|setting| setting.variable).chain(CREDENTIALS) {
+                command.env_remove(name);
+            }
+        }
         command
             .args(&self.words[1..])
             .env("LEASEHOLD_TASK_ID", task.id.to_string())
@@ -60,24 +195,7 @@ impl Program {
             // A group of its own: Ctrl-C on a terminal is meant for the worker, which lets its programs finish.
             .process_group(0)
             .kill_on_drop(true);
-        let mut child = command.spawn().map_err(|error| self.not_started(&error))?;
-        let group = Group::of(&child);
-        let (status, stdout, stderr) = conversed(&mut child, &input.to_string()).await?;
-        group.leave();
-        let complaint = String::from_utf8_lossy(&stderr.bytes).trim().to_owned();
-        match status.code() {
-            Some(0) if stdout.is_cut => Err(TaskError::Permanent(format!(
-                "it printed more than {SAID_BYTES_MAX} bytes; write what is large into a file in LEASEHOLD_RESULTS"
-            ))),
-            Some(0) => {
-                desk.give(&context)?;
-                Ok(parsed(&stdout.bytes))
-            }
-            Some(RETRY_LATER) => Err(TaskError::Retry(complaint_or(complaint, "retry later (exit code 75)"))),
-            Some(code) => Err(TaskError::Permanent(complaint_or(complaint, &format!("exit code {code}")))),
-            // Killed by a signal: nobody decided that the task cannot be done.
-            None => Err(TaskError::Retry(complaint_or(complaint, "the program was killed"))),
-        }
+        command
     }
 
     fn not_started(&self, error: &std::io::Error) -> TaskError {
@@ -86,14 +204,21 @@ impl Program {
 }
 
 /// What a program has said, as far as it is kept.
+#[derive(Default)]
 struct Said {
     bytes: Vec<u8>,
     is_cut: bool,
 }
 
 /// Tells a program its input and hears what it says, all at once: one that says much before it has read all of its input
-/// would wait for us otherwise, and we for it.
-async fn conversed(child: &mut Child, input: &str) -> io::Result<(ExitStatus, Said, Said)> {
+/// would wait for us otherwise, and we for it. The end of the program is the end of it all: its group is killed, and what
+/// has left the group is not waited for although it may hold the pipes.
+async fn conversed(
+    child: &mut Child,
+    group: &mut Group,
+    input: &str,
+    echo: &mut Echo<'_>,
+) -> io::Result<(ExitStatus, Said, Said)> {
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let tell = async {
         if let Some(mut stdin) = stdin {
@@ -102,19 +227,85 @@ async fn conversed(child: &mut Child, input: &str) -> io::Result<(ExitStatus, Sa
         }
         pending::<Infallible>().await
     };
-    tokio::select! {
-        ended = try_join3(child.wait(), heard(stdout), heard(stderr)) => ended,
+    let (mut out, mut err) = (Said::default(), Said::default());
+    let (end, ended) = oneshot::channel();
+    let exit = async {
+        let status = child.wait().await;
+        group.kill();
+        // Nobody waits for it if the pipes have ended before.
+        let _ = end.send(());
+        status
+    };
+    let hearing = async {
+        let both = join(hear(stdout, &mut out, |_| ()), hear(stderr, &mut err, |bytes| echo.add(bytes)));
+        let late = async {
+            let _ = ended.await;
+            SystemHost.sleep(PIPES_WAIT).await;
+        };
+        tokio::select! {
+            (heard_out, heard_err) = both => heard_out.and(heard_err),
+            () = late => Ok(()),
+        }
+    };
+    let (status, heard) = tokio::select! {
+        both = join(exit, hearing) => both,
         never = tell => match never {},
+    };
+    heard?;
+    Ok((status?, out, err))
+}
+
+/// Hears all of it, keeps what has room, and hands on every part as it comes.
+async fn hear(
+    pipe: Option<impl AsyncRead + Unpin>,
+    said: &mut Said,
+    mut hand_on: impl FnMut(&[u8]),
+) -> io::Result<()> {
+    let Some(mut pipe) = pipe else { return Ok(()) };
+    let mut part = vec![0; LINE_BYTES_MAX];
+    loop {
+        let read = pipe.read(&mut part).await?;
+        if read == 0 {
+            return Ok(());
+        }
+        let room = SAID_BYTES_MAX - said.bytes.len();
+        said.bytes.extend_from_slice(&part[..read.min(room)]);
+        said.is_cut |= read > room;
+        hand_on(&part[..read]);
     }
 }
 
-/// Hears all of it, and keeps what has room.
-async fn heard(pipe: Option<impl AsyncRead + Unpin>) -> io::Result<Said> {
-    let mut bytes = Vec::new();
-    let Some(mut pipe) = pipe else { return Ok(Said { bytes, is_cut: false }) };
-    (&mut pipe).take(SAID_BYTES_MAX).read_to_end(&mut bytes).await?;
-    let is_cut = tokio::io::copy(&mut pipe, &mut tokio::io::sink()).await? > 0;
-    Ok(Said { bytes, is_cut })
+/// Prints what a program writes to standard error, line by line as it comes.
+struct Echo<'a> {
+    printer: &'a Printer,
+    task: &'a Task,
+    line: Vec<u8>,
+}
+
+impl Echo<'_> {
+    fn add(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            if matches!(byte, b'\n' | b'\r') || self.line.len() >= LINE_BYTES_MAX {
+                self.print();
+            }
+            if !matches!(byte, b'\n' | b'\r') {
+                self.line.push(*byte);
+            }
+        }
+    }
+
+    fn print(&mut self) {
+        if !self.line.is_empty() {
+            self.printer.of_program(self.task, &String::from_utf8_lossy(&self.line));
+            self.line.clear();
+        }
+    }
+}
+
+impl Drop for Echo<'_> {
+    fn drop(&mut self) {
+        self.print();
+    }
 }
 
 /// The files of one run: those that the task was given, as links by their names, and a place for those that the program
@@ -127,7 +318,7 @@ struct Desk {
 impl Desk {
     /// Also for a task without files: whether its program makes some is known only afterwards.
     fn set_up(context: &Context) -> io::Result<Self> {
-        let root = tempfile::Builder::new().prefix("leasehold-").tempdir()?;
+        let root = RunDirectory::new()?;
         let desk = Self { artifacts: root.path().join("artifacts"), results: root.path().join("results") };
         context.keep(root);
         fs::create_dir(&desk.artifacts)?;
@@ -165,18 +356,18 @@ impl Group {
         Self { leader: id.and_then(Pid::from_raw) }
     }
 
-    /// The program has ended by itself: what it has left running is its own affair.
-    fn leave(mut self) {
-        self.leader = None;
+    /// Kills whatever is left of it.
+    fn kill(&mut self) {
+        if let Some(leader) = self.leader.take() {
+            // There may be nobody left.
+            let _ = kill_process_group(leader, Signal::KILL);
+        }
     }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        if let Some(leader) = self.leader {
-            // There may be nobody left.
-            let _ = kill_process_group(leader, Signal::KILL);
-        }
+        self.kill();
     }
 }
 
@@ -237,9 +428,9 @@ mod tests {
 
     #[test]
     fn a_program_has_a_type_and_a_name() {
-        let (task_type, program) = Program::parse("a.b=c d=e").unwrap();
-        assert_eq!((task_type.as_str(), program.words.len()), ("a.b", 2));
-        assert!(Program::parse("nothing").is_err());
-        assert!(Program::parse("a=").is_err());
+        let (task_type, words) = parse("a.b=c d=e").unwrap();
+        assert_eq!((task_type.as_str(), words.len()), ("a.b", 2));
+        assert!(parse("nothing").is_err());
+        assert!(parse("a=").is_err());
     }
 }

@@ -8,7 +8,7 @@ use leasehold_queue::Queue;
 use std::time::Duration;
 
 use super::submit::{json_line, seconds};
-use crate::printer::{Printer, Style, line};
+use crate::printer::{Printer, Style, escaped_lines, line};
 use crate::table::{self, Cell, MOMENT, Table};
 
 #[derive(Debug, Args)]
@@ -106,10 +106,16 @@ pub(crate) fn print(task: &Task, printer: &Printer) {
     if printer.is_json() {
         return json_line(task);
     }
-    let row = |name: &str, value: &str| line(format_args!("{name:<12} {value}"));
+    let row = |name: &str, value: &str| {
+        let value = escaped_lines(value);
+        let mut lines = value.lines();
+        line(format_args!("{name:<12} {}", lines.next().unwrap_or_default()));
+        lines.for_each(|more| line(format_args!("{:<12} {more}", "")));
+    };
     row("id", &task.id.to_string());
     row("type", task.task_type.as_str());
-    row("status", &printer.paint(table::colour(task.status()), task.status().name()));
+    let status = printer.paint(table::colour(task.status()), task.status().name());
+    line(format_args!("{:<12} {status}", "status"));
     row("attempt", &format!("{} of {}", task.attempt, task.max_attempts));
     row("created", &task.created_at.to_string());
     match &task.state {

@@ -137,7 +137,7 @@ async fn of_type(
 
 #[derive(Debug, Args)]
 pub(crate) struct Purge {
-    /// Only tasks that have been final for so many days
+    /// Only tasks that have been final for so many days; tasks younger than a day are always kept
     #[arg(long, value_name = "DAYS", default_value_t = 7.0)]
     older_than_days: f64,
     /// Only tasks in this status; can be given several times
@@ -150,7 +150,7 @@ pub(crate) async fn purge(queue: &Queue, args: &Purge, printer: &Printer) -> any
     let statuses = args.status.iter().map(|text| final_status(text)).collect::<Result<_>>()?;
     let retention = Retention { statuses, older_than };
     let spinner = printer.spinner("tasks looked at");
-    let (mut marked, mut deleted, mut kept) = (0u64, 0u64, 0u64);
+    let (mut marked, mut deleted, mut kept, mut too_new) = (0u64, 0u64, 0u64, 0u64);
     let tasks = queue.list(Filter::default());
     let retention = &retention;
     let work = tasks.map(|task| async move { queue.purge(&task?, retention).await });
@@ -159,6 +159,10 @@ pub(crate) async fn purge(queue: &Queue, args: &Purge, printer: &Printer) -> any
         spinner.inc(1);
         match purged {
             Ok(Purged::Kept) => kept += 1,
+            Ok(Purged::TooNew) => {
+                kept += 1;
+                too_new += 1;
+            }
             Ok(Purged::Marked) => marked += 1,
             Ok(Purged::Deleted) => deleted += 1,
             Err(error) if error.kind() == Kind::Corrupt => {
@@ -169,11 +173,13 @@ pub(crate) async fn purge(queue: &Queue, args: &Purge, printer: &Printer) -> any
     }
     spinner.finish_and_clear();
     if printer.is_json() {
-        line(json!({"marked": marked, "deleted": deleted, "kept": kept}));
+        line(json!({"marked": marked, "deleted": deleted, "kept": kept, "too_new": too_new}));
     } else {
         let marked = count(marked, "task", "tasks");
+        let too_new =
+            if too_new > 0 { format!(", {too_new} of them younger than a day") } else { String::new() };
         line(format_args!(
-            "{marked} marked (a purge a day later deletes them), {deleted} deleted, {kept} kept"
+            "{marked} marked (a purge a day later deletes them), {deleted} deleted, {kept} kept{too_new}"
         ));
     }
     Ok(())

@@ -16,10 +16,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::artifact::duration;
-use super::exec::Program;
+use super::exec::programs;
 use super::{submit, worker};
 use crate::printer::{Printer, line};
 use crate::settings::Settings;
+use crate::settings::kind::without_user;
 
 mod status;
 
@@ -131,7 +132,8 @@ pub(crate) async fn run(
         }
         OutpostCommand::Run => {
             let of = spool.campaign();
-            printer.note(&format!("supervisor of {of} on {}; Ctrl-C stops it", settings.queue.store));
+            let bucket = without_user(&settings.queue.store);
+            printer.note(&format!("supervisor of {of} on {bucket}; Ctrl-C stops it"));
             let synced = supervisor(&spool, &settings).run(shutdown).await?;
             say(&synced, printer);
         }
@@ -190,12 +192,13 @@ async fn init(args: &Init, settings: &Settings, printer: &Printer) -> anyhow::Re
     if printer.is_json() {
         line(json!({
             "folder": spool.root(), "node": config.node_id, "consistency": config.consistency,
-            "bucket": settings.queue.store, "is_reached": is_reached,
+            "bucket": without_user(&settings.queue.store), "is_reached": is_reached,
         }));
         return Ok(());
     }
     line(format_args!("outpost of {of} in {}", spool.root().display()));
-    line(format_args!("node {}, {}, {}", config.node_id, config.consistency, settings.queue.store));
+    let bucket = without_user(&settings.queue.store);
+    line(format_args!("node {}, {}, {bucket}", config.node_id, config.consistency));
     if !is_reached {
         printer.note("the bucket cannot be reached now; `leasehold outpost run` tries again");
     }
@@ -234,8 +237,7 @@ pub(crate) async fn work(
     let by_chance = || format!("w-{:08x}", SystemHost.random_bits() & 0xffff_ffff);
     let name = settings.worker.id.as_ref().map_or_else(by_chance, ToString::to_string);
     let mut worker = Worker::at(Arc::new(spool.clone()), Arc::new(SystemHost), &name)?;
-    for exec in &args.exec {
-        let (task_type, program) = Program::parse(exec)?;
+    for (task_type, program) in programs(&args.exec, &settings.worker, printer)? {
         worker = worker.handle(&task_type, move |context, input| program.clone().run(context, input))?;
     }
     let options = WorkerOptions { until_empty: args.is_drain(), ..worker::options(&settings.worker) };

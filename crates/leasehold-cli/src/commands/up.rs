@@ -60,7 +60,7 @@ pub(crate) async fn run(
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
     let name = worker::name(queue, &settings.worker);
-    let worker = worker::with_programs(queue, &name, args, settings)?;
+    let worker = worker::with_programs(queue, &name, args, settings, printer)?;
     greet(queue, &name, args, printer);
     let dashboard = if *no_dashboard { None } else { dashboard::beside(queue, settings, printer).await? };
     if !args.exec.is_empty() {

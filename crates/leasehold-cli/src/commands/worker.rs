@@ -8,7 +8,7 @@ use leasehold_store::{HostExt, Prices, Snapshot};
 use leasehold_worker::{Counts, Shutdown, Worker, WorkerOptions};
 use serde_json::json;
 
-use super::exec::Program;
+use super::exec::programs;
 use super::serve_pieces::{Serving, by_chance};
 use super::{drain, pieces, up};
 use crate::printer::{Printer, line};
@@ -22,7 +22,7 @@ pub(crate) struct Work {
     #[arg(long, value_name = "NAME")]
     pub(crate) id: Option<String>,
     /// Run tasks of a type with a program: input JSON on its standard input, output JSON from its standard output, exit
-    /// code 0 = done, 75 = retry later, other = failed. Its files are in `LEASEHOLD_ARTIFACTS`, and what it puts into
+    /// code 0 = completed, 65 = failed for good, any other = failed, retried by the task's retry policy. Its files are in `LEASEHOLD_ARTIFACTS`, and what it puts into
     /// `LEASEHOLD_RESULTS` is published. Can be given several times; `*` stands for every other type
     #[arg(long, value_name = "TYPE=PROGRAM ARGS", required = true)]
     pub(crate) exec: Vec<String>,
@@ -41,7 +41,7 @@ pub(crate) struct Work {
     /// Have an inbox, into which producers put tasks for this worker alone (setting `queue.dispatch_mode`)
     #[arg(long)]
     pub(crate) direct: bool,
-    /// How long a claim lasts without renewal, in seconds
+    /// How long a claim lasts without renewal, in seconds, at least 3 [default: 60]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) lease_secs: Option<u64>,
     /// How long handlers may go on after Ctrl-C, in seconds
@@ -50,6 +50,9 @@ pub(crate) struct Work {
     /// Give the pieces of the artifacts in this machine's cache to peers (settings `[pieces]`)
     #[arg(long)]
     pub(crate) serve_pieces: bool,
+    /// Let programs inherit the credentials of the store, the piece secret and the dashboard token
+    #[arg(long)]
+    pub(crate) pass_secrets: bool,
     /// Stop when there is nothing left to do
     #[arg(long)]
     drain: bool,
@@ -70,7 +73,7 @@ pub(crate) async fn work(
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
     let name = name(queue, &settings.worker);
-    let worker = with_programs(queue, &name, args, settings)?;
+    let worker = with_programs(queue, &name, args, settings, printer)?;
     printer.note(&format!("worker {name} on {}; Ctrl-C drains, twice aborts", queue.client().describe()));
     warn_of_namesake(queue, &name, &settings.worker, printer).await?;
     let serving = serving(queue, &name, &settings.pieces, printer).await?;
@@ -137,11 +140,11 @@ pub(super) fn with_programs(
     name: &str,
     args: &Work,
     settings: &Settings,
+    printer: &Printer,
 ) -> anyhow::Result<Worker> {
     let worker = Worker::new(queue.clone(), name, shards(queue, &settings.worker.shards)?)?;
     let mut worker = pieces::carry(worker, queue.client(), &settings.pieces)?;
-    for exec in &args.exec {
-        let (task_type, program) = Program::parse(exec)?;
+    for (task_type, program) in programs(&args.exec, &settings.worker, printer)? {
         worker = worker.handle(&task_type, move |context, input| program.clone().run(context, input))?;
     }
     Ok(worker.options(WorkerOptions { until_empty: args.drain, ..options(&settings.worker) }))

@@ -3,8 +3,11 @@
 
 use leasehold_core::Name;
 use serde_json::json;
+use std::borrow::Cow;
 use std::fmt;
 use toml::de::{DeInteger, DeValue};
+
+use crate::printer::escaped;
 
 /// What stands for a secret wherever something is shown.
 const MASK: &str = "********";
@@ -97,7 +100,7 @@ impl Kind {
         match (self, written) {
             (_, "") => "empty".to_owned(),
             (Kind::Secret, _) => MASK.to_owned(),
-            _ => format!("`{}`", plain(written)),
+            _ => format!("`{}`", escaped(&without_user(written))),
         }
     }
 }
@@ -141,7 +144,7 @@ impl Value {
     /// For machines; secrets are masked here too.
     pub(crate) fn json(&self) -> serde_json::Value {
         match self {
-            Value::Text(text) => json!(text),
+            Value::Text(text) => json!(without_user(text)),
             Value::Secret(_) => json!(MASK),
             Value::Whole(number) => json!(number),
             Value::Number(number) => json!(number),
@@ -155,12 +158,12 @@ impl Value {
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Value::Text(text) => f.write_str(&plain(text)),
+            Value::Text(text) => f.write_str(&escaped(&without_user(text))),
             Value::Secret(_) => f.write_str(MASK),
             Value::Whole(number) => write!(f, "{number}"),
             Value::Number(number) => write!(f, "{number:?}"),
             Value::Switch(on) => write!(f, "{on}"),
-            Value::List(parts) => f.write_str(&plain(&parts.join(", "))),
+            Value::List(parts) => f.write_str(&escaped(&parts.join(", "))),
         }
     }
 }
@@ -172,7 +175,13 @@ impl fmt::Debug for Value {
     }
 }
 
-/// One line without control characters: what a file says must not be able to steer a terminal.
-pub(crate) fn plain(text: &str) -> String {
-    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+/// An address without its user and password: the store refuses these, but a message about that must not show them either.
+pub(crate) fn without_user(text: &str) -> Cow<'_, str> {
+    let Some((scheme, rest)) = text.split_once("://") else { return text.into() };
+    let Some((user, host)) = rest.rsplit_once('@') else { return text.into() };
+    // A password may have slashes; in a path alone, an `@` is a character like any other.
+    if user.contains(['/', '?', '#']) && !user.contains(':') {
+        return text.into();
+    }
+    format!("{scheme}://{MASK}@{host}").into()
 }

@@ -18,10 +18,14 @@ Later wins: defaults < user file < project file < profile < environment < flags.
 - In the **environment** an empty variable counts as unset, lists are separated by commas, and `1` and `0` will do for
   `true` and `false`.
 
-A relative path in a file counts from the file's own folder, elsewhere from the working directory. Keys and variables
-that are not known are errors. `leasehold config show` prints what holds and where it came from, `leasehold config paths`
-where files are looked for. For buckets the standard variables and files (`AWS_ACCESS_KEY_ID`, `AWS_REGION`, …) are asked
-for whatever is unset here.
+A relative path in a file counts from the file's own folder, elsewhere from the working directory.
+
+Unknown keys are errors. An unknown variable `LEASEHOLD_…` is an error if it resembles a setting, otherwise it is ignored
+with a warning. What Kubernetes sets for a service of that name (`LEASEHOLD_SERVICE_HOST`, `LEASEHOLD_PORT=tcp://…`) is
+ignored.
+
+`leasehold config show` prints what holds and where it came from, `leasehold config paths` where files are looked for. For
+buckets the standard variables and files (`AWS_ACCESS_KEY_ID`, `AWS_REGION`, …) are asked for whatever is unset here.
 ";
 
 fn reference() -> String {

@@ -4,7 +4,7 @@
 
 use super::kind::Kind;
 use leasehold_queue::lease::LEASE_TTL_MAX;
-use leasehold_worker::{RENEWALS_MIN, RENEWED_LEASE_TTL_MIN};
+use leasehold_worker::{CLAIM_LEASE_MIN, RENEWALS_MIN, RENEWED_LEASE_TTL_MIN};
 
 /// One setting.
 #[derive(Debug, PartialEq)]
@@ -149,7 +149,7 @@ pub(crate) const TABLE: &[Setting] = &[
     },
     Setting {
         name: "worker.lease_secs",
-        kind: Kind::Whole { from: 1, to: DAY_SECS },
+        kind: Kind::Whole { from: CLAIM_LEASE_MIN.as_secs(), to: DAY_SECS },
         default: Some("60"),
         variable: "LEASEHOLD_WORKER_LEASE_SECS",
         help: "How long a claim on a task lasts unless it is renewed; others wait that long after a crash.",
@@ -167,6 +167,14 @@ pub(crate) const TABLE: &[Setting] = &[
         default: Some("10"),
         variable: "LEASEHOLD_WORKER_STOP_WAIT_SECS",
         help: "How long a handler in Python that was told to stop is waited for; then its claim is left to run out.",
+    },
+    Setting {
+        name: "worker.pass_secrets",
+        kind: Kind::Switch,
+        default: Some("false"),
+        variable: "LEASEHOLD_WORKER_PASS_SECRETS",
+        help: "Whether programs of `--exec` inherit the variables with credentials of the store, the piece secret and the \
+               dashboard token. Settings files can be read by programs of the same user in any case.",
     },
     Setting {
         name: "worker.recover_secs",

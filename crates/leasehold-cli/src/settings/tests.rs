@@ -96,7 +96,7 @@ fn of_any_layers_the_last_one_wins() {
             let has_profile = speaks(Layer::UserProfile).or(speaks(Layer::ProjectProfile)).is_some();
             let flags =
                 Flags::default().with("--x", setting.name, flag).with_profile(has_profile.then_some("p"));
-            let all = resolve(&around, &flags).unwrap();
+            let (all, _) = resolve(&around, &flags).unwrap();
             let found = all.iter().find(|effective| effective.setting == setting).unwrap();
             assert_eq!(found.origin.layer, last.copied().unwrap_or(Layer::Default), "{}", setting.name);
             let expected = last.and_then(|layer| speaks(*layer)).map(|n| sample(setting, n));
@@ -244,10 +244,49 @@ fn what_does_not_fit_is_explained() {
         "[worker]\nshards = ['00']\nshard_leasing.enabled = true",
         "[worker]\nshard_range = '0-7'\nshard_leasing.enabled = true",
         "queue.access_key_id = 'me'",
+        "worker.lease_secs = 2",
     ];
     let complaints = files.map(|file| {
         place.project(file);
         place.complaint(&[])
     });
     insta::assert_snapshot!(complaints.join("\n"));
+}
+
+#[test]
+fn variables_of_kubernetes_are_told_from_settings() {
+    for (name, value, is_theirs) in [
+        ("LEASEHOLD_SERVICE_HOST", "10.0.0.1", true),
+        ("LEASEHOLD_SERVICE_PORT", "80", true),
+        ("LEASEHOLD_DASHBOARD_SERVICE_PORT_HTTP", "80", true),
+        ("LEASEHOLD_PORT", "tcp://10.0.0.1:80", true),
+        ("LEASEHOLD_PORT_80_TCP", "tcp://10.0.0.1:80", true),
+        ("LEASEHOLD_PORT_80_TCP_PROTO", "tcp", true),
+        ("LEASEHOLD_PORT_80_TCP_PORT", "80", true),
+        ("LEASEHOLD_PORT_53_UDP_ADDR", "10.0.0.1", true),
+        ("LEASEHOLD_DASHBOARD_PORT", "tcp://10.0.0.1:80", true),
+        ("LEASEHOLD_DASHBOARD_PORT", "8080", false),
+        ("LEASEHOLD_PORT", "8080", false),
+        ("LEASEHOLD_PORT_X_TCP", "1", false),
+        ("LEASEHOLD_PORT_80_TCP_NAME", "1", false),
+        ("LEASEHOLD_STORE", "tcp://10.0.0.1:80", false),
+    ] {
+        assert_eq!(is_of_kubernetes(name, &value.into()), is_theirs, "{name}={value}");
+    }
+}
+
+#[test]
+fn users_and_passwords_of_addresses_are_masked() {
+    for (text, shown) in [
+        ("./data", "./data"),
+        ("me@home", "me@home"),
+        ("https://store.example:9000/x", "https://store.example:9000/x"),
+        ("s3://bucket/me@home", "s3://bucket/me@home"),
+        ("https://me:hush@store.example/x", "https://********@store.example/x"),
+        ("https://hush@store.example", "https://********@store.example"),
+        ("s3://me:hu/sh@bucket/x", "s3://********@bucket/x"),
+        ("s3://me:hu@sh@bucket/x", "s3://********@bucket/x"),
+    ] {
+        assert_eq!(kind::without_user(text), shown);
+    }
 }

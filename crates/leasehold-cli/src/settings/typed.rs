@@ -47,6 +47,8 @@ pub(crate) struct Worker {
     pub(crate) lease: Duration,
     pub(crate) drain: Duration,
     pub(crate) stop_wait: Duration,
+    /// Whether programs inherit credentials.
+    pub(crate) passes_secrets: bool,
     pub(crate) recover_every: Duration,
     pub(crate) sweep_every: Duration,
     pub(crate) polling: Polling,
@@ -153,6 +155,7 @@ impl Worker {
             lease: secs(all, "worker.lease_secs"),
             drain: secs(all, "worker.drain_secs"),
             stop_wait: secs(all, "worker.stop_wait_secs"),
+            passes_secrets: get(all, "worker.pass_secrets").value == Some(Value::Switch(true)),
             recover_every: secs(all, "worker.recover_secs"),
             sweep_every: secs(all, "worker.sweep_secs"),
             polling: polling(all)?,

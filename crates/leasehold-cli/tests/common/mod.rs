@@ -10,10 +10,12 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 
-/// The command line, without the caller's settings and credentials, and where no project's file is found.
+/// The command line, without the caller's settings and credentials, and where no project's file is found. It logs errors
+/// only: whether there are warnings depends on the pace of the machine.
 pub(crate) fn leasehold(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
     command.args(args).current_dir("/").env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    command.env("LEASEHOLD_LOG", "error");
     command
 }
 

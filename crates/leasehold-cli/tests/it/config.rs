@@ -129,7 +129,6 @@ fn mistakes_elsewhere_are_explained() {
     let place = Place::new().with(USER, PROJECT);
     for (name, variable, value) in [
         ("config_unknown_variable", "LEASEHOLD_CONCURRENCY", "3"),
-        ("config_unlike_any_variable", "LEASEHOLD_COLOUR", "green"),
         ("config_wrong_type_in_variable", "LEASEHOLD_SHARD_LEASING", "perhaps"),
         ("config_out_of_range_in_variable", "LEASEHOLD_SHARD_PREFIX_LEN", "0"),
         ("config_unknown_choice_in_variable", "LEASEHOLD_QUEUE_TYPE", "ftp"),
@@ -141,6 +140,48 @@ fn mistakes_elsewhere_are_explained() {
     let place = Place::new();
     place.shown("config_no_profiles", &mut place.command(&["config", "show", "--profile", "x", "--json"]));
     place.shown("config_wrong_flag", &mut place.command(&["config", "show", "--store", ""]));
+}
+
+#[test]
+fn variables_that_are_not_ours_are_ignored() {
+    let place = Place::new();
+    for (variable, value, is_said) in [
+        ("LEASEHOLD_FOO", "1", true),
+        ("LEASEHOLD_SERVICE_HOST", "10.0.0.1", false),
+        ("LEASEHOLD_PORT", "tcp://10.0.0.1:80", false),
+        ("LEASEHOLD_PORT_80_TCP_ADDR", "10.0.0.1", false),
+        ("LEASEHOLD_DASHBOARD_PORT", "tcp://10.0.0.1:80", false),
+        ("LEASEHOLD_DASHBOARD_SERVICE_PORT_HTTP", "80", false),
+    ] {
+        let output = place.command(&["config", "show"]).env(variable, value).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{variable}: {said}");
+        let warning = format!("warning: unknown variable `{variable}` is ignored");
+        assert_eq!(said.starts_with(&warning), is_said, "{said}");
+        assert_eq!(said.is_empty(), !is_said, "{said}");
+    }
+    for (variable, value) in [("LEASEHOLD_PORT", "8080"), ("LEASEHOLD_CONCURENCY", "3")] {
+        let output = place.command(&["config", "show"]).env(variable, value).output().unwrap();
+        assert_eq!(output.status.code(), Some(64), "{variable} is nearly a setting");
+    }
+}
+
+#[test]
+fn passwords_in_addresses_are_masked() {
+    let place = Place::new().with("queue.endpoint = 'https://me:hush@store.example'", "");
+    for args in [["config", "show"].as_slice(), &["config", "show", "--json"]] {
+        let mut command = place.command(args);
+        command.args(["--store", "s3://me:hush@bucket/x"]).env("LEASEHOLD_LOG", "trace");
+        let said = command.output().unwrap();
+        let said = String::from_utf8([said.stdout, said.stderr].concat()).unwrap();
+        for masked in ["https://********@store.example", "s3://********@bucket/x"] {
+            assert!(said.contains(masked) && !said.contains("hush"), "{said}");
+        }
+    }
+    let mut wrong = place.command(&["config", "show"]);
+    let said = wrong.env("LEASEHOLD_QUEUE_TYPE", "https://me:hush@x").output().unwrap();
+    let said = String::from_utf8(said.stderr).unwrap();
+    assert!(said.contains("https://********@x") && !said.contains("hush"), "{said}");
 }
 
 #[test]

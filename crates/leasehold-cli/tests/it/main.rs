@@ -10,9 +10,11 @@ mod dashboard;
 mod doctor;
 mod help;
 mod leases;
+mod logging;
 mod outposts;
 mod output;
 mod processes;
+mod programs;
 mod shelf;
 mod tasks;
 #[cfg(feature = "otel")]

@@ -12,7 +12,7 @@ fn worked() -> Shelf {
         shelf.run(&["submit", "-t", task_type, "-i", "{\"name\": \"Ada\"}", "--delay", delay]);
     }
     shelf.run(&["cancel", "--type", "never"]);
-    let refuse = "refuse=sh -c 'echo not today >&2; exit 3'";
+    let refuse = "refuse=sh -c 'echo not today >&2; exit 65'";
     shelf.run(&["worker", "--id", "w1", "--drain", "--exec", "greet=cat", "--exec", refuse]);
     shelf
 }
@@ -80,9 +80,8 @@ fn changing_tasks() {
 fn checking() {
     let shelf = Shelf::new();
     let id = shelf.run(&["submit", "-t", "a"]);
-    let objects = |root: &str| {
-        shelf.objects().into_iter().filter(|path| path.contains(root)).collect::<Vec<_>>()
-    };
+    let objects =
+        |root: &str| shelf.objects().into_iter().filter(|path| path.contains(root)).collect::<Vec<_>>();
     let object = |root: &str| objects(root).remove(0);
     std::fs::remove_file(object("/ready/")).unwrap();
     shelf.seen("check_fault", &["check"]);
@@ -124,4 +123,32 @@ fn checking_after_a_kill() {
     shelf.seen("check_heals", &["check"]);
     shelf.seen("check_heals_repair", &["check", "--repair"]);
     shelf.seen("check_heals_grace", &["check", "--repair", "--grace-secs", "0"]);
+}
+
+#[test]
+fn nothing_in_a_task_controls_the_terminal() {
+    let shelf = Shelf::new();
+    let (tag, input) = ("a=\u{1b}]52;c;aGk=\u{7}", "\"\u{9b}31m\u{7f}\"");
+    let id = shelf.run(&["submit", "-t", "bad", "--max-attempts", "1", "--tag", tag, "-i", input]);
+    let script = shelf.path().join(".leasehold/bad.sh");
+    std::fs::write(&script, r"printf '\033]52;c;aGk=\007\r\n\033[31mred\n' >&2; exit 65").unwrap();
+    let bad = format!("bad=sh {}", script.display());
+    let worked = said(&mut shelf.command(&["worker", "--drain", "--exec", &bad]));
+    assert!(worked.contains("1 failed"), "{worked}");
+    for args in [
+        ["get", &id].as_slice(),
+        &["get", &id, "--json"],
+        &["history", &id],
+        &["history", &id, "--json"],
+        &["list"],
+        &["list", "--json"],
+        &["list", "--tag", tag],
+        &["list", "--tag", "\u{1b}[2J"],
+    ] {
+        let said = said(&mut shelf.command(args));
+        assert!(!said.contains(|c: char| c.is_control() && c != '\n'), "{args:?}: {said:?}");
+    }
+    let got: Value = serde_json::from_str(&shelf.run(&["get", &id, "--json"])).unwrap();
+    assert_eq!(got["input"], "\u{9b}31m\u{7f}", "machines get what was there");
+    assert!(shelf.run(&["get", &id]).contains("\n             \\u{1b}[31mred"), "lines stay apart");
 }

@@ -29,21 +29,21 @@ fn a_task_lives_from_submit_to_its_output() {
 fn exit_codes_of_programs_decide() {
     let shelf = Shelf::new();
     let submit = |kind: &str| shelf.run(&["submit", "-t", kind, "--max-attempts", "2"]);
-    let (later, never) = (submit("later"), submit("never"));
-    let programs =
-        ["--exec", "later=sh -c 'echo busy >&2; exit 75'", "--exec", "never=sh -c 'echo no >&2; exit 3'"];
-    let args: Vec<_> = ["worker", "--id", "w1", "--drain"].into_iter().chain(programs).collect();
-    shelf.run(&args);
-    let task = |id: &str| serde_json::from_str::<Value>(&shelf.run(&["get", id, "--json"])).unwrap();
-    let (later, never) = (task(&later), task(&never));
-    assert_eq!(
-        (&later["status"], &later["attempt"], &later["error"]),
-        (&"failed".into(), &2.into(), &"busy".into())
-    );
-    assert_eq!(
-        (&never["status"], &never["attempt"], &never["error"]),
-        (&"failed".into(), &1.into(), &"no".into())
-    );
+    let cases = [("later", 75, 2), ("broken", 1, 2), ("odd", 3, 2), ("never", 65, 1)];
+    let ids = cases.map(|(kind, _, _)| submit(kind));
+    let mut worker = shelf.command(&["worker", "--id", "w1", "--drain"]);
+    for (kind, code, _) in cases {
+        worker.args(["--exec", &format!("{kind}=sh -c 'echo no {kind} >&2; exit {code}'")]);
+    }
+    assert!(worker.output().unwrap().status.success());
+    for ((kind, code, attempts), id) in cases.into_iter().zip(ids) {
+        let task: Value = serde_json::from_str(&shelf.run(&["get", &id, "--json"])).unwrap();
+        assert_eq!(
+            (&task["status"], &task["attempt"], &task["error"]),
+            (&"failed".into(), &attempts.into(), &format!("no {kind}").into()),
+            "exit code {code}"
+        );
+    }
 }
 
 #[test]

@@ -51,6 +51,7 @@ fn the_span_of_a_task_reaches_the_collector_before_the_worker_ends() {
     let id = shelf.run(&["submit", "-t", "greet"]);
     let (addr, told) = collector();
     let mut worker = shelf.command(&["worker", "--id", "ada", "--exec", "greet=cat", "--drain"]);
+    worker.env_remove("LEASEHOLD_LOG");
     let status = worker.env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{addr}")).output().unwrap().status;
     assert!(status.success());
     let sent: Vec<_> = told.try_iter().collect();

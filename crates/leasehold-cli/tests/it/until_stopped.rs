@@ -60,6 +60,12 @@ pub(crate) fn until(is_so: impl Fn() -> bool) {
     panic!("it did not happen");
 }
 
+/// Whether a process that is a child of nobody here is gone, or dead and not yet buried.
+pub(crate) fn is_dead(pid: &str) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    status.is_empty() || status.contains(") Z ")
+}
+
 #[test]
 fn a_tail_shows_what_changes_from_now_on_and_nothing_twice() {
     let shelf = Shelf::new();
@@ -172,9 +178,22 @@ fn a_run_that_has_to_stop_takes_along_all_that_its_program_has_started() {
     let below = started().trim().to_owned();
     let said = worker.interrupt();
     assert!(said.contains("1 put back"), "{said}");
-    // It is a child of nobody here: gone, or dead and not yet buried.
-    until(|| {
-        let status = std::fs::read_to_string(format!("/proc/{below}/stat")).unwrap_or_default();
-        status.is_empty() || status.contains(") Z ")
-    });
+    until(|| is_dead(&below));
+}
+
+#[test]
+fn programs_die_with_a_killed_worker_and_so_does_what_they_have_started() {
+    let shelf = Shelf::new();
+    shelf.run(&["submit", "-t", "slow"]);
+    let mark = shelf.path().join(".leasehold/started");
+    let script = format!("slow=sh -c 'sleep 600 & echo $$ $! > {}; wait'", mark.display());
+    let mut worker = shelf.command(&["worker", "--exec", &script]);
+    let mut worker = worker.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let started = || std::fs::read_to_string(&mark).unwrap_or_default();
+    until(|| started().ends_with('\n'));
+    worker.kill().unwrap();
+    worker.wait().unwrap();
+    for pid in started().split_whitespace() {
+        until(|| is_dead(pid));
+    }
 }

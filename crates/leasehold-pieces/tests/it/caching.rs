@@ -41,6 +41,19 @@ fn directory(node: &Artifacts, artifact: &ArtifactId) -> PathBuf {
     node.cache().root().join(artifact.as_str())
 }
 
+#[test]
+fn a_new_cache_is_for_this_user_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().unwrap();
+    let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let new = Cache::open(directory.path().join("above/new"), None).unwrap();
+    assert_eq!(mode(new.root()), 0o700);
+    let shared = directory.path().join("shared");
+    fs::create_dir(&shared).unwrap();
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o770)).unwrap();
+    assert_eq!(mode(Cache::open(&shared, None).unwrap().root()), 0o770, "as its owner wants it");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn tasks_that_want_the_same_artifact_share_one_download() {
     let ground = Ground::new();

@@ -21,17 +21,34 @@ async fn a_final_task_is_marked_and_deleted_a_day_later() {
     let id = world.submit().await;
     world.queue.cancel(&id).await.unwrap();
     world.advance(PURGE_GRACE);
-    assert_eq!(purge(&world, &id).await, Purged::Kept, "a day old, but not beyond doubt");
+    assert_eq!(purge(&world, &id).await, Purged::TooNew, "a day old, but not beyond doubt");
     world.advance(secs(1));
     assert_eq!(purge(&world, &id).await, Purged::Marked);
     assert_eq!(world.get(&id).await.status(), Status::Purged);
     let refused = world.queue.retry(&id).await.unwrap();
     assert_eq!(refused, Operated::Refused(Rejected::Status(Status::Purged)), "nothing leaves that state");
     world.advance(PURGE_GRACE);
-    assert_eq!(purge(&world, &id).await, Purged::Kept);
+    assert_eq!(purge(&world, &id).await, Purged::TooNew);
     world.advance(secs(1));
     assert_eq!(purge(&world, &id).await, Purged::Deleted);
     assert_eq!(world.raw(&id).await, None);
+}
+
+#[tokio::test]
+async fn a_task_that_the_retention_covers_is_kept_for_a_day_and_said_to_be_too_new() {
+    let world = World::new().await;
+    let (waiting, cancelled) = (world.submit().await, world.submit().await);
+    world.queue.cancel(&cancelled).await.unwrap();
+    world.advance(secs(60));
+    let purge = async |id: &TaskId, retention: Retention| {
+        world.queue.purge(&world.get(id).await, &retention).await.unwrap()
+    };
+    let at_once = || Retention { older_than: std::time::Duration::ZERO, ..retention() };
+    assert_eq!(purge(&cancelled, at_once()).await, Purged::TooNew);
+    assert_eq!(purge(&waiting, at_once()).await, Purged::Kept);
+    let others = Retention { statuses: vec![Status::Completed], ..at_once() };
+    assert_eq!(purge(&cancelled, others).await, Purged::Kept);
+    assert_eq!(purge(&cancelled, Retention { older_than: hours(1), ..retention() }).await, Purged::Kept);
 }
 
 #[tokio::test]

@@ -209,7 +209,13 @@ fn boot_file(directory: &Path) -> io::Result<PathBuf> {
 fn offset_in(path: &Path, namespace_ns: i64) -> io::Result<Option<i64>> {
     let mut text = String::new();
     match open_regular(File::options().read(true), path) {
-        Ok(file) => file.take(BOOT_BYTES_MAX).read_to_string(&mut text)?,
+        // Bytes that are not text are corrupt, too.
+        Ok(file) => {
+            file.take(BOOT_BYTES_MAX).read_to_string(&mut text).map_err(|error| match error.kind() {
+                ErrorKind::InvalidData => corrupt(path),
+                _ => error,
+            })?
+        }
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };

@@ -417,6 +417,22 @@ async fn time_does_not_go_back_when_a_machine_boots_in_1970() {
     assert!(!clock.join("boot-of-yesterday").exists(), "old boots are forgotten");
 }
 
+#[test]
+fn a_clock_file_that_holds_no_number_is_named() {
+    for content in [b"\xff\xfe".as_slice(), b"soon", b""] {
+        let folder = tempfile::tempdir().unwrap();
+        let host: Arc<dyn Host> = Arc::new(FakeHost::new());
+        drop(FolderStore::open(folder.path(), FolderOptions::default(), &host).unwrap());
+        let clock = folder.path().join(".leasehold/clock");
+        let mut files = std::fs::read_dir(&clock).unwrap().map(|entry| entry.unwrap().path());
+        let boot = files.find(|path| path.to_str().unwrap().contains("boot-")).unwrap();
+        std::fs::write(&boot, content).unwrap();
+        let error = FolderStore::open(folder.path(), FolderOptions::default(), &host).unwrap_err();
+        let message = format!("{} does not hold a number", boot.display());
+        assert!(error.to_string().starts_with(&message), "{error}");
+    }
+}
+
 #[tokio::test]
 async fn stamps_follow_the_folders_time_and_not_the_wall_clock() {
     let folder = tempfile::tempdir().unwrap();

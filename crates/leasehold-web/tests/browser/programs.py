@@ -126,7 +126,7 @@ class Queue:
         return self.folder / "hangs"
 
     def hanging_program(self) -> Path:
-        """A program that does not end before the test does, whatever becomes of the worker that started it."""
+        """A program that does not end before the test does, unless its worker does."""
         self.hangs_while.touch()
         return self.program("hangs.sh", f"while test -e {self.hangs_while}; do sleep 0.2; done")
 

@@ -14,8 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::commands::pieces;
-use crate::printer::{Printer, line};
-use crate::settings::kind::plain;
+use crate::printer::{Printer, escaped, line};
 use crate::settings::typed::Pieces;
 use crate::table::count;
 
@@ -199,7 +198,7 @@ impl Seen {
             ));
         }
         for (peer, why) in self.blamed().iter() {
-            printer.note(&plain(&format!("{peer}: {why}")));
+            printer.note(&escaped(&format!("{peer}: {why}")));
         }
     }
 }

@@ -11,7 +11,6 @@ use serde_json::{Map, Value, json};
 
 use super::{kept_until, told};
 use crate::printer::{Printer, line};
-use crate::settings::kind::plain;
 use crate::table::{self, Cell, MOMENT, Table};
 
 /// So many manifests are read at once.
@@ -89,7 +88,7 @@ impl Row {
         cells.push(self.state().into());
         if long {
             let name = manifest.and_then(|manifest| manifest.name.as_deref());
-            cells.push(plain(name.unwrap_or_default()).into());
+            cells.push(name.unwrap_or_default().into());
         }
         cells
     }

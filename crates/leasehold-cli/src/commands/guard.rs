@@ -1,0 +1,125 @@
+//! Kills the programs of a worker that was killed itself.
+//!
+//! A worker that ends in order ends its programs. After SIGKILL none of its code runs, and a signal at the parent's death
+//! (`PR_SET_PDEATHSIG`) can be asked for only between fork and exec, which needs `unsafe`, and reaches no grandchildren. So
+//! each worker with programs has a guard: a small shell that reads from a pipe whose other end the worker alone holds. The
+//! worker tells it which process groups run. The kernel closes the pipe however the worker ends, and at its end the guard
+//! kills the groups that are left.
+//!
+//! One gap remains: a worker that is killed between starting a program and telling the guard, some microseconds, leaves that
+//! program behind.
+
+use rustix::process::Pid;
+use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Reads `+ GROUP` and `- GROUP`, one per line. Signals to stop are meant for the worker, whose end is what counts.
+const SCRIPT: &str = r#"
+trap '' HUP INT QUIT TERM
+groups=' '
+while read -r order group; do
+    case $order in
+        +) groups="$groups$group " ;;
+        -) case $groups in *" $group "*) groups="${groups%%" $group "*} ${groups#*" $group "}" ;; esac ;;
+    esac
+done
+for group in $groups; do
+    kill -s KILL -- "-$group"
+done
+"#;
+
+/// The guard of one worker. Ends when it is dropped.
+#[derive(Debug)]
+pub(super) struct Guard {
+    /// Nothing once it is to end.
+    pipe: Mutex<Option<ChildStdin>>,
+    shell: Child,
+}
+
+impl Guard {
+    pub(super) fn start() -> io::Result<Self> {
+        let mut shell = Command::new("/bin/sh")
+            .args(["-c", SCRIPT, "leasehold-guard"])
+            .env_clear()
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            // A signal to the worker's whole group, as a terminal sends it, must not kill the guard first.
+            .process_group(0)
+            .spawn()?;
+        Ok(Self { pipe: Mutex::new(shell.stdin.take()), shell })
+    }
+
+    /// Has a process group killed if the worker ends before what this gives is dropped.
+    pub(super) fn watch(self: &Arc<Self>, group: Pid) -> Watched {
+        self.tell('+', group);
+        Watched { guard: self.clone(), group }
+    }
+
+    fn tell(&self, order: char, group: Pid) {
+        if let Some(pipe) = self.pipe.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            // Without its guard a worker still ends its programs, unless it is killed.
+            let _ = writeln!(pipe, "{order} {}", group.as_raw_nonzero());
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        *self.pipe.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        // It ends at once.
+        let _ = self.shell.wait();
+    }
+}
+
+/// A process group that the guard knows of.
+#[derive(Debug)]
+pub(super) struct Watched {
+    guard: Arc<Guard>,
+    group: Pid,
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.guard.tell('-', self.group);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+
+    fn sleeping() -> Child {
+        Command::new("sleep").arg("600").process_group(0).spawn().unwrap()
+    }
+
+    fn group(child: &Child) -> Pid {
+        Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn the_groups_that_are_left_are_killed() {
+        let (mut first, mut ended, mut last) = (sleeping(), sleeping(), sleeping());
+        let guard = Arc::new(Guard::start().unwrap());
+        let held = [guard.watch(group(&first)), guard.watch(group(&last))];
+        drop(guard.watch(group(&ended)));
+        // As if the worker was killed: nobody takes anything back, and the pipe ends.
+        *guard.pipe.lock().unwrap() = None;
+        for child in [&mut first, &mut last] {
+            assert_eq!(child.wait().unwrap().signal(), Some(9));
+        }
+        drop(held);
+        drop(guard);
+        assert_eq!(
+            ended.try_wait().unwrap(),
+            None,
+            "the guard was told that this one is not its affair any more"
+        );
+        ended.kill().unwrap();
+        ended.wait().unwrap();
+    }
+}

@@ -1,0 +1,147 @@
+//! Directories of runs, for this user alone.
+//!
+//! All of a process lie in one directory, whose lock file the process holds locked. The kernel frees the lock however the
+//! process ends: directories that were left by a process that was killed are removed by the next one that makes its own.
+
+use leasehold_store::{Host, SystemHost};
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+use tempfile::{Builder, TempDir};
+
+/// How their names begin.
+const PREFIX: &str = "leasehold-runs-";
+/// The name of the lock file.
+const LOCK: &str = "lock";
+/// A directory without a lock file is being made, or its process was killed while making it. The latter if it is this old.
+const UNLOCKED_MAX: Duration = Duration::from_hours(24);
+
+static CURRENT: Mutex<Weak<Root>> = Mutex::new(Weak::new());
+
+/// The directory of this process. A worker holds it from start to end.
+#[derive(Debug)]
+pub(crate) struct Root {
+    directory: TempDir,
+    _lock: File,
+}
+
+/// The directory of one run. Removed when it is dropped.
+#[derive(Debug)]
+pub struct RunDirectory {
+    directory: TempDir,
+    // Dropped after what lies in it.
+    _root: Arc<Root>,
+}
+
+impl RunDirectory {
+    /// Makes one.
+    pub fn new() -> io::Result<Self> {
+        let root = hold()?;
+        Ok(Self { directory: private().tempdir_in(root.directory.path())?, _root: root })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+}
+
+/// The directory of this process; it stays as long as somebody holds it.
+pub(crate) fn hold() -> io::Result<Arc<Root>> {
+    let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(root) = current.upgrade() {
+        return Ok(root);
+    }
+    let root = Arc::new(Root::new(&std::env::temp_dir())?);
+    *current = Arc::downgrade(&root);
+    Ok(root)
+}
+
+fn private() -> Builder<'static, 'static> {
+    let mut builder = Builder::new();
+    builder.permissions(Permissions::from_mode(0o700));
+    builder
+}
+
+impl Root {
+    fn new(base: &Path) -> io::Result<Self> {
+        remove_abandoned(base);
+        let directory = private().prefix(PREFIX).tempdir_in(base)?;
+        // Locked before it has its name: nobody finds it free.
+        let new = directory.path().join("lock.new");
+        let lock = File::create_new(&new)?;
+        lock.lock()?;
+        fs::rename(&new, directory.path().join(LOCK))?;
+        Ok(Self { directory, _lock: lock })
+    }
+}
+
+/// Removes what processes of this user that were killed have left. What cannot be removed is tried again next time.
+fn remove_abandoned(base: &Path) {
+    for entry in fs::read_dir(base).into_iter().flatten().flatten() {
+        let is_named_so = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
+        if is_named_so && is_abandoned(&entry.path()).unwrap_or(false) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+fn is_abandoned(directory: &Path) -> io::Result<bool> {
+    // Not through a link: the directory of temporary files is everyone's.
+    let found = fs::symlink_metadata(directory)?;
+    if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() {
+        return Ok(false);
+    }
+    match File::open(directory.join(LOCK)) {
+        Ok(lock) => Ok(lock.try_lock().is_ok()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let age_secs = SystemHost.instant().wall_ns / 1_000_000_000 - found.mtime();
+            Ok(u64::try_from(age_secs).is_ok_and(|secs| secs >= UNLOCKED_MAX.as_secs()))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn nobody_else_can_look_into_the_directory_of_a_run() {
+        let run = RunDirectory::new().unwrap();
+        assert_eq!((mode(run.path()), mode(run.path().parent().unwrap())), (0o700, 0o700));
+        let path = run.path().to_owned();
+        drop(run);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn only_directories_of_dead_processes_are_removed() {
+        let base = tempfile::tempdir().unwrap();
+        let live = Root::new(base.path()).unwrap();
+        // As SIGKILL leaves it: the lock is free, and the files are there.
+        let dead = {
+            let root = Root::new(base.path()).unwrap();
+            root.directory.keep()
+        };
+        fs::create_dir(dead.join("run")).unwrap();
+        let (fresh, other) = (base.path().join(format!("{PREFIX}fresh")), base.path().join("other"));
+        fs::create_dir(&fresh).unwrap();
+        fs::create_dir(&other).unwrap();
+        let link = base.path().join(format!("{PREFIX}link"));
+        std::os::unix::fs::symlink(&other, &link).unwrap();
+        drop(Root::new(base.path()).unwrap());
+        assert!(!dead.exists(), "its process is gone");
+        for kept in [live.directory.path(), &fresh, &other, &link] {
+            assert!(kept.exists(), "{}", kept.display());
+        }
+    }
+}

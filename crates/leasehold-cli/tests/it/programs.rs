@@ -1,0 +1,155 @@
+//! Programs of `--exec`: what they are given, what they leave behind, and how they end.
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::shelf::Shelf;
+use crate::until_stopped::{is_dead, until};
+
+/// A shell program in the folder of the queue, where the queue does not look.
+fn program(shelf: &Shelf, name: &str, text: &str) -> String {
+    let path = shelf.path().join(".leasehold").join(name);
+    std::fs::write(&path, text).unwrap();
+    format!("{}", path.display())
+}
+
+fn task(shelf: &Shelf, id: &str) -> Value {
+    serde_json::from_str(&shelf.run(&["get", id, "--json"])).unwrap()
+}
+
+#[test]
+fn programs_that_cannot_be_started_are_refused_before_anything_is_claimed() {
+    let shelf = Shelf::new();
+    shelf.run(&["submit", "-t", "a", "--max-attempts", "1"]);
+    let before = shelf.objects();
+    let plain = format!("a={} x", program(&shelf, "plain.sh", "echo 1"));
+    for (name, args) in [
+        ("program_missing", ["worker", "--drain", "--exec", "a=./no-such-program"].as_slice()),
+        ("program_not_in_path", &["up", "--no-dashboard", "--drain", "--exec", "a=no-such-program"]),
+        ("program_not_executable", &["worker", "--drain", "--exec", "a=true", "--exec", &plain]),
+    ] {
+        shelf.shown(name, args);
+        assert_eq!(shelf.objects(), before, "{name} has written something");
+    }
+}
+
+#[test]
+fn what_a_program_writes_to_standard_error_is_printed_with_its_task() {
+    let shelf = Shelf::new();
+    let id = shelf.run(&["submit", "-t", "greet"]);
+    let script = program(&shelf, "greet.sh", r"printf 'hint\033[31m\r\n\tmore' >&2; echo 1");
+    let exec = format!("greet=sh {script}");
+    let output = shelf.command(&["worker", "--drain", "--exec", &exec]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    let short = &id[..8];
+    let expected = format!("[greet {short}] hint\\u{{1b}}[31m\n[greet {short}]     more\n");
+    assert!(said.ends_with(&expected), "{said}");
+    let id = shelf.run(&["submit", "-t", "greet"]);
+    let output = shelf.command(&["worker", "--drain", "--json", "--exec", &exec]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    let last: Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
+    assert_eq!(last, serde_json::json!({"task": id, "stderr": "\tmore"}));
+    assert_eq!(task(&shelf, &id)["status"], "completed");
+}
+
+#[test]
+fn programs_do_not_inherit_secrets_unless_asked_to() {
+    let secrets = [
+        ("LEASEHOLD_PIECES_SECRET", "hush-hush-hush-hush"),
+        ("LEASEHOLD_DASHBOARD_TOKEN", "hush-hush"),
+        ("LEASEHOLD_QUEUE_ACCESS_KEY_ID", "hush"),
+        ("LEASEHOLD_QUEUE_SECRET_ACCESS_KEY", "hush"),
+        ("AWS_ACCESS_KEY_ID", "hush"),
+        ("AWS_SECRET_ACCESS_KEY", "hush"),
+        ("AWS_SESSION_TOKEN", "hush"),
+    ];
+    let environment = |flags: &[&str]| {
+        let shelf = Shelf::new();
+        let id = shelf.run(&["submit", "-t", "env"]);
+        let mut worker = shelf.command(&["worker", "--drain", "--exec", "env=env"]);
+        assert!(worker.args(flags).envs(secrets).output().unwrap().status.success());
+        task(&shelf, &id)["output"].as_str().unwrap().to_owned()
+    };
+    let without = environment(&[]);
+    assert!(without.contains("PATH=") && !without.contains("hush"), "{without}");
+    let with = environment(&["--pass-secrets"]);
+    for (name, value) in secrets {
+        assert!(with.contains(&format!("{name}={value}")), "no {name} in {with}");
+    }
+}
+
+/// Runs a program that starts `command` in the background, which holds its pipes, and ends. Gives the process id of that.
+fn left_behind(command: &str) -> String {
+    let shelf = Shelf::new();
+    let id = shelf.run(&["submit", "-t", "a", "--timeout", "20", "--max-attempts", "1"]);
+    let mark = shelf.path().join(".leasehold/started");
+    let exec = format!("a=sh -c '{command} & echo $! > {}; echo 1'", mark.display());
+    shelf.run(&["worker", "--drain", "--exec", &exec]);
+    let task = task(&shelf, &id);
+    assert_eq!((&task["status"], &task["output"]), (&"completed".into(), &1.into()), "{task}");
+    std::fs::read_to_string(&mark).unwrap().trim().to_owned()
+}
+
+#[test]
+fn a_run_ends_with_its_program_and_so_does_what_that_has_started() {
+    let pid = left_behind("sleep 600");
+    until(|| is_dead(&pid));
+}
+
+#[test]
+fn a_process_that_has_left_the_group_holds_nobody_up() {
+    let pid = left_behind("setsid sleep 600");
+    // It may have been killed before it has left.
+    let _ = Command::new("kill").args(["-KILL", &pid]).stderr(Stdio::null()).status().unwrap();
+}
+
+#[test]
+fn the_directory_of_a_run_is_private_and_does_not_outlive_a_killed_worker() {
+    let shelf = Shelf::new();
+    let id = shelf.run(&["submit", "-t", "look"]);
+    let places = shelf.path().join(".leasehold/places");
+    std::fs::create_dir(&places).unwrap();
+    let work = |exec: &str| {
+        let mut worker = shelf.command(&["worker", "--drain", "--exec", exec]);
+        assert!(worker.env("TMPDIR", &places).output().unwrap().status.success());
+    };
+    let inside = || -> Vec<PathBuf> {
+        std::fs::read_dir(&places).unwrap().map(|entry| entry.unwrap().path()).collect()
+    };
+    work("look=sh -c 'stat -c %a \"$LEASEHOLD_RESULTS/..\" \"$LEASEHOLD_RESULTS/../..\"'");
+    assert_eq!(task(&shelf, &id)["output"], "700\n700");
+    assert_eq!(inside(), Vec::<PathBuf>::new());
+
+    shelf.run(&["submit", "-t", "slow"]);
+    let mark = shelf.path().join(".leasehold/started");
+    let slow = format!("slow=sh -c 'touch {}; sleep 600'", mark.display());
+    let mut killed = shelf.command(&["worker", "--exec", &slow]);
+    killed.env("TMPDIR", &places).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut killed = killed.spawn().unwrap();
+    until(|| mark.exists());
+    let of_killed = inside();
+    assert_eq!(of_killed.len(), 1);
+    work("other=true");
+    assert_eq!(inside(), of_killed, "its process lives");
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    work("other=true");
+    assert_eq!(inside(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn the_program_of_the_readme_can_be_typed() {
+    let readme = include_str!("../../../../README.md");
+    let blocks = readme.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    let script = blocks.into_iter().find(|block| block.starts_with("cat > greet.sh")).expect("the script");
+    let folder = tempfile::tempdir().unwrap();
+    let typed = Command::new("sh").args(["-ec", script]).current_dir(folder.path()).status().unwrap();
+    assert!(typed.success());
+    assert!(Path::exists(&folder.path().join("greet.sh")));
+    let shelf = Shelf::new();
+    let id = shelf.run(&["submit", "-t", "greet", "-i", r#"{"name": "Ada"}"#]);
+    let mut worker = shelf.command(&["worker", "--drain", "--exec", "greet=./greet.sh"]);
+    assert!(worker.current_dir(folder.path()).output().unwrap().status.success());
+    assert_eq!(task(&shelf, &id)["output"], serde_json::json!({"text": "Hello, Ada!"}));
+}
