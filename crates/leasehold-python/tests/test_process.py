@@ -299,3 +299,15 @@ async def test_the_sync_front_may_not_wait_for_itself(folder: Path) -> None:
             worker.run(drain=True)
             error = queue.get(task.id).error or ""
             assert "must not wait for its own event loop; a handler that is not async may wait" in error
+
+
+def test_memory_does_not_grow_with_the_number_of_tasks(tmp_path: Path) -> None:
+    """Without what malloc keeps for each thread, which has a bound, nothing is left of a task."""
+    environment = os.environ | {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0:glibc.malloc.arena_max=1"}
+    bench = Path(__file__).parents[1] / "bench/memory.py"
+    command = [sys.executable, str(bench), "--windows", "4", "--tasks", "1000", "--store", str(tmp_path / "data")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 0, done.stderr
+    # The first window fills caches. Of the others the quietest counts: a thread may start in any of them.
+    grown = [float(line.split()[3]) for line in done.stdout.splitlines()[2:]]
+    assert len(grown) == 3 and min(grown) < 10, done.stdout
