@@ -256,7 +256,7 @@ impl Queue {
     /// Counts what waits and what runs. A due entry of a task that was never claimed may be all that is left of a submit
     /// that was not finished: when it has waited for 10 s, its task is looked for, once.
     ///
-    /// Requests: 1 list per 1,000 entries, and at most 100 gets.
+    /// Requests: 1 list per 1,000 entries, at most 100 gets of tasks, and one of `queue.json` if a task is missing.
     pub async fn stats(&self) -> Result<Stats> {
         let (mut stats, mut doubtful) = (Stats::default(), Vec::new());
         for root in keys::ENTRIES {

@@ -94,7 +94,8 @@ async fn an_entry_without_a_task_is_not_due() {
     world.advance(mins(1));
     let before = world.ledger();
     world.queue.stats().await.unwrap();
-    assert_eq!(requests(&world.queue, &before), [0, 1, 4, 0], "it may have come since");
+    // The task may have come since, or lie elsewhere by now, which `queue.json` tells.
+    assert_eq!(requests(&world.queue, &before), [0, 2, 4, 0]);
 }
 
 #[tokio::test]
