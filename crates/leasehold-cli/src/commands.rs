@@ -17,9 +17,11 @@ pub(crate) mod overview;
 pub(crate) mod pieces;
 pub(crate) mod serve_pieces;
 mod shards;
+mod stopping;
 pub(crate) mod submit;
 pub(crate) mod submit_many;
 pub(crate) mod tail;
+pub(crate) mod task_ref;
 pub(crate) mod up;
 pub(crate) mod worker;
 pub(crate) mod workers;
@@ -122,7 +124,7 @@ async fn with_queue(
         Command::Purge(args) => operate::purge(queue, &args, printer).await,
         Command::Check(args) => overview::check(queue, &args, printer).await,
         Command::MigrateShards(args) => migrate::run(queue, &args, printer, &shutdown).await,
-        Command::Stats => overview::stats(queue, printer).await,
+        Command::Stats(args) => overview::stats(queue, &args, printer).await,
         Command::Shards => shards::run(queue, printer).await,
         Command::Workers(args) => workers::run(queue, &args, printer).await,
         Command::Leases { command: LeasesCommand::Break(args) } => leases::end(queue, &args, printer).await,

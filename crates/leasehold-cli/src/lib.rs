@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`args`] | what can be asked for |
 //! | [`commands`] | one file per command |
+//! | [`durations`], [`json`] | text that is read: `5m`, and JSON without numbers that would change |
 //! | [`printer`] | the only place that prints: for people on a terminal, for machines with `--json` |
 //! | [`table`] | columns for people |
 //! | [`settings`] | what a user has said in files, variables and flags, and which of it counts |
@@ -12,7 +13,9 @@
 
 mod args;
 mod commands;
+mod durations;
 pub mod front;
+mod json;
 mod printer;
 #[cfg(test)]
 mod reference;

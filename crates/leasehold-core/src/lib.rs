@@ -40,7 +40,9 @@ mod testing;
 pub mod time;
 
 pub use error::{Error, Kind, Matter, Result};
-pub use ids::{ArtifactId, Artifacts, HexName, LeaseId, Name, TaskId, TaskType, WorkerId, WriteId};
+pub use ids::{
+    ArtifactId, Artifacts, HexName, LeaseId, Name, TaskId, TaskIdPrefix, TaskType, WorkerId, WriteId,
+};
 pub use keys::{Entry, Index, Where};
 pub use lease::{Holder, Lease};
 pub use new_task::NewTask;

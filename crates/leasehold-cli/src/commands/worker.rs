@@ -11,6 +11,7 @@ use serde_json::json;
 use super::exec::Program;
 use super::pieces;
 use super::serve_pieces::{Serving, by_chance};
+use super::stopping::stoppable;
 use crate::printer::{Printer, line};
 use crate::settings::Settings;
 use crate::settings::typed::{self, Polling, ShardChoice};
@@ -71,11 +72,13 @@ pub(crate) async fn work(
 ) -> anyhow::Result<()> {
     let name = name(queue, &settings.worker);
     let worker = with_programs(queue, &name, args, settings)?;
-    printer.note(&format!("worker {name} on {}; Ctrl-C drains, twice aborts", queue.client().describe()));
+    printer.note(&format!("worker {name} on {}; Ctrl-C drains", queue.client().describe()));
     warn_of_namesake(queue, &name, &settings.worker, printer).await?;
     let serving = serving(queue, &name, &settings.pieces, printer).await?;
+    let monitor = worker.monitor();
     let running = worker.run(shutdown.clone()).boxed();
-    let counts = Serving::beside(serving, running, &shutdown, printer).await?;
+    let running = Serving::beside(serving, running, &shutdown, printer).boxed();
+    let counts = stoppable(running, &monitor, settings.worker.drain, &shutdown, printer).await?;
     summary(queue, &name, &counts, printer);
     Ok(())
 }

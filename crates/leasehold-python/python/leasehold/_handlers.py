@@ -242,10 +242,11 @@ def _failed(handler: Handler[..., Any], run: _native.Run, error: BaseException) 
             run.snooze(error.seconds)
             return
         text = _described(error)
-        is_last = handler.max_attempts is not None and run.attempt >= handler.max_attempts
         log.debug("task %s failed in attempt %d: %s", run.id, run.attempt, text)
-        if isinstance(error, Permanent) or is_last:
+        if isinstance(error, Permanent):
             run.give_up(text)
+        elif handler.max_attempts is not None and run.attempt >= handler.max_attempts:
+            run.exhaust(text, handler.max_attempts)
         else:
             run.fail(text, error.after if isinstance(error, Retry) else None)
     except BaseException as odd:
