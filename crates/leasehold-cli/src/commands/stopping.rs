@@ -31,8 +31,9 @@ pub(super) async fn stoppable<T>(
         printer.note("stopping now; running tasks are released");
         std::future::pending::<Infallible>().await
     };
-    match select(running, Box::pin(telling)).await {
-        Either::Left((ended, _)) => ended,
-        Either::Right((never, _)) => match never {},
+    // Said first, even if nothing is left to wait for.
+    match select(Box::pin(telling), running).await {
+        Either::Left((never, _)) => match never {},
+        Either::Right((ended, _)) => ended,
     }
 }
