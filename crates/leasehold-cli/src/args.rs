@@ -56,7 +56,7 @@ pub(crate) enum Command {
     Init(overview::Init),
     /// Submit a task
     #[command(
-        after_help = "Example:\n  leasehold submit -t resize -i '{\"url\": \"a.png\"}' --delay 5 --key img-1"
+        after_help = "Example:\n  leasehold submit -t resize -i '{\"url\": \"a.png\"}' --delay 5m --key img-1"
     )]
     Submit(submit::Submit),
     /// Submit many tasks, one JSON object per line
@@ -70,17 +70,17 @@ pub(crate) enum Command {
     /// Only recover, sweep and expire: what every worker also does
     #[command(after_help = "Example:\n  leasehold monitor --store s3://my-bucket/tasks")]
     Monitor,
-    /// List tasks
-    #[command(after_help = "Example:\n  leasehold list --status failed --type resize --json")]
+    /// List tasks, newest first
+    #[command(after_help = "Example:\n  leasehold list --status failed --type resize --sort updated")]
     List(list::List),
     /// Show a task
-    #[command(after_help = "Example:\n  leasehold get 3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3")]
+    #[command(after_help = "Example:\n  leasehold get 3f2c9a4e")]
     Get(get::Get),
-    /// Show how a task came to be what it is
+    /// Show a task's history; `--json` has whole reasons
     #[command(after_help = "Example:\n  leasehold history 3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3")]
     History(get::Get),
-    /// Wait until a task is final
-    #[command(after_help = "Example:\n  leasehold wait 3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3 --timeout 60")]
+    /// Wait until a task is final; the exit code tells how it ended
+    #[command(after_help = "Example:\n  leasehold wait 3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3 --timeout 5m")]
     Wait(get::Wait),
     /// Call tasks off
     #[command(after_help = "Example:\n  leasehold cancel --type resize")]
@@ -105,9 +105,9 @@ pub(crate) enum Command {
     /// Change the number of shards of a live queue; takes up a migration from wherever it stands
     #[command(after_help = "Example:\n  leasehold migrate-shards --to 2 --dry-run")]
     MigrateShards(migrate::Migrate),
-    /// Count what waits and what runs
+    /// Count tasks by status
     #[command(after_help = "Example:\n  leasehold stats --json")]
-    Stats,
+    Stats(overview::Stats),
     /// Show which worker holds which shards, and until when
     #[command(
         after_help = "Example:\n  leasehold shards --json | jq -r 'select(.state == \"free\") | .shards'"

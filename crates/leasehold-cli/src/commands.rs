@@ -20,9 +20,11 @@ pub(crate) mod pieces;
 pub(crate) mod quarantine;
 pub(crate) mod serve_pieces;
 mod shards;
+mod stopping;
 pub(crate) mod submit;
 pub(crate) mod submit_many;
 pub(crate) mod tail;
+pub(crate) mod task_ref;
 pub(crate) mod up;
 pub(crate) mod worker;
 pub(crate) mod workers;
@@ -135,7 +137,7 @@ async fn with_queue(
         Command::Check(args) => overview::check(queue, &args, printer).await,
         Command::Quarantine(args) => quarantine::run(queue, &args, printer).await,
         Command::MigrateShards(args) => migrate::run(queue, &args, printer, &shutdown).await,
-        Command::Stats => overview::stats(queue, printer).await,
+        Command::Stats(args) => overview::stats(queue, &args, printer).await,
         Command::Shards => shards::run(queue, printer).await,
         Command::Workers(args) => workers::run(queue, &args, printer).await,
         Command::Leases { command: LeasesCommand::Break(args) } => leases::end(queue, &args, printer).await,
@@ -253,7 +255,7 @@ fn mode(command: &Command, settings: &Settings) -> OpenMode {
         | Command::Get(_)
         | Command::History(_)
         | Command::Wait(_)
-        | Command::Stats
+        | Command::Stats(_)
         | Command::Shards
         | Command::Workers(_)
         | Command::Tail(_) => OpenMode::Read,

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`args`] | what can be asked for |
 //! | [`commands`] | one file per command |
+//! | [`durations`], [`json`] | text that is read: `5m`, and JSON without numbers that would change |
 //! | [`printer`] | the only place that prints: for people on a terminal, for machines with `--json` |
 //! | [`run_dirs`] | directories of runs, and what killed processes left of theirs |
 //! | [`table`] | columns for people |
@@ -13,7 +14,9 @@
 
 mod args;
 mod commands;
+mod durations;
 pub mod front;
+mod json;
 mod printer;
 #[cfg(test)]
 mod reference;

@@ -10,6 +10,8 @@ use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::commands::get::TaskEnded;
+
 /// How often a spinner turns while nothing else happens.
 const TURN_EVERY: Duration = Duration::from_millis(120);
 /// What a shell reports of a program that was killed by a broken pipe.
@@ -153,19 +155,27 @@ impl Printer {
     /// Says what went wrong, and gives the exit code that goes with it.
     pub(crate) fn error(&self, error: &anyhow::Error) -> u8 {
         let known = error.downcast_ref::<Error>();
-        let kind = known.map_or(Kind::Internal, Error::kind);
+        let (name, code) = named(error);
         if self.json {
             let unknown = known.is_some_and(Error::outcome_is_unknown);
             let message = error.to_string();
-            let error =
-                json!({"error": {"kind": kind.name(), "message": message, "outcome_unknown": unknown}});
+            let error = json!({"error": {"kind": name, "message": message, "outcome_unknown": unknown}});
             eprintln!("{}", escaped_except_colours(&error.to_string()));
         } else {
             eprintln!("error: {}", escaped_lines(&error.to_string()));
         }
         tracing::debug!("{error:?}");
-        kind.exit_code()
+        code
     }
+}
+
+/// The name of an error for machines, and its exit code.
+fn named(error: &anyhow::Error) -> (&'static str, u8) {
+    if let Some(ended) = error.downcast_ref::<TaskEnded>() {
+        return (ended.status.name(), ended.status.exit_code());
+    }
+    let kind = error.downcast_ref::<Error>().map_or(Kind::Internal, Error::kind);
+    (kind.name(), kind.exit_code())
 }
 
 /// One line for people, or one JSON value for machines.

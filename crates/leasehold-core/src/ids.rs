@@ -1,9 +1,9 @@
 //! Names: of tasks, workers, leases, writes. Chance is passed in: this crate has none of its own.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Matter, Result};
 use crate::limits::NAME_BYTES_MAX;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 use uuid::Uuid;
@@ -84,6 +84,58 @@ impl FromStr for TaskId {
             let example = "3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3";
             Error::invalid(format!("`{text}` is not a task id; ids look like {example}"))
         })
+    }
+}
+
+/// The first characters of a task id, at least four: as many as can name a shard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskIdPrefix(String);
+
+impl TaskIdPrefix {
+    /// Fewer characters could not name the shard of every queue.
+    pub const CHARS_MIN: usize = 4;
+
+    /// The characters.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether an id begins with them.
+    #[must_use]
+    pub fn fits(&self, id: &TaskId) -> bool {
+        id.to_string().starts_with(&self.0)
+    }
+
+    /// The only one of the ids that were found; an error if there is none or more than one.
+    pub fn only(&self, found: &BTreeSet<TaskId>) -> Result<TaskId> {
+        let mut ids = found.iter();
+        match (ids.next(), ids.next()) {
+            (Some(id), None) => Ok(*id),
+            (Some(one), Some(other)) => Err(Error::invalid(format!(
+                "task id `{}` is ambiguous: {one} and {other} begin with it; give more characters",
+                self.0
+            ))),
+            (None, _) => Err(Error::invalid(format!("there is no task whose id begins with `{}`", self.0))
+                .about(Matter::Missing)),
+        }
+    }
+}
+
+impl FromStr for TaskIdPrefix {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        const REST: &str = "00000000-0000-4000-8000-000000000000";
+        let is_short = text.is_ascii() && (Self::CHARS_MIN..REST.len()).contains(&text.len());
+        if is_short && format!("{text}{}", &REST[text.len()..]).parse::<TaskId>().is_ok() {
+            return Ok(Self(text.to_owned()));
+        }
+        Err(Error::invalid(format!(
+            "`{text}` is not a task id; ids look like 3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3, and their first {} or \
+             more characters will do",
+            Self::CHARS_MIN
+        )))
     }
 }
 
@@ -230,6 +282,30 @@ impl TryFrom<String> for Name {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_first_characters_of_an_id_name_one_task_or_none() {
+        let id = |text: &str| text.parse::<TaskId>().unwrap();
+        let (one, other) =
+            (id("3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3"), id("3f2c9a4e-ffff-4c6f-9a57-2e8b6f10c4d3"));
+        let only = |prefix: &str, ids: &[TaskId]| {
+            let prefix: TaskIdPrefix = prefix.parse().unwrap();
+            prefix.only(&ids.iter().copied().filter(|id| prefix.fits(id)).collect())
+        };
+        assert_eq!(only("3f2c9a4e-0", &[one, other]).unwrap(), one);
+        assert_eq!(only("3f2c", &[one]).unwrap(), one);
+        let ambiguous = only("3f2c", &[one, other]).unwrap_err().to_string();
+        assert_eq!(
+            ambiguous,
+            format!("task id `3f2c` is ambiguous: {one} and {other} begin with it; give more characters")
+        );
+        assert_eq!(only("3f2d", &[one, other]).unwrap_err().matter(), Some(Matter::Missing));
+        for wrong in
+            ["", "3f2", "3F2C", "3f2c9a4e0", "3f2c9a4e-0d1b-", "3f2c-", "3f2g", "é3f2c", &one.to_string()]
+        {
+            assert_eq!(wrong.parse::<TaskIdPrefix>().is_ok(), wrong == "3f2c9a4e-0d1b-", "{wrong}");
+        }
+    }
 
     #[test]
     fn task_ids_have_one_form() {

@@ -29,7 +29,7 @@
 use std::fmt;
 
 use crate::error::{Error, Result};
-use crate::ids::{ArtifactId, Name, TaskId, WorkerId, WriteId};
+use crate::ids::{ArtifactId, Name, TaskId, TaskIdPrefix, WorkerId, WriteId};
 use crate::limits::{KEY_BYTES_MAX, SEGMENT_BYTES_MAX};
 use crate::shard::{Shard, ShardLen, ShardRange};
 use crate::task::Priority;
@@ -78,6 +78,12 @@ pub fn task(shard: &Shard, id: &TaskId) -> String {
 #[must_use]
 pub fn tasks(shard: &Shard) -> String {
     format!("{TASKS}{shard}/")
+}
+
+/// What the keys of the tasks of a shard begin with whose ids begin with these characters.
+#[must_use]
+pub fn tasks_with_prefix(shard: &Shard, prefix: &TaskIdPrefix) -> String {
+    format!("{}{}", tasks(shard), prefix.as_str())
 }
 
 /// What the keys of all tasks begin with.

@@ -42,7 +42,9 @@ pub mod time;
 pub mod unread;
 
 pub use error::{Error, Kind, Matter, Result};
-pub use ids::{ArtifactId, Artifacts, HexName, LeaseId, Name, TaskId, TaskType, WorkerId, WriteId};
+pub use ids::{
+    ArtifactId, Artifacts, HexName, LeaseId, Name, TaskId, TaskIdPrefix, TaskType, WorkerId, WriteId,
+};
 pub use keys::{Entry, Index, Where};
 pub use lease::{Holder, Lease};
 pub use new_task::NewTask;

@@ -69,6 +69,16 @@ pub enum Event {
         /// When it follows, if not by the task's retry policy.
         after: Option<Duration>,
     },
+    /// Its worker has failed, and its handler allows no more attempts.
+    Exhaust {
+        /// The claim.
+        lease_id: LeaseId,
+        /// What went wrong.
+        error: String,
+        /// How many attempts the handler allows. The task keeps the smaller of this and its own number, also when
+        /// someone retries it.
+        max_attempts: u32,
+    },
     /// It was done where the store could not be asked, whoever holds it now.
     CompleteOffline {
         /// The name of the claim that was made there.
@@ -141,7 +151,7 @@ impl Event {
             Event::TakeOver { .. } => "take over",
             Event::Renew { .. } => "renew",
             Event::Complete { .. } => "complete",
-            Event::Fail { .. } => "fail",
+            Event::Fail { .. } | Event::Exhaust { .. } => "fail",
             Event::CompleteOffline { .. } => "completed_offline",
             Event::FailOffline { .. } => "failed_offline",
             Event::Snooze { .. } => "snooze",
@@ -254,6 +264,12 @@ pub fn step(task: &Task, event: &Event, act: &Act) -> Result<Step, Rejected> {
         }
         Event::Fail { lease_id, error, retryable, after } => {
             next.fail(settled(task, lease_id)?.cancel_requested, shortened(error), *retryable, *after, act)
+        }
+        Event::Exhaust { lease_id, error, max_attempts } => {
+            let is_called_off = settled(task, lease_id)?.cancel_requested;
+            // At least this attempt was allowed: it has run.
+            next.task.max_attempts = task.max_attempts.min((*max_attempts).max(task.attempt));
+            next.fail(is_called_off, shortened(error), false, None, act)
         }
         Event::CompleteOffline { lease_id, output, results } => {
             let possible = [Status::Pending, Status::Running, Status::Failed];

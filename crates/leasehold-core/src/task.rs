@@ -192,6 +192,20 @@ impl Status {
         })
     }
 
+    /// The exit code of a command that waits for a task and finds it in this status. Apart from 0 and 75 they differ from
+    /// the exit codes of all [kinds of errors](crate::Kind): a script can tell a failed task from a failed command.
+    #[must_use]
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Status::Completed => 0,
+            Status::Failed => 2,
+            Status::Cancelled => 3,
+            Status::Expired => 4,
+            Status::Purged => 5,
+            Status::Pending | Status::Running => crate::Kind::Unavailable.exit_code(),
+        }
+    }
+
     /// Whether a task stays there unless a person does something.
     #[must_use]
     pub fn is_final(self) -> bool {

@@ -355,7 +355,8 @@ fn described(published: &Published) -> Value {
 }
 
 fn receipt(submitted: &Submitted) -> Value {
-    json!({"id": submitted.id, "is_new": submitted.is_new})
+    let Submitted { id, is_new, existing, is_retried } = submitted;
+    json!({"id": id, "is_new": is_new, "existing": existing, "is_retried": is_retried})
 }
 
 async fn submit_many(queue: &leasehold_queue::Queue, orders: &[String]) -> Result<Vec<Value>> {

@@ -249,6 +249,11 @@ impl Run {
         self.end(Ended::Raised(TaskError::Permanent(error)));
     }
 
+    /// The handler has failed, which Python has logged, and allows no more attempts than this.
+    fn exhaust(&self, error: String, max_attempts: u32) {
+        self.end(Ended::Raised(TaskError::Exhausted(error, max_attempts)));
+    }
+
     /// The handler wants to run again after so many seconds.
     fn snooze(&self, secs: f64) {
         let wrong = |error: Error| TaskError::Permanent(error.to_string());

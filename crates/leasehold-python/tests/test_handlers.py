@@ -139,7 +139,7 @@ async def test_max_attempts_of_a_handler() -> None:
         own, others = await fails.submit(), await queue.submit("fails", max_attempts=9)
         await worker.run(drain=True)
         for task in (await queue.get(own.id), await queue.get(others.id)):
-            assert (task.status, task.attempt) == ("failed", 2)
+            assert (task.status, task.attempt, task.max_attempts) == ("failed", 2, 2)
         with pytest.raises(Invalid, match="two handlers"):
             worker.task("fails")(lambda ctx, input: None)
         with pytest.raises(Invalid, match="takes the context and the input"):

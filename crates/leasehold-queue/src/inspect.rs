@@ -3,7 +3,8 @@
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 use leasehold_core::task::Change;
 use leasehold_core::{
-    Entry, Error, Kind, Matter, Minute, Result, Shard, ShardLen, Status, StoreTime, Task, TaskId, Where, keys,
+    Entry, Error, Kind, Matter, Minute, Result, Shard, ShardLen, Status, StoreTime, Task, TaskId,
+    TaskIdPrefix, Where, keys,
 };
 use leasehold_store::host::Instant;
 use leasehold_store::{Get, List, Purpose};
@@ -18,6 +19,9 @@ use crate::tasks::{Loaded, Place};
 
 /// How many tasks are read at once.
 pub const READS_AT_ONCE: usize = 32;
+/// How many ids with the same first characters are listed: enough to see that there is more than one, even if some keys
+/// there are not keys of tasks.
+const FOUND_MAX: usize = 10;
 /// Pauses between looks at a task that is waited for.
 const WAIT_MIN: Duration = Duration::from_millis(100);
 const WAIT_MAX: Duration = Duration::from_secs(5);
@@ -79,7 +83,9 @@ pub struct Filter {
 }
 
 impl Filter {
-    fn fits(&self, task: &Task) -> bool {
+    /// Whether it lets a task through. Tombstones of abandoned submits are no tasks.
+    #[must_use]
+    pub fn fits(&self, task: &Task) -> bool {
         self.status.is_none_or(|status| task.status() == status)
             && self.task_type.as_ref().is_none_or(|wanted| task.task_type.as_str() == wanted)
             && self.tags.iter().all(|(key, value)| task.tags.get(key) == Some(value))
@@ -130,6 +136,22 @@ impl Queue {
     pub async fn get(&self, id: &TaskId) -> Result<Task> {
         let loaded = self.load(Purpose::Admin, id).await?;
         loaded.map(|loaded| loaded.task).ok_or_else(|| unknown_task(id))
+    }
+
+    /// Finds the only task whose id begins with these characters. Costs one list, and one more for each further length
+    /// of shards during a migration. No task is read.
+    pub async fn find(&self, prefix: &TaskIdPrefix) -> Result<TaskId> {
+        self.ask_if_old().await?;
+        let mut found = BTreeSet::new();
+        for len in self.layout.known().agreement.lengths() {
+            let shard = len.parse(&prefix.as_str()[..usize::from(len.digits())])?;
+            let list = List::all(keys::tasks_with_prefix(&shard, prefix)).limit(FOUND_MAX);
+            let page = self.client.list(Purpose::Admin, &list).await?;
+            found.extend(
+                page.entries.iter().filter_map(|entry| keys::task_place(&entry.key)).map(|(_, id)| id),
+            );
+        }
+        prefix.only(&found)
     }
 
     /// Reads how a task came to be what it is.

@@ -34,6 +34,13 @@ pub enum Settlement {
         /// When it follows, if not by the task's retry policy.
         after: Option<Duration>,
     },
+    /// Not done, and the handler allows no more attempts.
+    Exhaust {
+        /// What went wrong.
+        error: String,
+        /// How many attempts the handler allows.
+        max_attempts: u32,
+    },
     /// To be run again at this moment; does not count as an attempt.
     Snooze(StoreTime),
     /// To be run again at once, elsewhere; does not count as an attempt.
@@ -104,6 +111,7 @@ impl Queue {
                 retryable,
                 after: after.map(|pause| pause.min(PLAN_AHEAD_MAX)),
             },
+            Settlement::Exhaust { error, max_attempts } => Event::Exhaust { lease_id, error, max_attempts },
             Settlement::Snooze(until) => match check_time("snooze", until, self.now()?.earliest) {
                 Ok(()) => Event::Snooze { lease_id, until },
                 Err(error) => for_good(lease_id, &error),

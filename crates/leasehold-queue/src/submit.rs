@@ -19,8 +19,8 @@ use futures::{Stream, StreamExt, stream};
 use leasehold_core::moved::{self, Mark, Stored};
 use leasehold_core::new_task::Start;
 use leasehold_core::{
-    ArtifactId, Error, Kind, Name, NewTask, Priority, Result, RetryPolicy, StoreTime, Task, TaskId, Where,
-    record,
+    ArtifactId, Error, Kind, Name, NewTask, Priority, Result, RetryPolicy, Status, StoreTime, Task, TaskId,
+    Where, record,
 };
 use leasehold_store::host::Instant;
 use leasehold_store::{HostExt, Purpose, Put, When};
@@ -31,6 +31,7 @@ use tracing::Instrument;
 
 use crate::connect::Queue;
 use crate::layout::Intent;
+use crate::operate::Operated;
 use crate::unique::{Reserved, UniqueKey};
 
 /// How many submits of [`Queue::submit_many`] are under way at once.
@@ -43,6 +44,16 @@ pub struct Submitted {
     pub id: TaskId,
     /// False if a task with the same idempotency key was there already.
     pub is_new: bool,
+    /// The status in which that task was found.
+    pub existing: Option<Status>,
+    /// Whether it was retried ([`UniqueKey::retry_failed`]).
+    pub is_retried: bool,
+}
+
+impl Submitted {
+    fn new(id: TaskId, is_new: bool) -> Self {
+        Self { id, is_new, existing: None, is_retried: false }
+    }
 }
 
 /// A task on its way into a queue: say what is special about it, then await it.
@@ -170,18 +181,24 @@ impl Queue {
         let fresh = TaskId::from_random(self.client.host().random_bits());
         let Some(key) = key else {
             self.write_task(fresh, order, started, OwnId::Yes).await?;
-            return Ok(Submitted { id: fresh, is_new: true });
+            return Ok(Submitted::new(fresh, true));
         };
         match self.reserve(&key, fresh, &order).await? {
             Reserved::Ours => {
                 self.write_task(fresh, order, started, OwnId::No).await?;
-                Ok(Submitted { id: fresh, is_new: true })
+                Ok(Submitted::new(fresh, true))
             }
-            Reserved::Exists(id) => Ok(Submitted { id, is_new: false }),
+            Reserved::Exists(id, status) => {
+                let is_dead = matches!(status, Status::Failed | Status::Expired);
+                // Refused if another producer was faster: then it is retried all the same.
+                let is_retried =
+                    is_dead && key.retry_failed && matches!(self.retry(&id).await?, Operated::Done(_));
+                Ok(Submitted { existing: Some(status), is_retried, ..Submitted::new(id, false) })
+            }
             // Its producer may have died in between, or may just be slow: whoever comes first creates it.
             Reserved::Unfinished(id) => {
                 let is_new = self.write_task(id, order, started, OwnId::No).await?;
-                Ok(Submitted { id, is_new })
+                Ok(Submitted::new(id, is_new))
             }
         }
     }

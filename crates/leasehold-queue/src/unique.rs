@@ -8,7 +8,8 @@ use bytes::Bytes;
 use leasehold_core::limits::PLAN_AHEAD_MAX;
 use leasehold_core::unread::why_corrupt;
 use leasehold_core::{
-    Error, HexName, Kind, Matter, NewTask, Now, Result, StoreTime, Task, TaskId, TaskType, keys, record,
+    Error, HexName, Kind, Matter, NewTask, Now, Result, Status, StoreTime, Task, TaskId, TaskType, keys,
+    record,
 };
 use leasehold_store::{Decision, HostExt, Object, Purpose, Put, When, update_from};
 use serde::{Deserialize, Serialize};
@@ -37,6 +38,8 @@ pub struct UniqueKey {
     pub scope: Scope,
     /// For how long.
     pub lifetime: Duration,
+    /// Retries the task of this key if it has failed or expired. A task that someone has cancelled stays cancelled.
+    pub retry_failed: bool,
 }
 
 /// Among which tasks a key is unique.
@@ -52,7 +55,7 @@ pub enum Scope {
 impl UniqueKey {
     /// A key that is unique in the whole queue for a day.
     pub fn new(key: impl Into<String>) -> Self {
-        Self { key: key.into(), scope: Scope::Queue, lifetime: LIFETIME }
+        Self { key: key.into(), scope: Scope::Queue, lifetime: LIFETIME, retry_failed: false }
     }
 
     fn hash(&self, task_type: &TaskType) -> String {
@@ -99,8 +102,8 @@ impl Record {
 pub(crate) enum Reserved {
     /// Nothing: the key is ours now.
     Ours,
-    /// A task that is there.
-    Exists(TaskId),
+    /// A task that is there, in this status.
+    Exists(TaskId, Status),
     /// A task that is not there yet.
     Unfinished(TaskId),
 }
@@ -175,7 +178,7 @@ impl Queue {
             None => Some(Reserved::Unfinished(found.task_id)),
             // Its submit was given up for good: the key is free again.
             Some(loaded) if loaded.task.is_tombstone() => None,
-            Some(_) => Some(Reserved::Exists(found.task_id)),
+            Some(loaded) => Some(Reserved::Exists(found.task_id, loaded.task.status())),
         })
     }
 

@@ -111,13 +111,15 @@ impl Workload {
         Duration::from_hours(24).mul_f64(self.days)
     }
 
+    /// How many tasks are submitted in all.
+    #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         clippy::cast_precision_loss,
         reason = "tasks are counted in millions"
     )]
-    fn tasks(&self) -> u64 {
+    pub fn tasks(&self) -> u64 {
         (self.tasks_per_day as f64 * self.days).round() as u64
     }
 

@@ -87,6 +87,7 @@ impl Crew {
     pub async fn run(&self, task: Task, hold: &Arc<Hold>, now: Present<'_>) -> Option<Settlement> {
         tracing::info!("task started");
         self.counts.started.fetch_add(1, Relaxed);
+        let _running = self.counts.run();
         self.run_handler(task, hold, now).await
     }
 
@@ -217,6 +218,9 @@ fn ended(end: End, outcome: Option<Outcome>, now: Present<'_>) -> Option<Settlem
         }
         (_, Some(Err(TaskError::Permanent(error)))) => {
             Settlement::Fail { error, retryable: false, after: None }
+        }
+        (_, Some(Err(TaskError::Exhausted(error, max_attempts)))) => {
+            Settlement::Exhaust { error, max_attempts }
         }
         (_, Some(Err(TaskError::Snooze(pause)))) => Settlement::Snooze(now().ok()?.plus(pause)),
         (End::Panicked(words), None) => retry(format!("the handler panicked: {words}")),

@@ -25,6 +25,9 @@ pub enum TaskError {
     RetryAfter(String, Duration),
     /// It failed for good: no attempt will help.
     Permanent(String),
+    /// It failed, and the handler allows no more than this many attempts, whatever the task says. The task keeps the
+    /// smaller number.
+    Exhausted(String, u32),
     /// Not now: run it again after this pause. Does not count as an attempt.
     Snooze(Duration),
 }

@@ -80,9 +80,26 @@ pub(crate) struct Counters {
     pub(crate) put_back: AtomicU64,
     pub(crate) lost: AtomicU64,
     pub(crate) recovered: AtomicU64,
+    /// Handlers that run at this moment.
+    running: AtomicU64,
+}
+
+/// A handler that runs.
+pub(crate) struct RunningHandler<'a>(&'a Counters);
+
+impl Drop for RunningHandler<'_> {
+    fn drop(&mut self) {
+        self.0.running.fetch_sub(1, Relaxed);
+    }
 }
 
 impl Counters {
+    /// Counts a handler as running until the result is dropped.
+    pub(crate) fn run(&self) -> RunningHandler<'_> {
+        self.running.fetch_add(1, Relaxed);
+        RunningHandler(self)
+    }
+
     pub(crate) fn read(&self) -> Counts {
         Counts {
             started: self.started.load(Relaxed),
@@ -150,6 +167,12 @@ impl Monitor {
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.counts.read()
+    }
+
+    /// How many handlers run at this moment.
+    #[must_use]
+    pub fn running(&self) -> u64 {
+        self.counts.running.load(Relaxed)
     }
 
     /// The shards that it serves at this moment; none before it runs.

@@ -1,7 +1,7 @@
 //! `docs/reference/cli.md`, written from the arguments.
 
 use clap::{Arg, Command, CommandFactory};
-use leasehold_core::Kind;
+use leasehold_core::{Kind, Status};
 use std::fmt::Write;
 
 use super::Args;
@@ -51,6 +51,20 @@ fn exit_codes(text: &mut String) {
         };
         writeln!(text, "| {} | `{}` | {meaning} |", kind.exit_code(), kind.name()).unwrap();
     }
+    text.push_str("\n`wait` and `submit --wait` tell how the task ended:\n\n");
+    text.push_str("| code | status | what it means |\n| --- | --- | --- |\n");
+    for status in Status::ALL.into_iter().filter(|status| status.is_final()) {
+        let meaning = match status {
+            Status::Completed => "its handler has finished; `--output` prints only its output",
+            Status::Failed => "its last attempt has failed; the reason is on standard error",
+            Status::Cancelled => "someone has cancelled it",
+            Status::Expired => "no worker has started it in time",
+            Status::Purged => "it is being deleted",
+            Status::Pending | Status::Running => "",
+        };
+        writeln!(text, "| {} | `{status}` | {meaning} |", status.exit_code()).unwrap();
+    }
+    text.push_str("\nA task that is not final within `--timeout` is code 75.\n");
 }
 
 fn section(text: &mut String, name: &str, command: &Command) {

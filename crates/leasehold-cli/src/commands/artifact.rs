@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::existing;
+use crate::durations::duration;
 use crate::printer::{Printer, line};
 use crate::settings::Settings;
 use crate::settings::typed::Pieces;
@@ -145,37 +146,4 @@ async fn remove(client: &Client, printer: &Printer) -> anyhow::Result<()> {
         line(format_args!("{seen} seen, {} to go in a day, {} removed", pruned.leaving, pruned.removed));
     }
     Ok(())
-}
-
-/// Reads seconds, or a number with a unit.
-pub(crate) fn duration(text: &str) -> std::result::Result<Duration, String> {
-    let wrong = || format!("`{text}` is no duration; write seconds, or like 45m, 12h, 90d");
-    let (number, unit) = match text.find(|letter: char| !letter.is_ascii_digit()) {
-        Some(at) => text.split_at(at),
-        None => (text, "s"),
-    };
-    let secs = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3_600,
-        "d" => 86_400,
-        _ => return Err(wrong()),
-    };
-    let number: u64 = number.parse().map_err(|_| wrong())?;
-    Ok(Duration::from_secs(number.checked_mul(secs).ok_or_else(wrong)?))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn durations_have_units() {
-        for (text, secs) in [("90", 90), ("90s", 90), ("45m", 2_700), ("12h", 43_200), ("90d", 7_776_000)] {
-            assert_eq!(duration(text).unwrap(), Duration::from_secs(secs));
-        }
-        for text in ["", "d", "1.5d", "-1", "1w", "99999999999999999999", "999999999999999999d"] {
-            assert!(duration(text).is_err(), "{text}");
-        }
-    }
 }

@@ -12,6 +12,10 @@ use crate::printer::{Printer, Style, line};
 use crate::table::{Cell, Table};
 
 const VERBS: [Verb; 4] = [Verb::Put, Verb::Get, Verb::List, Verb::Delete];
+/// Half an hour: an estimate within a few seconds. Connecting weighs more in it than in a day.
+const ESTIMATE_DAYS: f64 = 1.0 / 48.0;
+/// With fewer tasks the exact bill is there as soon as an estimate would be.
+const ESTIMATED_FROM: u64 = 10_000;
 
 #[derive(Debug, Args)]
 pub(crate) struct Cost {
@@ -36,6 +40,9 @@ pub(crate) struct Cost {
     /// How long each task takes
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     handler_secs: f64,
+    /// Print the estimate from half an hour of virtual time, and stop
+    #[arg(long)]
+    quick: bool,
 }
 
 pub(crate) fn run(args: &Cost, printer: &Printer) -> anyhow::Result<()> {
@@ -49,9 +56,15 @@ pub(crate) fn run(args: &Cost, printer: &Printer) -> anyhow::Result<()> {
         handler: super::submit::seconds("handler-secs", args.handler_secs)?,
     };
     workload.check()?;
-    let bar = printer.bar(100, "% of the time played");
-    let bill = apart(|| workload.play(1, |_| bar.inc(1)))?;
-    bar.finish_and_clear();
+    let short = Workload { days: workload.days.min(ESTIMATE_DAYS), ..workload.clone() };
+    let bill = if args.quick {
+        played(&short, printer)?
+    } else {
+        if workload.tasks() >= ESTIMATED_FROM && short.days < workload.days {
+            tell_estimate(&short, &prices, args.days, printer)?;
+        }
+        played(&workload, printer)?
+    };
     if bill.tasks == 0 && args.tasks_per_day > 0 {
         return Err(Error::invalid("in so short a time no task is done; take more days").into());
     }
@@ -63,8 +76,38 @@ pub(crate) fn run(args: &Cost, printer: &Printer) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Says what it will come to, long before that is known exactly.
+fn tell_estimate(short: &Workload, prices: &Prices, days: f64, printer: &Printer) -> anyhow::Result<()> {
+    let estimate = detached(|| short.play(1, |_| ()))?;
+    printer.note(&format!(
+        "about US$ {:.0} a month, estimated from 30 minutes; simulating {days} days (--quick stops here)",
+        estimate.per_month(prices)
+    ));
+    Ok(())
+}
+
+/// The bill of a workload. Shows a bar on a terminal, and a line for every tenth elsewhere.
+fn played(workload: &Workload, printer: &Printer) -> leasehold_core::Result<Bill> {
+    let bar = printer.bar(100, "% of the time simulated");
+    // At once, not after the first step.
+    bar.tick();
+    let has_bar = !bar.is_hidden();
+    let mut percent = 0u64;
+    let bill = detached(|| {
+        workload.play(1, |_| {
+            percent += 1;
+            bar.inc(1);
+            if !has_bar && percent.is_multiple_of(10) && workload.tasks() >= ESTIMATED_FROM {
+                printer.note(&format!("simulated {percent} %"));
+            }
+        })
+    });
+    bar.finish_and_clear();
+    bill
+}
+
 /// On a thread of its own: here, inside a task, the runtime would make the played tasks give way to others that never come.
-fn apart<T: Send>(play: impl FnOnce() -> leasehold_core::Result<T> + Send) -> leasehold_core::Result<T> {
+fn detached<T: Send>(play: impl FnOnce() -> leasehold_core::Result<T> + Send) -> leasehold_core::Result<T> {
     std::thread::scope(|scope| {
         let played = scope.spawn(play).join();
         played.unwrap_or_else(|_| Err(Error::new(Kind::Internal, "the simulation broke off")))
@@ -97,7 +140,7 @@ fn as_json(args: &Cost, bill: &Bill, prices: &Prices) -> serde_json::Value {
     });
     json!({
         "mode": args.mode, "provider": prices.provider, "workers": args.workers, "tasks": bill.tasks,
-        "days": bill.days, "requests": rows.collect::<Vec<_>>(),
+        "days": bill.days, "is_estimate": args.quick, "requests": rows.collect::<Vec<_>>(),
         "usd_per_month": bill.per_month(prices), "usd_per_million_tasks": per_million(bill, prices),
     })
 }

@@ -3,28 +3,50 @@
 use clap::Args;
 use leasehold_core::limits::HISTORY_FIRST;
 use leasehold_core::task::Change;
-use leasehold_core::{Error, Kind, Result, State, StoreTime, Task, TaskId};
+use leasehold_core::{Error, Kind, Result, State, Status, StoreTime, Task, TaskId};
 use leasehold_queue::Queue;
+use serde_json::Value;
+use std::fmt;
 use std::time::Duration;
 
-use super::submit::{json_line, seconds};
+use super::submit::json_line;
+use super::task_ref::TaskRef;
+use crate::durations::duration;
 use crate::printer::{Printer, Style, escaped_lines, line};
 use crate::table::{self, Cell, MOMENT, Table};
 
 #[derive(Debug, Args)]
 pub(crate) struct Get {
-    /// The task's id
-    pub(crate) id: TaskId,
+    /// Task id, or its first 4 or more characters
+    pub(crate) id: TaskRef,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Wait {
-    /// The task's id
-    id: TaskId,
-    /// Give up after so long
-    #[arg(long, value_name = "SECONDS")]
-    timeout: Option<f64>,
+    /// Task id, or its first 4 or more characters
+    id: TaskRef,
+    /// Give up after this long: seconds, or like 5m, 12h
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    timeout: Option<Duration>,
+    /// Print only the output of the completed task, as JSON
+    #[arg(long)]
+    output: bool,
 }
+
+/// A task that was waited for and was not completed. Its exit code is that of its status.
+#[derive(Debug)]
+pub(crate) struct TaskEnded {
+    pub(crate) status: Status,
+    message: String,
+}
+
+impl fmt::Display for TaskEnded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for TaskEnded {}
 
 pub(crate) async fn get(queue: &Queue, args: &Get, printer: &Printer) -> anyhow::Result<()> {
     print(&found(queue, &args.id).await?, printer);
@@ -32,13 +54,38 @@ pub(crate) async fn get(queue: &Queue, args: &Get, printer: &Printer) -> anyhow:
 }
 
 pub(crate) async fn wait(queue: &Queue, args: &Wait, printer: &Printer) -> anyhow::Result<()> {
-    let patience: Option<Duration> = args.timeout.map(|secs| seconds("timeout", secs)).transpose()?;
-    print(&finished(queue, &args.id, patience, printer).await?, printer);
-    Ok(())
+    let id = args.id.resolve(queue).await?;
+    let task = finished(queue, &id, args.timeout, printer).await?;
+    conclude(&task, args.output, printer)
 }
 
-async fn found(queue: &Queue, id: &TaskId) -> Result<Task> {
-    queue.get(id).await.map_err(|error| named(queue, &error))
+/// Prints a final task, or only its output; an error unless it was completed.
+pub(crate) fn conclude(task: &Task, is_only_output: bool, printer: &Printer) -> anyhow::Result<()> {
+    match (is_only_output, task.output()) {
+        (false, _) => print(task, printer),
+        (true, Some(output)) => line(output),
+        (true, None) => {}
+    }
+    let reason = first_line(task.error.as_deref().unwrap_or("no reason given"));
+    let message = match task.status() {
+        Status::Completed => return Ok(()),
+        Status::Failed => format!("task {} failed: {reason}", task.id),
+        Status::Expired => format!("task {} expired before it was started", task.id),
+        status => format!("task {} was {status}", task.id),
+    };
+    Err(TaskEnded { status: task.status(), message }.into())
+}
+
+/// The first line of a text; one that goes on ends in an ellipsis.
+fn first_line(text: &str) -> String {
+    match text.trim().split_once('\n') {
+        Some((first, _)) => format!("{} …", first.trim_end()),
+        None => text.trim().to_owned(),
+    }
+}
+
+async fn found(queue: &Queue, id: &TaskRef) -> Result<Task> {
+    queue.get(&id.resolve(queue).await?).await.map_err(|error| named(queue, &error))
 }
 
 /// The task once it is final.
@@ -98,7 +145,7 @@ fn history_row(change: &Change, now: StoreTime) -> Vec<Cell> {
         change.by.as_str().into(),
         change.attempt.into(),
         change.epoch.into(),
-        change.why.as_deref().unwrap_or_default().into(),
+        first_line(change.why.as_deref().unwrap_or_default()).into(),
     ]
 }
 
@@ -107,10 +154,11 @@ pub(crate) fn print(task: &Task, printer: &Printer) {
         return json_line(task);
     }
     let row = |name: &str, value: &str| {
-        let value = escaped_lines(value);
-        let mut lines = value.lines();
-        line(format_args!("{name:<12} {}", lines.next().unwrap_or_default()));
-        lines.for_each(|more| line(format_args!("{:<12} {more}", "")));
+        let value = escaped_lines(value.trim_end());
+        for (number, text) in value.split('\n').enumerate() {
+            let name = if number == 0 { name } else { "" };
+            line(format_args!("{name:<12} {text}").to_string().trim_end());
+        }
     };
     row("id", &task.id.to_string());
     row("type", task.task_type.as_str());
@@ -123,6 +171,9 @@ pub(crate) fn print(task: &Task, printer: &Printer) {
         State::Running(claim) => {
             row("worker", claim.by.as_str());
             row("lease until", &claim.expires_at.to_string());
+            if let Some(progress) = &task.progress {
+                row("progress", &progress_line(progress));
+            }
         }
         state => row("finished", &state.finished_at().map_or(String::new(), |at| at.to_string())),
     }
@@ -137,9 +188,48 @@ pub(crate) fn print(task: &Task, printer: &Printer) {
         }
     }
     if let Some(error) = &task.error {
-        row("error", error);
+        // After a retry it is that of an attempt before.
+        row(if task.status() == Status::Failed { "error" } else { "last error" }, error);
     }
     for (key, value) in &task.tags {
         row("tag", &format!("{key}={value}"));
+    }
+}
+
+/// A handler's progress: a bar if it has a number `percent`, then all of it.
+fn progress_line(progress: &Value) -> String {
+    const WIDTH: usize = 20;
+    let Some(percent) = progress.get("percent").and_then(Value::as_f64) else { return progress.to_string() };
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 20")]
+    let full = (percent.clamp(0.0, 100.0) / 5.0).round() as usize;
+    format!("[{}{}] {percent:.0} %  {progress}", "#".repeat(full), "-".repeat(WIDTH - full))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn progress_in_percent_is_a_bar() {
+        for (progress, shown) in [
+            (json!({"percent": 0}), r#"[--------------------] 0 %  {"percent":0}"#),
+            (
+                json!({"percent": 49.6, "step": 2}),
+                r#"[##########----------] 50 %  {"percent":49.6,"step":2}"#,
+            ),
+            (json!({"percent": 250}), r#"[####################] 250 %  {"percent":250}"#),
+            (json!({"percent": "half"}), r#"{"percent":"half"}"#),
+            (json!(7), "7"),
+        ] {
+            assert_eq!(progress_line(&progress), shown);
+        }
+    }
+
+    #[test]
+    fn a_reason_of_several_lines_is_cut_after_the_first() {
+        assert_eq!(first_line("no luck"), "no luck");
+        assert_eq!(first_line("Traceback:\r\n  line 3\n"), "Traceback: …");
+        assert_eq!(first_line(" no luck\n"), "no luck");
     }
 }

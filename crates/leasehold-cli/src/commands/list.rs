@@ -1,13 +1,22 @@
 //! `leasehold list`: many tasks.
 
 use clap::Args;
-use futures::StreamExt;
-use leasehold_core::{Kind, Result, Status, Task};
-use leasehold_queue::{Filter, Queue};
+use futures::{StreamExt, TryStreamExt, stream};
+use leasehold_core::{Kind, Result, State, Status, StoreTime, Task, TaskId};
+use leasehold_queue::inspect::READS_AT_ONCE;
+use leasehold_queue::{Filter, Listed, Queue};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::submit::{json_line, tag};
 use crate::printer::Printer;
 use crate::table::{self, MOMENT, Table};
+
+/// How many tasks are put in order, about 60 megabytes; up to twice as many are in memory while they are listed.
+const LISTED_MAX: usize = 500_000;
+/// Some stores stamp in whole seconds, and their servers differ a little.
+const SLACK: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Args)]
 pub(crate) struct List {
@@ -20,9 +29,42 @@ pub(crate) struct List {
     /// Only tasks with this tag; can be given several times
     #[arg(long = "tag", value_name = "KEY=VALUE")]
     tags: Vec<String>,
-    /// At most so many
+    /// List at most this many
     #[arg(long, value_name = "N", default_value_t = 100)]
     limit: usize,
+    /// Order of the tasks
+    #[arg(long, value_enum, value_name = "ORDER", default_value_t = Sort::Created)]
+    sort: Sort,
+}
+
+/// The order of a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Sort {
+    /// Created last, first
+    Created,
+    /// Changed last, first
+    Updated,
+    /// Due first, first; then tasks that are not pending
+    Due,
+    /// As stored; shown while they are read
+    Id,
+}
+
+impl Sort {
+    /// Smaller is earlier.
+    fn rank(self, task: &Task) -> i64 {
+        match (self, &task.state) {
+            (Sort::Created, _) => newest(task.created_at),
+            (Sort::Updated, _) => newest(task.updated_at),
+            (Sort::Due, State::Pending { available_at }) => available_at.as_millis(),
+            (Sort::Due, _) => i64::MAX,
+            (Sort::Id, _) => 0,
+        }
+    }
+}
+
+fn newest(at: StoreTime) -> i64 {
+    at.as_millis().saturating_neg()
 }
 
 impl List {
@@ -34,33 +76,130 @@ impl List {
 }
 
 pub(crate) async fn run(queue: &Queue, args: &List, printer: &Printer) -> anyhow::Result<()> {
-    let mut tasks = std::pin::pin!(queue.list(args.filter()?));
-    let mut rows = Rows::new(queue, printer);
+    let filter = args.filter()?;
     let spinner = printer.spinner("listing");
-    let mut shown = 0;
-    while shown < args.limit {
-        match tasks.next().await {
-            None => break,
-            Some(Ok(task)) => {
-                spinner.suspend(|| rows.print(&task));
-                spinner.inc(1);
-                shown += 1;
-            }
-            Some(Err(error)) if error.kind() == Kind::Corrupt => {
-                spinner.suspend(|| printer.note(&error.to_string()));
-            }
-            Some(Err(error)) => return Err(error.into()),
+    let mut rows = Rows::new(queue, printer);
+    let note = |text: &str| spinner.suspend(|| printer.note(text));
+    let (shown, are_more) = match args.sort {
+        Sort::Id => {
+            let show = |task: &Task| spinner.suspend(|| rows.print(task));
+            as_stored(queue, filter, args.limit, show, &note, || spinner.inc(1)).await?
         }
-    }
-    let are_more = shown == args.limit && tasks.next().await.is_some();
+        sort => {
+            let kept = sorted(queue, filter, sort, args.limit, &note, || spinner.inc(1)).await?;
+            spinner.suspend(|| kept.tasks.values().for_each(|task| rows.print(task)));
+            (kept.tasks.len(), kept.are_more)
+        }
+    };
     spinner.finish_and_clear();
     if shown == 0 && !are_more && !printer.is_json() {
-        printer.note("there is no such task");
+        printer.note("no tasks match");
     }
     if are_more {
         printer.note(&format!("there are more than {}; see --limit", args.limit));
     }
     Ok(())
+}
+
+/// Shows tasks while they are read. Gives how many were shown, and whether there are more.
+async fn as_stored(
+    queue: &Queue,
+    filter: Filter,
+    limit: usize,
+    mut show: impl FnMut(&Task),
+    note: &impl Fn(&str),
+    count: impl Fn(),
+) -> Result<(usize, bool)> {
+    let mut tasks = std::pin::pin!(queue.list(filter));
+    let mut shown = 0;
+    while let Some(task) = tasks.next().await {
+        match task {
+            Ok(_) if shown == limit => return Ok((shown, true)),
+            Ok(task) => {
+                show(&task);
+                count();
+                shown += 1;
+            }
+            Err(error) if error.kind() == Kind::Corrupt => note(&error.to_string()),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((shown, false))
+}
+
+/// The first tasks in an order, as many as are asked for.
+struct Kept {
+    sort: Sort,
+    limit: usize,
+    tasks: BTreeMap<(i64, TaskId), Task>,
+    are_more: bool,
+}
+
+impl Kept {
+    fn add(&mut self, task: Task) {
+        self.tasks.insert((self.sort.rank(&task), task.id), task);
+        if self.tasks.len() > self.limit {
+            self.tasks.pop_last();
+            self.are_more = true;
+        }
+    }
+
+    /// Whether no task that the store has stamped then or earlier can belong to the first.
+    fn are_before(&self, stamp: StoreTime) -> bool {
+        let last = || self.tasks.last_key_value().map(|((rank, _), _)| *rank);
+        self.sort != Sort::Due && self.are_more && last().is_none_or(|last| newest(stamp.plus(SLACK)) > last)
+    }
+}
+
+/// Reads the tasks from the one that was written last. A task was created, and updated, no later than the store has
+/// stamped it: where that decides, no more are read than needed.
+async fn sorted(
+    queue: &Queue,
+    filter: Filter,
+    sort: Sort,
+    limit: usize,
+    note: &impl Fn(&str),
+    count: impl Fn(),
+) -> Result<Kept> {
+    let listed = last_written(queue, note).await?;
+    let reads = stream::iter(listed).map(|one| async move { (one.modified, queue.read_listed(&one).await) });
+    let mut reads = std::pin::pin!(reads.buffered(READS_AT_ONCE));
+    let mut kept = Kept { sort, limit, tasks: BTreeMap::new(), are_more: false };
+    while let Some((stamp, read)) = reads.next().await {
+        if kept.are_before(stamp) {
+            break;
+        }
+        match read {
+            Ok(Some(task)) if filter.fits(&task) => kept.add(task),
+            Ok(_) => {}
+            Err(error) if error.kind() == Kind::Corrupt => note(&error.to_string()),
+            Err(error) => return Err(error),
+        }
+        count();
+    }
+    Ok(kept)
+}
+
+/// The tasks that were written last, from the newest.
+async fn last_written(queue: &Queue, note: &impl Fn(&str)) -> Result<Vec<Listed>> {
+    let (mut listed, mut left_out) = (Vec::new(), 0);
+    let mut all = std::pin::pin!(queue.listed());
+    let newest_first = |one: &Listed| Reverse(one.modified);
+    while let Some(one) = all.try_next().await? {
+        listed.push(one);
+        if listed.len() == 2 * LISTED_MAX {
+            listed.sort_unstable_by_key(newest_first);
+            listed.truncate(LISTED_MAX);
+            left_out += LISTED_MAX;
+        }
+    }
+    listed.sort_unstable_by_key(newest_first);
+    left_out += listed.len().saturating_sub(LISTED_MAX);
+    listed.truncate(LISTED_MAX);
+    if left_out > 0 {
+        note(&format!("{left_out} tasks that were written longest ago are left out; --sort id lists all"));
+    }
+    Ok(listed)
 }
 
 /// Tasks, one below the other, printed while they are read.
@@ -74,7 +213,7 @@ pub(crate) struct Rows<'a> {
 impl<'a> Rows<'a> {
     pub(crate) fn new(queue: &'a Queue, printer: &'a Printer) -> Self {
         let table = Table::default().left("ID", 36).left("STATUS", 9).right("ATTEMPT", 7);
-        let table = table.left("UPDATED (UTC)", MOMENT).left("TYPE", 0);
+        let table = table.left("DUE (UTC)", MOMENT).left("UPDATED (UTC)", MOMENT).left("TYPE", 0);
         Self { queue, printer, table, is_first: true }
     }
 
@@ -85,12 +224,21 @@ impl<'a> Rows<'a> {
         if std::mem::take(&mut self.is_first) {
             self.table.header(self.printer);
         }
-        let now = self.queue.now().map_or(task.updated_at, |now| now.earliest);
-        let updated = table::moment(task.updated_at, now);
+        let now = self.queue.now().ok();
+        let today = now.map_or(task.updated_at, |now| now.earliest);
+        let updated = table::moment(task.updated_at, today);
+        let due = match task.state {
+            State::Pending { available_at } if now.is_some_and(|now| now.is_due(available_at)) => {
+                "now".into()
+            }
+            State::Pending { available_at } => table::moment(available_at, today),
+            _ => String::new(),
+        };
         let cells = [
             task.id.into(),
             table::status(task.status()),
             format!("{} of {}", task.attempt, task.max_attempts).into(),
+            due.into(),
             updated.into(),
             task.task_type.as_str().into(),
         ];

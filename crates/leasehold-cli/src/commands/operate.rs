@@ -1,7 +1,7 @@
 //! `leasehold cancel`, `leasehold retry`, `leasehold reschedule`, `leasehold purge`: changing tasks.
 
 use clap::Args;
-use futures::{StreamExt, stream};
+use futures::{StreamExt, TryStreamExt, stream};
 use leasehold_core::{Error, Kind, Result, Status, StoreTime, Task, TaskId};
 use leasehold_queue::purge::{Purged, Retention};
 use leasehold_queue::{Filter, Operated, Queue};
@@ -9,6 +9,7 @@ use serde_json::json;
 use std::time::Duration;
 
 use super::get::named;
+use super::task_ref::TaskRef;
 use crate::printer::{Printer, line};
 use crate::table::count;
 
@@ -18,9 +19,9 @@ const AT_ONCE: usize = 32;
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct Which {
-    /// The tasks' ids
+    /// Task ids, or their first 4 or more characters
     #[arg(value_name = "ID")]
-    pub(crate) ids: Vec<TaskId>,
+    pub(crate) ids: Vec<TaskRef>,
     /// All tasks of this type to which it can happen
     #[arg(long = "type", value_name = "TYPE")]
     pub(crate) task_type: Option<String>,
@@ -28,8 +29,8 @@ pub(crate) struct Which {
 
 #[derive(Debug, Args)]
 pub(crate) struct Reschedule {
-    /// The task's id
-    id: TaskId,
+    /// Task id, or its first 4 or more characters
+    id: TaskRef,
     /// When it is to start, by the store's time
     #[arg(long, value_name = "TIME")]
     at: StoreTime,
@@ -52,7 +53,7 @@ pub(crate) async fn retry(queue: &Queue, which: &Which, printer: &Printer) -> an
 }
 
 pub(crate) async fn reschedule(queue: &Queue, args: &Reschedule, printer: &Printer) -> anyhow::Result<()> {
-    let which = Which { ids: vec![args.id], task_type: None };
+    let which = Which { ids: vec![args.id.clone()], task_type: None };
     let at = args.at;
     each(queue, &which, &[Status::Pending], printer, "planned", async |id| queue.reschedule(&id, at).await)
         .await
@@ -68,7 +69,8 @@ async fn each(
     act: impl AsyncFn(TaskId) -> Result<Operated>,
 ) -> anyhow::Result<()> {
     let ids = match &which.task_type {
-        None => which.ids.clone(),
+        // All are resolved before any is changed.
+        None => stream::iter(&which.ids).then(|id| id.resolve(queue)).try_collect().await?,
         Some(task_type) => of_type(queue, task_type, statuses, printer).await?,
     };
     if ids.is_empty() {

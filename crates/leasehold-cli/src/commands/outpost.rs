@@ -15,9 +15,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::artifact::duration;
 use super::exec::programs;
+use super::stopping::stoppable;
+use super::task_ref::TaskRef;
 use super::{submit, worker};
+use crate::durations::duration;
 use crate::printer::{Printer, line};
 use crate::settings::Settings;
 use crate::settings::kind::without_user;
@@ -105,9 +107,9 @@ pub(crate) struct Checkout {
 
 #[derive(Debug, Args)]
 pub(crate) struct Ids {
-    /// The tasks' ids
+    /// Task ids, or their first 4 or more characters
     #[arg(value_name = "ID", required = true)]
-    ids: Vec<TaskId>,
+    ids: Vec<TaskRef>,
 }
 
 pub(crate) async fn run(
@@ -241,8 +243,11 @@ pub(crate) async fn work(
         worker = worker.handle(&task_type, move |context, input| program.clone().run(context, input))?;
     }
     let options = WorkerOptions { until_empty: args.is_drain(), ..worker::options(&settings.worker) };
-    printer.note(&format!("worker {name} on {}; Ctrl-C drains, twice aborts", spool.root().display()));
-    let counts = worker.options(options).run(shutdown).await?;
+    printer.note(&format!("worker {name} on {}; Ctrl-C drains", spool.root().display()));
+    let worker = worker.options(options);
+    let monitor = worker.monitor();
+    let running = worker.run(shutdown.clone()).boxed();
+    let counts = stoppable(running, &monitor, settings.worker.drain, &shutdown, printer).await?;
     if printer.is_json() {
         line(json!({"worker": name, "counts": counts}));
         return Ok(());
@@ -305,17 +310,22 @@ async fn checkout(
     Ok(())
 }
 
-pub(crate) fn requeue(spool: &Spool, ids: &[TaskId], printer: &Printer) -> anyhow::Result<()> {
-    for id in ids {
-        let task = spool.requeue(id)?;
+/// The ids of tasks that a person has named; all are resolved before any is changed.
+fn resolved(spool: &Spool, ids: &[TaskRef]) -> Result<Vec<TaskId>> {
+    ids.iter().map(|id| id.resolve_here(spool)).collect()
+}
+
+pub(crate) fn requeue(spool: &Spool, ids: &[TaskRef], printer: &Printer) -> anyhow::Result<()> {
+    for id in resolved(spool, ids)? {
+        let task = spool.requeue(&id)?;
         told(&task, "put back", printer);
     }
     Ok(())
 }
 
-pub(crate) fn cancel(spool: &Spool, ids: &[TaskId], printer: &Printer) -> anyhow::Result<()> {
-    for id in ids {
-        spool.cancel(id)?;
+pub(crate) fn cancel(spool: &Spool, ids: &[TaskRef], printer: &Printer) -> anyhow::Result<()> {
+    for id in resolved(spool, ids)? {
+        spool.cancel(&id)?;
         if printer.is_json() {
             line(json!({"id": id, "cancelled": true}));
         } else {
@@ -334,8 +344,9 @@ fn told(task: &Task, what: &str, printer: &Printer) {
 }
 
 /// Shows a task of the folder.
-pub(crate) fn get(spool: &Spool, id: &TaskId, printer: &Printer) -> anyhow::Result<()> {
-    let found = spool.get(id)?.ok_or_else(|| {
+pub(crate) fn get(spool: &Spool, id: &TaskRef, printer: &Printer) -> anyhow::Result<()> {
+    let id = id.resolve_here(spool)?;
+    let found = spool.get(&id)?.ok_or_else(|| {
         let message = format!("there is no task {id} in {}; the bucket may have it", spool.root().display());
         Error::invalid(message).about(Matter::Missing)
     })?;

@@ -1,16 +1,23 @@
 //! `leasehold init`, `leasehold stats` and `leasehold check`: the queue as a whole.
 
 use clap::Args;
-use leasehold_core::{ArtifactId, Error, Kind, Result, StoreTime, keys};
+use futures::{StreamExt, TryStreamExt, stream};
+use leasehold_core::{ArtifactId, Error, Kind, Now, Result, ShardLen, State, Status, StoreTime, Task, keys};
 use leasehold_pieces::manifest::Record;
 use leasehold_pieces::prune;
 use leasehold_queue::check::{Checked, CorruptObject, Healing, Remedy};
-use leasehold_queue::{Queue, Stats};
+use leasehold_queue::inspect::READS_AT_ONCE;
+use leasehold_queue::{Listed, Queue};
 use leasehold_store::Purpose;
+use serde::Serialize;
 use serde_json::json;
+use std::collections::BTreeMap;
 
 use crate::printer::{Printer, Style, line};
-use crate::table::{Cell, Table, count, moment};
+use crate::table::{Cell, Table, count, moment, status as status_cell};
+
+/// So many tasks are read to count them by status: some seconds on a bucket, and less than a cent.
+const READ_MAX: usize = 10_000;
 
 #[derive(Debug, Args)]
 pub(crate) struct Init {
@@ -33,33 +40,150 @@ pub(crate) fn init(queue: &Queue, printer: &Printer) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub(crate) async fn stats(queue: &Queue, printer: &Printer) -> anyhow::Result<()> {
-    let stats = queue.stats().await?;
-    if printer.is_json() {
-        line(serde_json::to_string(&stats)?);
+#[derive(Debug, Args)]
+pub(crate) struct Stats {
+    /// Read every task, however many there are: one request for each [default: up to 10,000]
+    #[arg(long)]
+    all: bool,
+}
+
+/// Counts by status, from the tasks themselves: one list per thousand and one read for each.
+#[derive(Debug, Default, Serialize)]
+struct Census {
+    due: u64,
+    scheduled: u64,
+    running: u64,
+    completed: u64,
+    failed: u64,
+    cancelled: u64,
+    expired: u64,
+    purged: u64,
+    corrupt: u64,
+    oldest_due_secs: Option<u64>,
+    /// Shards with tasks that are not final: due, scheduled, running.
+    shards: BTreeMap<String, [u64; 3]>,
+}
+
+impl Census {
+    fn count(&mut self, task: &Task, len: ShardLen, now: Now) {
+        let mut in_shard = |place: usize| {
+            let shard = len.shard_of(&task.id).to_string();
+            self.shards.entry(shard).or_default()[place] += 1;
+        };
+        let counter = match &task.state {
+            State::Pending { available_at } if now.is_due(*available_at) => {
+                in_shard(0);
+                let waited = now.earliest.since(*available_at).as_secs();
+                self.oldest_due_secs = self.oldest_due_secs.max(Some(waited));
+                &mut self.due
+            }
+            State::Pending { .. } => {
+                in_shard(1);
+                &mut self.scheduled
+            }
+            State::Running(_) => {
+                in_shard(2);
+                &mut self.running
+            }
+            State::Completed { .. } => &mut self.completed,
+            State::Failed { .. } => &mut self.failed,
+            State::Cancelled { .. } => &mut self.cancelled,
+            State::Expired { .. } => &mut self.expired,
+            State::Purged { .. } => &mut self.purged,
+        };
+        *counter += 1;
+    }
+}
+
+pub(crate) async fn stats(queue: &Queue, args: &Stats, printer: &Printer) -> anyhow::Result<()> {
+    let spinner = printer.spinner("counting tasks");
+    let mut listed = std::pin::pin!(queue.listed());
+    let first: Vec<Listed> = listed.as_mut().take(READ_MAX + 1).try_collect().await?;
+    if first.len() > READ_MAX && !args.all {
+        let stats = queue.stats().await?;
+        spinner.finish_and_clear();
+        if printer.is_json() {
+            line(serde_json::to_string(&stats)?);
+        } else {
+            print_shards(
+                [stats.due, stats.scheduled, stats.running],
+                stats.oldest_due_secs,
+                &stats.shards,
+                printer,
+            );
+        }
+        printer.note(&format!(
+            "more than {READ_MAX} tasks: only those that are not final are counted, to the minute; --all reads every task"
+        ));
         return Ok(());
     }
-    print_stats(&stats, printer);
-    if stats.without_task > 0 {
-        let entries = count(stats.without_task, "index entry", "index entries");
-        printer.note(&format!(
-            "{entries} without a task, of submits that were not finished, not counted; removed by a worker 30 minutes \
-             after they were written"
-        ));
+    let reads = stream::iter(first).map(Ok).chain(listed);
+    let reads = reads.map(|one| async move { queue.read_listed(&one?).await });
+    let mut reads = std::pin::pin!(reads.buffered(READS_AT_ONCE));
+    let mut census = Census::default();
+    while let Some(read) = reads.next().await {
+        spinner.inc(1);
+        match read {
+            Ok(Some(task)) => census.count(&task, queue.shard_len(), queue.now()?),
+            Ok(None) => {}
+            Err(error) if error.kind() == Kind::Corrupt => census.corrupt += 1,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    spinner.finish_and_clear();
+    if printer.is_json() {
+        line(serde_json::to_string(&census)?);
+    } else {
+        print_census(&census, printer);
     }
     Ok(())
 }
 
-/// The whole queue, then its shards that are not empty.
-fn print_stats(stats: &Stats, printer: &Printer) {
+fn print_census(census: &Census, printer: &Printer) {
+    let Census { due, scheduled, running, completed, failed, cancelled, expired, purged, corrupt, .. } =
+        census;
+    let mut rows: Vec<Vec<Cell>> = vec![
+        vec![Cell::new(Style::Strong, "due"), due.into()],
+        vec![Cell::new(Style::Plain, "scheduled"), scheduled.into()],
+    ];
+    for (status, number) in [
+        (Status::Running, running),
+        (Status::Completed, completed),
+        (Status::Failed, failed),
+        (Status::Cancelled, cancelled),
+        (Status::Expired, expired),
+    ] {
+        rows.push(vec![status_cell(status), number.into()]);
+    }
+    if *purged > 0 {
+        rows.push(vec![status_cell(Status::Purged), purged.into()]);
+    }
+    if *corrupt > 0 {
+        rows.push(vec![Cell::new(Style::Bad, "corrupt"), corrupt.into()]);
+    }
+    Table::default().left("STATUS", 0).right("TASKS", 0).rows(&rows, printer);
+    if !census.shards.is_empty() {
+        line("");
+        print_shards([*due, *scheduled, *running], census.oldest_due_secs, &census.shards, printer);
+    }
+}
+
+/// The whole queue, then its shards that are not empty: due, scheduled, running.
+fn print_shards(
+    all: [u64; 3],
+    oldest_due_secs: Option<u64>,
+    shards: &BTreeMap<String, [u64; 3]>,
+    printer: &Printer,
+) {
     let table = Table::default().left("SHARD", 0).right("DUE", 0).right("SCHEDULED", 0).right("RUNNING", 0);
-    let oldest = stats.oldest_due_secs.map_or("nothing is due".into(), |secs| format!("{secs} s"));
-    let all = ["all".into(), stats.due.into(), stats.scheduled.into(), stats.running.into(), oldest.into()];
-    let shards = stats.shards.iter().map(|(shard, counts)| {
+    let oldest = oldest_due_secs.map_or("nothing is due".into(), |secs| format!("{secs} s"));
+    let all =
+        std::iter::once("all".into()).chain(all.iter().map(Cell::from)).chain([oldest.into()]).collect();
+    let shards = shards.iter().map(|(shard, counts)| {
         let counts = counts.iter().map(Cell::from);
         std::iter::once(Cell::from(shard)).chain(counts).collect()
     });
-    let rows: Vec<Vec<Cell>> = std::iter::once(all.into()).chain(shards).collect();
+    let rows: Vec<Vec<Cell>> = std::iter::once(all).chain(shards).collect();
     table.left("OLDEST DUE", 0).rows(&rows, printer);
 }
 

@@ -2,10 +2,10 @@
 
 use clap::Args;
 use leasehold_core::new_task::Start;
-use leasehold_core::{Artifacts, Error, Name, NewTask, Priority, Result, StoreTime, record};
+use leasehold_core::{Artifacts, Error, Name, NewTask, Priority, Result, Status, StoreTime, record};
 use leasehold_pieces::PublishOptions;
 use leasehold_queue::unique::LIFETIME;
-use leasehold_queue::{Queue, Scope, Submit as Submitting, UniqueKey};
+use leasehold_queue::{Queue, Scope, Submit as Submitting, Submitted, UniqueKey};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -13,6 +13,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::artifact::published;
+use crate::durations::{duration, whole_secs};
 use crate::printer::{Printer, line};
 use crate::settings::typed::Pieces;
 
@@ -24,24 +25,27 @@ pub(crate) struct Submit {
     /// Its input: JSON, `@file` or `-` for standard input
     #[arg(short, long, value_name = "JSON", default_value = "null")]
     input: String,
-    /// Start it after this many seconds
-    #[arg(long, value_name = "SECONDS", conflicts_with = "at")]
-    delay: Option<f64>,
+    /// Start it after this long: seconds, or like 5m, 12h, 3d
+    #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with = "at")]
+    delay: Option<Duration>,
     /// Start it at this moment of the store's time
     #[arg(long, value_name = "TIME")]
     at: Option<StoreTime>,
     /// Submit it only once under this key
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
+    /// With --key: retry the task of that key if it has failed or expired
+    #[arg(long, requires = "key")]
+    key_retry_failed: bool,
     /// How many attempts it has
     #[arg(long, value_name = "N")]
     max_attempts: Option<u32>,
-    /// How long one run of the handler may take, in seconds
-    #[arg(long, value_name = "SECONDS")]
-    timeout: Option<u64>,
-    /// Do not start it any more after this many seconds
-    #[arg(long, value_name = "SECONDS")]
-    expires: Option<u64>,
+    /// Stop an attempt that takes longer: seconds, or like 5m, 12h, in whole seconds
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    timeout: Option<Duration>,
+    /// Do not start it after this long: seconds, or like 5m, 12h, 3d
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    expires: Option<Duration>,
     /// Which of the tasks of one minute goes first: 0 to 9, 9 first
     #[arg(long, value_name = "N")]
     priority: Option<u8>,
@@ -57,9 +61,12 @@ pub(crate) struct Submit {
     /// Put it into the inbox of one live worker, if there is one (setting `queue.dispatch_mode`)
     #[arg(long)]
     pub(crate) direct: bool,
-    /// Wait until it is final
+    /// Wait until it is final; the exit code tells how it ended
     #[arg(long)]
     wait: bool,
+    /// With --wait: print only the output of the completed task, as JSON
+    #[arg(long, requires = "wait")]
+    output: bool,
 }
 
 pub(crate) async fn run(
@@ -73,25 +80,50 @@ pub(crate) async fn run(
     publish_files(queue, &mut order.artifacts, args, settings, printer).await?;
     let submit = queue.submit_task(order);
     let submitted = match key {
-        Some(key) => submit.key(key).await?,
+        Some(key) => submit.key(UniqueKey { retry_failed: args.key_retry_failed, ..key.into() }).await?,
         None => submit.await?,
     };
+    if !printer.is_json() {
+        tell_existing(&submitted, args, printer);
+    }
     if args.wait {
         let task = super::get::finished(queue, &submitted.id, None, printer).await?;
-        super::get::print(&task, printer);
-    } else if printer.is_json() {
-        line(json!({"id": submitted.id, "is_new": submitted.is_new}));
+        return super::get::conclude(&task, args.output, printer);
+    }
+    if printer.is_json() {
+        line(receipt(&submitted));
     } else {
         line(submitted.id);
     }
     Ok(())
 }
 
+/// Says that the key belongs to a task already, and what became of that.
+fn tell_existing(submitted: &Submitted, args: &Submit, printer: &Printer) {
+    let (Some(status), Some(key)) = (submitted.existing, &args.key) else { return };
+    let advice = match status {
+        _ if submitted.is_retried => ", retried",
+        Status::Failed | Status::Expired if !args.key_retry_failed => "; --key-retry-failed retries it",
+        Status::Cancelled => "; `leasehold retry` runs it again",
+        _ => "",
+    };
+    printer.note(&format!("key `{key}` belongs to this task, existing: {status}{advice}"));
+}
+
+/// A submit for machines.
+pub(super) fn receipt(submitted: &Submitted) -> Value {
+    let Submitted { id, is_new, existing, is_retried } = submitted;
+    json!({"id": id, "is_new": is_new, "existing": existing, "is_retried": is_retried})
+}
+
 /// The task for an outpost, which has no store to wait for or to put files into.
 pub(crate) fn order_here(args: &Submit) -> Result<NewTask> {
-    for (is_given, flag) in
-        [(args.wait, "--wait"), (args.direct, "--direct"), (!args.files.is_empty(), "--file")]
-    {
+    for (is_given, flag) in [
+        (args.wait, "--wait"),
+        (args.direct, "--direct"),
+        (!args.files.is_empty(), "--file"),
+        (args.key_retry_failed, "--key-retry-failed"),
+    ] {
         if is_given {
             return Err(Error::invalid(format!("{flag} needs the bucket; an outpost works without")));
         }
@@ -104,13 +136,13 @@ pub(crate) fn order_here(args: &Submit) -> Result<NewTask> {
 fn order(args: &Submit) -> Result<NewTask> {
     let mut order = NewTask::new(&args.task_type, parse_input(&args.input)?)?;
     order.start = match (args.delay, args.at) {
-        (Some(secs), _) => Start::After(seconds("delay", secs)?),
+        (Some(delay), _) => Start::After(delay),
         (None, Some(at)) => Start::At(at),
         (None, None) => Start::Now,
     };
     order.max_attempts = args.max_attempts.unwrap_or(order.max_attempts);
-    order.timeout_secs = args.timeout;
-    order.expires_in = args.expires.map(Duration::from_secs);
+    order.timeout_secs = args.timeout.map(whole_secs);
+    order.expires_in = args.expires;
     order.priority = args.priority.map(Priority::new).transpose()?.unwrap_or_default();
     order.tags = args.tags.iter().map(|text| tag(text)).collect::<Result<_>>()?;
     for text in &args.artifacts {
@@ -179,7 +211,7 @@ fn parse_input(input: &str) -> Result<Value> {
         (_, Some(path)) => std::fs::read_to_string(path).map_err(unreadable)?,
         (text, None) => text.to_owned(),
     };
-    serde_json::from_str(&text).map_err(|error| Error::invalid(format!("the input is not JSON: {error}")))
+    crate::json::read("the input", &text)
 }
 
 /// One line of `submit-many`: a task, and everything that can be said about it.
@@ -194,6 +226,8 @@ pub struct Line {
     key: Option<String>,
     key_scope: Option<KeyScope>,
     key_lifetime_secs: Option<u64>,
+    #[serde(default)]
+    key_retry_failed: bool,
     max_attempts: Option<u32>,
     timeout_secs: Option<u64>,
     expires_secs: Option<u64>,
@@ -236,7 +270,7 @@ impl Line {
         let lifetime = self.key_lifetime_secs.map_or(LIFETIME, Duration::from_secs);
         let submit = queue.submit_task(order);
         Ok(match self.key {
-            Some(key) => submit.key(UniqueKey { key, scope, lifetime }),
+            Some(key) => submit.key(UniqueKey { key, scope, lifetime, retry_failed: self.key_retry_failed }),
             None => submit,
         })
     }

@@ -25,6 +25,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::list::Rows;
+use crate::durations::duration;
 use crate::printer::Printer;
 
 /// Where tasks lie.
@@ -39,9 +40,9 @@ const SEEN_MAX: usize = 100_000;
 
 #[derive(Debug, Args)]
 pub(crate) struct Tail {
-    /// Look again after so many seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
-    every: f64,
+    /// Pause between scans: seconds, or like 30s, 5m
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "2")]
+    every: Duration,
     /// Begin with all tasks there are
     #[arg(long)]
     all: bool,
@@ -53,8 +54,7 @@ pub(crate) async fn run(
     printer: &Printer,
     shutdown: &Shutdown,
 ) -> anyhow::Result<()> {
-    let every = super::submit::seconds("every", args.every)?;
-    let following = Box::pin(follow(queue, every, args.all, printer));
+    let following = Box::pin(follow(queue, args.every, args.all, printer));
     // Only reads: it can be left at any point.
     match select(following, Box::pin(shutdown.reached(Stage::Drain))).await {
         Either::Left((followed, _)) => Ok(followed?),

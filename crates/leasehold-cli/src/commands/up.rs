@@ -24,6 +24,7 @@ use std::time::Duration;
 use super::dashboard;
 use super::drain::Waits;
 use super::serve_pieces::Serving;
+use super::stopping::stoppable;
 use super::worker::{self, Work};
 use crate::printer::{Printer, line};
 use crate::settings::Settings;
@@ -67,12 +68,14 @@ pub(crate) async fn run(
         worker::warn_of_namesake(queue, &name, &settings.worker, printer).await?;
     }
     let serving = worker::serving(queue, &name, &settings.pieces, printer).await?;
-    let mut watch = Watch::new(queue, worker.monitor(), shutdown.clone());
+    let monitor = worker.monitor();
+    let mut watch = Watch::new(queue, monitor.clone(), shutdown.clone());
     let mut screen = Screen::new(printer);
     let stop = shutdown.clone();
     let running =
         if args.exec.is_empty() { worker.run_duties(stop).boxed() } else { worker.run(stop).boxed() };
     let running = Serving::beside(serving, running, &shutdown, printer).boxed();
+    let running = stoppable(running, &monitor, settings.worker.drain, &shutdown, printer).boxed();
     let watching = async { select(show(&mut watch, &mut screen).boxed(), serve(dashboard).boxed()).await };
     let counts = beside(running, watching.map(|ended| ended.factor_first().0).boxed()).await?;
     screen.clear();
@@ -82,7 +85,7 @@ pub(crate) async fn run(
 
 fn greet(queue: &Queue, name: &str, args: &Work, printer: &Printer) {
     let (store, shards) = (queue.client().describe(), queue.shard_len().count());
-    printer.note(&format!("{name} is up on {store}, {shards} shards; Ctrl-C drains, twice aborts"));
+    printer.note(&format!("{name} is up on {store}, {shards} shards; Ctrl-C drains"));
     if args.exec.is_empty() {
         printer.note(
             "it recovers lost tasks and runs none; to run some, add --exec 'TYPE=PROGRAM ARGS' for each type",

@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::exec::programs;
 use super::serve_pieces::{Serving, by_chance};
+use super::stopping::stoppable;
 use super::{drain, pieces, up};
 use crate::printer::{Printer, line};
 use crate::settings::Settings;
@@ -74,12 +75,14 @@ pub(crate) async fn work(
 ) -> anyhow::Result<()> {
     let name = name(queue, &settings.worker);
     let worker = with_programs(queue, &name, args, settings, printer)?;
-    printer.note(&format!("worker {name} on {}; Ctrl-C drains, twice aborts", queue.client().describe()));
+    printer.note(&format!("worker {name} on {}; Ctrl-C drains", queue.client().describe()));
     warn_of_namesake(queue, &name, &settings.worker, printer).await?;
     let serving = serving(queue, &name, &settings.pieces, printer).await?;
+    let monitor = worker.monitor();
     let waits = drain::tell(queue, worker.monitor(), printer).boxed();
     let running = worker.run(shutdown.clone()).boxed();
     let running = Serving::beside(serving, running, &shutdown, printer).boxed();
+    let running = stoppable(running, &monitor, settings.worker.drain, &shutdown, printer).boxed();
     let counts = up::beside(running, waits).await?;
     summary(queue, &name, &counts, printer);
     Ok(())

@@ -1,7 +1,13 @@
 //! Tasks from the command line: what is printed, what is refused, and that what is refused writes nothing.
 
+use leasehold_core::{Index, StoreTime, WorkerId};
+use leasehold_queue::discover::Stretch;
+use leasehold_queue::{Met, Queue};
+use leasehold_store::{Client, OpenOptions, Purpose};
 use serde_json::Value;
-use std::process::Command;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use crate::common::leasehold;
@@ -65,6 +71,99 @@ fn many_tasks_are_understood_before_any_is_written() {
 }
 
 #[test]
+fn an_error_of_the_store_stops_many_submits_and_says_where_to_continue() {
+    const LINES: usize = 1000;
+    let (shelf, outside) = (Shelf::new(), tempfile::tempdir().unwrap());
+    // Permissions do not bind the superuser: all is done as somebody else then.
+    let is_somebody = chown(shelf.path(), Some(65_534), Some(65_534)).is_ok();
+    let output = |args: &[&str]| -> Output {
+        let mut command = shelf.command(args);
+        if is_somebody {
+            command.uid(65_534).gid(65_534);
+        }
+        command.output().unwrap()
+    };
+    let run = |args: &[&str]| {
+        let output = output(args);
+        assert!(output.status.success(), "{args:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    run(&["init"]);
+    let file = outside.path().join("tasks.ndjson");
+    std::fs::set_permissions(outside.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::write(&file, "{\"task_type\": \"a\"}\n".repeat(LINES)).unwrap();
+    // The tasks of one shard of sixteen cannot be written.
+    let shard = shelf.path().join("tasks/7");
+    std::fs::create_dir_all(&shard).unwrap();
+    let allow = |mode| std::fs::set_permissions(&shard, std::fs::Permissions::from_mode(mode)).unwrap();
+    allow(0o555);
+    std::fs::set_permissions(shelf.path().join("tasks"), std::fs::Permissions::from_mode(0o777)).unwrap();
+    let output = output(&["submit-many", file.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(77), "{output:?}");
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    let number_after = |words: &str| -> usize {
+        let (_, rest) = complaint.rsplit_once(words).unwrap_or_else(|| panic!("no `{words}` in {complaint}"));
+        rest.split(|letter: char| !letter.is_ascii_digit()).next().unwrap().parse().unwrap()
+    };
+    let (done, from) = (number_after("error: submitted "), number_after("continue with --from "));
+    assert!(done < LINES / 2, "{complaint}");
+    assert_eq!(complaint.matches("then stopped").count(), 1, "{complaint}");
+    allow(0o777);
+    let count = || run(&["list", "--limit", "5000", "--json"]).lines().count();
+    assert_eq!(count(), done, "{complaint}");
+    let rest = ["submit-many", file.to_str().unwrap(), "--from", &from.to_string()];
+    assert_eq!(run(&rest), format!("submitted {} tasks\n", LINES + 1 - from));
+    assert_eq!(count(), done + LINES + 1 - from);
+}
+
+#[test]
+fn numbers_are_kept_exactly_or_refused() {
+    let shelf = Shelf::new();
+    for input in ["18446744073709551615", "-9223372036854775808", "\"18446744073709551616\"", "0.5"] {
+        let id = shelf.run(&["submit", "-t", "a", &format!("--input={input}")]);
+        let task = shelf.run(&["get", &id, "--json"]);
+        assert!(task.contains(&format!("\"input\":{input},")), "{task}");
+    }
+    let file = shelf.path().join(".leasehold/tasks.ndjson");
+    std::fs::write(&file, "{\"task_type\": \"a\", \"input\": 18446744073709551616}\n").unwrap();
+    shelf.shown("many_with_a_large_number", &["submit-many", file.to_str().unwrap()]);
+}
+
+#[test]
+fn durations_have_units() {
+    let shelf = Shelf::new();
+    let args = ["submit", "-t", "a", "--delay", "5m", "--timeout", "1.5s", "--expires", "2h"];
+    let id = shelf.run(&args);
+    let task: Value = serde_json::from_str(&shelf.run(&["get", &id, "--json"])).unwrap();
+    let millis =
+        |name: &str| -> i64 { task[name].as_str().unwrap().parse::<StoreTime>().unwrap().as_millis() };
+    // A task is planned by the latest that the store's time may be, and created at the earliest.
+    assert!((300_000..310_000).contains(&(millis("available_at") - millis("created_at"))), "{task}");
+    assert_eq!(task["timeout_secs"], 2, "{task}");
+    let output = shelf.command(&["wait", &id, "--timeout", "0.1s"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(75), "{output:?}");
+}
+
+#[tokio::test]
+async fn progress_of_a_running_task_is_shown() {
+    let shelf = Shelf::new();
+    let id = shelf.run(&["submit", "-t", "long"]);
+    let client = Client::open(shelf.path().to_str().unwrap(), &OpenOptions::default()).unwrap();
+    let queue = Queue::connect(client).await.unwrap();
+    let ready = vec![Stretch::whole(Index::Ready)];
+    let found = queue.discover(Purpose::Discover, ready).await.unwrap().due.remove(0);
+    let (worker, lease) = (WorkerId::checked("worker id", "w1").unwrap(), Duration::from_mins(1));
+    let Met::Claimed(claimed) = queue.claim(&found, &worker, lease, &|_| true).await.unwrap() else {
+        panic!("not claimed")
+    };
+    let progress = serde_json::json!({"percent": 50, "step": "upload"});
+    queue.renew(&claimed, lease, Some(progress)).await.unwrap();
+    let said = shelf.run(&["get", &id]);
+    let shown = r#"progress     [##########----------] 50 %  {"percent":50,"step":"upload"}"#;
+    assert!(said.contains(shown), "{said}");
+}
+
+#[test]
 fn bad_input_is_refused_in_one_line_and_writes_nothing() {
     let shelf = Shelf::new();
     shelf.run(&["init"]);
@@ -75,12 +174,16 @@ fn bad_input_is_refused_in_one_line_and_writes_nothing() {
     let large = format!("@{}", large_file.display());
     for (name, args) in [
         ("bad_unknown_id", ["get", "3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3"].as_slice()),
-        ("bad_malformed_id", &["get", "3f2c"]),
+        ("bad_malformed_id", &["get", "3f2"]),
+        ("bad_unknown_prefix", &["get", "3f2c"]),
+        ("bad_sort", &["list", "--sort", "newest"]),
         ("bad_json", &["submit", "-t", "a", "-i", "{oops"]),
         ("bad_large", &["submit", "-t", "a", "-i", &large]),
         ("bad_file", &["submit", "-t", "a", "-i", "@/no/such/file"]),
         ("bad_time", &["submit", "-t", "a", "--at", "2126-01-01T00:00:00Z"]),
         ("bad_delay", &["submit", "-t", "a", "--delay=-5"]),
+        ("bad_number", &["submit", "-t", "a", "-i", "[18446744073709551616]"]),
+        ("bad_retry_without_key", &["submit", "-t", "a", "--key-retry-failed"]),
         ("bad_empty_type", &["submit", "-t", ""]),
         ("bad_odd_type", &["submit", "-t", "a/b"]),
         ("bad_long_type", &["submit", "-t", &"x".repeat(200)]),
@@ -105,6 +208,69 @@ fn bad_input_is_refused_in_one_line_and_writes_nothing() {
         shelf.shown(name, args);
         assert_eq!(shelf.objects(), before, "{name} has written something");
     }
+}
+
+#[test]
+fn the_first_characters_of_an_id_name_a_task() {
+    let shelf = Shelf::new();
+    let id = shelf.run(&["submit", "-t", "a", "--delay", "3600"]);
+    let short = &id[..13];
+    let task: Value = serde_json::from_str(&shelf.run(&["get", short, "--json"])).unwrap();
+    assert_eq!(task["id"], id.as_str());
+    assert!(shelf.run(&["history", short]).contains(&id));
+    shelf.run(&["reschedule", short, "--at", "2027-01-01T00:00:00Z"]);
+    shelf.run(&["cancel", short]);
+    assert_eq!(shelf.command(&["wait", short]).output().unwrap().status.code(), Some(3));
+    shelf.run(&["retry", short]);
+    // 65,536 beginnings of four characters: two of a thousand tasks share one, but for one time in 2,000.
+    let file = shelf.path().join(".leasehold/tasks.ndjson");
+    std::fs::write(&file, "{\"task_type\": \"a\"}\n".repeat(1000)).unwrap();
+    let many = shelf.run(&["submit-many", file.to_str().unwrap(), "--json"]);
+    let ids: Vec<Value> = many.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut beginnings: Vec<_> = ids.iter().map(|one| &one["id"].as_str().unwrap()[..4]).collect();
+    beginnings.sort_unstable();
+    let shared = beginnings.windows(2).find(|pair| pair[0] == pair[1]).unwrap()[0];
+    let output = shelf.command(&["get", shared]).output().unwrap();
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(64), "{complaint}");
+    assert!(complaint.contains(&format!("task id `{shared}` is ambiguous")), "{complaint}");
+}
+
+#[test]
+fn lists_are_in_order() {
+    let shelf = Shelf::new();
+    let submit = |task_type: &str, delay: &str| shelf.run(&["submit", "-t", task_type, "--delay", delay]);
+    let ids = [submit("a", "3h"), submit("b", "1h"), submit("a", "2h"), submit("c", "0")];
+    shelf.run(&["cancel", &ids[1]]);
+    let listed = |more: &[&str]| -> Vec<usize> {
+        let args: Vec<_> = ["list", "--json"].into_iter().chain(more.iter().copied()).collect();
+        let said = shelf.run(&args);
+        let tasks = said.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        tasks.map(|task| ids.iter().position(|id| task["id"] == id.as_str()).unwrap()).collect()
+    };
+    assert_eq!(listed(&[]), [3, 2, 1, 0], "newest first");
+    assert_eq!(listed(&["--limit", "2"]), [3, 2]);
+    assert_eq!(listed(&["--type", "a"]), [2, 0]);
+    assert_eq!(listed(&["--sort", "updated"]), [1, 3, 2, 0]);
+    assert_eq!(listed(&["--sort", "due"])[..3], [3, 2, 0]);
+    let mut by_id = [0, 1, 2, 3];
+    by_id.sort_by_key(|number| &ids[*number]);
+    assert_eq!(listed(&["--sort", "id"]), by_id);
+}
+
+#[test]
+fn tasks_are_counted_by_status_and_by_when_they_are_due() {
+    let shelf = Shelf::new();
+    shelf.run(&["submit", "-t", "a", "-i", "1"]);
+    shelf.run(&["worker", "--drain", "--exec", "a=cat"]);
+    let cancelled = shelf.run(&["submit", "-t", "b"]);
+    shelf.run(&["cancel", &cancelled]);
+    shelf.run(&["submit", "-t", "b"]);
+    // Within the minute of the index, most of the time; never due as long as this test takes.
+    shelf.run(&["submit", "-t", "b", "--delay", "50"]);
+    let stats: Value = serde_json::from_str(&shelf.run(&["stats", "--json"])).unwrap();
+    let counts = ["due", "scheduled", "running", "completed", "failed", "cancelled"].map(|name| &stats[name]);
+    assert_eq!(counts, [1, 1, 0, 1, 0, 1].map(Value::from).each_ref(), "{stats}");
 }
 
 #[test]
@@ -190,4 +356,24 @@ fn a_submit_that_the_disk_refuses_fails_at_once_and_leaves_no_entry() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("was not submitted") && said.contains("File too large"), "{said}");
     assert_eq!(shelf.objects(), before);
+}
+
+#[test]
+fn a_long_bill_begins_with_an_estimate_and_says_how_far_it_is() {
+    // Few workers and short polls of a short day, with as many tasks as it takes.
+    let args =
+        ["cost", "--workers", "2", "--tasks-per-day", "120000", "--handler-secs", "0.1", "--mode", "leased"];
+    let days: Vec<_> = args.into_iter().chain(["--days", "0.1"]).collect();
+    let output = leasehold(&days).output().unwrap();
+    let notes = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{notes}");
+    assert!(notes.starts_with("about US$ "), "{notes}");
+    for part in ["estimated from 30 minutes", "simulated 10 %", "simulated 100 %"] {
+        assert!(notes.contains(part), "no `{part}` in {notes}");
+    }
+    let quick: Vec<_> = args.into_iter().chain(["--quick", "--json"]).collect();
+    let output = leasehold(&quick).output().unwrap();
+    let bill: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(bill["is_estimate"], true);
+    assert!(bill["days"].as_f64().unwrap() < 0.05, "{bill}");
 }

@@ -40,10 +40,15 @@ impl UnderWay {
         while !self.hear().unwrap_or_else(|| panic!("no `{words}` in {}", self.said)).contains(words) {}
     }
 
-    /// Ctrl-C; then everything it has said, and how it ended.
-    pub(crate) fn interrupt(mut self) -> String {
+    /// Ctrl-C.
+    pub(crate) fn signal(&self) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    }
+
+    /// Ctrl-C; then everything it has said, and how it ended.
+    pub(crate) fn interrupt(mut self) -> String {
+        self.signal();
         while self.hear().is_some() {}
         format!("{}--- exit code {}", self.said, self.child.wait().unwrap().code().unwrap())
     }
@@ -157,13 +162,36 @@ fn an_interrupted_worker_lets_its_programs_finish_even_on_a_terminal() {
     let script = format!("slow=sh -c 'touch {}; sleep 1; echo done'", mark.display());
     let mut command = shelf.command(&["worker", "--json", "--exec", &script]);
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
-    let worker = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let worker = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     until(|| mark.exists());
     let group = format!("-{}", worker.id());
     assert!(Command::new("kill").args(["-INT", "--", &group]).status().unwrap().success());
     let output = worker.wait_with_output().unwrap();
     let told: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(told["counts"]["completed"], 1, "{told}");
+    let notes = String::from_utf8(output.stderr).unwrap();
+    assert!(notes.contains("draining 1 task, up to 30 s; press again to stop now"), "{notes}");
+}
+
+#[test]
+fn a_worker_says_what_its_stop_waits_for_and_a_second_interrupt_ends_it() {
+    for command in ["worker", "up"] {
+        let shelf = Shelf::new();
+        shelf.run(&["submit", "-t", "slow"]);
+        shelf.run(&["submit", "-t", "slow"]);
+        let marks = shelf.path().join(".leasehold/started");
+        std::fs::create_dir(&marks).unwrap();
+        let script = format!("slow=sh -c 'touch {}/$LEASEHOLD_TASK_ID; exec sleep 600'", marks.display());
+        let mut args = vec![command, "--concurrency", "2", "--exec", &script];
+        args.extend((command == "up").then_some("--no-dashboard"));
+        let mut worker = UnderWay::start(shelf.command(&args));
+        until(|| std::fs::read_dir(&marks).unwrap().count() == 2);
+        worker.signal();
+        worker.until("draining 2 tasks, up to 30 s; press again to stop now");
+        let said = worker.interrupt();
+        assert!(said.contains("stopping now; running tasks are released"), "{said}");
+        assert!(said.contains("2 put back"), "{said}");
+    }
 }
 
 #[test]

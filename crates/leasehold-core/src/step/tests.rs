@@ -49,7 +49,21 @@ fn events() -> Vec<Event> {
         complete_offline(2),
         fail_offline(2, true),
         Event::Move { shard: crate::ShardLen::DEFAULT.shard_of(&pending().id) },
+        exhaust(2),
     ]
+}
+
+fn exhaust(max_attempts: u32) -> Event {
+    Event::Exhaust { lease_id: lease(1), error: "oh".into(), max_attempts }
+}
+
+#[test]
+fn a_task_keeps_the_bound_of_attempts_that_applied() {
+    for (own, of_handler, kept) in [(4, 2, 2), (2, 4, 2), (4, 0, 1), (4, 4, 4)] {
+        let task = Task { max_attempts: own, ..running() };
+        let failed = done(&task, &exhaust(of_handler), &act_at(now())).task;
+        assert_eq!((failed.status(), failed.attempt, failed.max_attempts), (Status::Failed, 1, kept));
+    }
 }
 
 /// One task in each state that decides differently.
@@ -380,7 +394,7 @@ proptest! {
     /// are not final call for an entry, of their own revision.
     #[test]
     fn whatever_happens_the_record_makes_sense(
-        choices in prop::collection::vec((0usize..18, 0u64..100_000, 1u128..4), 0..60),
+        choices in prop::collection::vec((0usize..20, 0u64..100_000, 1u128..4), 0..60),
     ) {
         let mut task = pending();
         let mut secs = 0;
@@ -389,7 +403,8 @@ proptest! {
             let mut event = events().swap_remove(choice);
             match &mut event {
                 Event::Claim { lease_id, .. } | Event::Renew { lease_id, .. } | Event::Complete { lease_id, .. }
-                | Event::Fail { lease_id, .. } | Event::Snooze { lease_id, .. } | Event::Release { lease_id }
+                | Event::Fail { lease_id, .. } | Event::Exhaust { lease_id, .. } | Event::Snooze { lease_id, .. }
+                | Event::Release { lease_id }
                 | Event::Stop { lease_id } | Event::TakeOver { lease_id, .. }
                 | Event::CompleteOffline { lease_id, .. } | Event::FailOffline { lease_id, .. } => {
                     *lease_id = lease(who);

@@ -3,7 +3,8 @@
 //! None of it touches what somebody here has, or has done and the bucket has not heard of.
 
 use leasehold_core::outpost::{DiskLease, SpoolFile};
-use leasehold_core::{Error, LeaseId, Result, State, Status, Task, TaskId};
+use leasehold_core::{Error, LeaseId, Result, State, Status, Task, TaskId, TaskIdPrefix};
+use std::collections::BTreeSet;
 
 use super::change::{Change, Next, Outcome, Then};
 use super::folder::{Folder, Found};
@@ -116,6 +117,17 @@ impl Spool {
             self.disk.remove(&other, Lasting::Yes)?;
         }
         Ok(())
+    }
+
+    /// Finds the only task here whose id begins with these characters.
+    pub fn find(&self, prefix: &TaskIdPrefix) -> Result<TaskId> {
+        let mut found: BTreeSet<TaskId> = self.pending_ids()?.into_iter().collect();
+        for folder in ["completed", "failed"] {
+            let names = disk::names(&self.root.join(folder))?;
+            found.extend(names.iter().filter_map(|name| name.strip_suffix(".json")?.parse::<TaskId>().ok()));
+        }
+        found.retain(|id| prefix.fits(id));
+        prefix.only(&found)
     }
 
     pub(super) fn pending_ids(&self) -> Result<Vec<TaskId>> {

@@ -284,10 +284,11 @@ def _failed(handler: Handler[..., Any], run: _native.Run, error: BaseException) 
             return
         _without_own_frames(error)
         text = _described(error)
-        is_last = handler.max_attempts is not None and run.attempt >= handler.max_attempts
         _log_failure(handler, run, error)
-        if isinstance(error, Permanent) or is_last:
+        if isinstance(error, Permanent):
             run.give_up(text)
+        elif handler.max_attempts is not None and run.attempt >= handler.max_attempts:
+            run.exhaust(text, handler.max_attempts)
         else:
             run.fail(text, error.after if isinstance(error, Retry) else None)
     except BaseException as odd:

@@ -43,6 +43,10 @@ class Submitted:
     id: str
     is_new: bool
     """False if a task with the same key was there already."""
+    existing: Status | None = None
+    """The status in which that task was found."""
+    is_retried: bool = False
+    """Whether that task was retried (`key_retry_failed`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ class SubmitOptions(TypedDict, total=False):
     key: str | None
     key_scope: Literal["queue", "task_type"]
     key_lifetime: Seconds | None
+    key_retry_failed: bool
     max_attempts: int | None
     retry_policy: RetryPolicy | None
     timeout: Seconds | None
@@ -69,6 +70,7 @@ class Order:
     key: str | None = None
     key_scope: Literal["queue", "task_type"] = "queue"
     key_lifetime: Seconds | None = None
+    key_retry_failed: bool = False
     max_attempts: int | None = None
     retry_policy: RetryPolicy | None = None
     timeout: Seconds | None = None
@@ -89,8 +91,11 @@ class Order:
             said["key_scope"] = self.key_scope
             if self.key_lifetime is not None:
                 said["key_lifetime_secs"] = _whole("key_lifetime", self.key_lifetime)
-        elif self.key_lifetime is not None:
-            raise Invalid("key_lifetime is of no use without a key")
+            if self.key_retry_failed:
+                said["key_retry_failed"] = True
+        elif self.key_lifetime is not None or self.key_retry_failed:
+            option = "key_retry_failed" if self.key_lifetime is None else "key_lifetime"
+            raise Invalid(f"{option} is of no use without a key")
         if self.max_attempts is not None:
             said["max_attempts"] = self.max_attempts
         if self.retry_policy is not None:
@@ -161,6 +166,7 @@ class Queue:
         key: str | None = None,
         key_scope: Literal["queue", "task_type"] = "queue",
         key_lifetime: Seconds | None = None,
+        key_retry_failed: bool = False,
         max_attempts: int | None = None,
         retry_policy: RetryPolicy | None = None,
         timeout: Seconds | None = None,
@@ -172,7 +178,8 @@ class Queue:
         """Submits a task. Once this returns, it survives the crash of any process.
 
         `input` is anything that can be written as JSON, a dataclass or a Pydantic model. `delay` (seconds) or `at` says
-        when it may start; `key` submits it only once, for a day unless `key_lifetime` says otherwise; `timeout` bounds
+        when it may start; `key` submits it only once, for a day unless `key_lifetime` says otherwise, and
+        `key_retry_failed` retries the task of that key if it has failed or expired; `timeout` bounds
         one run of its handler; after `expires_in` it is not worth starting any more; `priority` is 0 to 9, 9 first.
         `artifacts` are files that were published before: they are brought to the worker before the handler runs.
         """
@@ -184,6 +191,7 @@ class Queue:
             key=key,
             key_scope=key_scope,
             key_lifetime=key_lifetime,
+            key_retry_failed=key_retry_failed,
             max_attempts=max_attempts,
             retry_policy=retry_policy,
             timeout=timeout,

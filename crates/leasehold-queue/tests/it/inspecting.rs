@@ -2,7 +2,7 @@
 
 use futures::{StreamExt, TryStreamExt};
 use leasehold_core::new_task::Start;
-use leasehold_core::{Kind, NewTask, Status};
+use leasehold_core::{Kind, Matter, NewTask, Status};
 use leasehold_queue::{Filter, Listed, Settlement};
 use serde_json::json;
 
@@ -121,4 +121,21 @@ async fn a_wait_is_not_longer_than_was_asked_for() {
     let error = world.queue.wait(&id, Some(secs(20))).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable);
     assert_eq!(world.now().since(started), secs(20));
+}
+
+#[tokio::test]
+async fn a_task_is_found_by_the_first_characters_of_its_id() {
+    for digits in [1, 4] {
+        let world = World::with_shards(digits).await;
+        let id = world.submit().await;
+        for _ in 0..20 {
+            world.submit().await;
+        }
+        let before = world.ledger();
+        let prefix = id.to_string()[..20].parse().unwrap();
+        assert_eq!(world.queue.find(&prefix).await.unwrap(), id);
+        assert_eq!(requests(&world.queue, &before), [0, 0, 1, 0]);
+        let missing = world.queue.find(&"00000000-0000-4000-8000-0".parse().unwrap()).await.unwrap_err();
+        assert_eq!(missing.matter(), Some(Matter::Missing));
+    }
 }

@@ -1,6 +1,6 @@
 //! Submitting once: idempotency keys.
 
-use leasehold_core::{Kind, NewTask};
+use leasehold_core::{Kind, NewTask, Status};
 use leasehold_queue::unique::{LIFETIME, MARK_GRACE};
 use leasehold_queue::{Scope, Settlement, UniqueKey};
 use leasehold_store::Verb;
@@ -252,4 +252,33 @@ async fn fields_of_a_newer_program_outlive_the_mark() {
     world.scribble(&path, record.to_string()).await;
     let error = world.queue.submit_task(order()).key(key()).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Corrupt, "{error}");
+}
+
+#[tokio::test]
+async fn a_key_of_a_failed_task_says_so_and_can_retry_it() {
+    let world = World::new().await;
+    let submit = |retry_failed| {
+        let key = UniqueKey { retry_failed, ..key() };
+        async { world.queue.submit_task(order()).key(key).await.unwrap() }
+    };
+    let id = submit(true).await.id;
+    let pending = submit(true).await;
+    assert_eq!((pending.existing, pending.is_retried), (Some(Status::Pending), false));
+    let claimed = world.claim(&id).await;
+    let failed = Settlement::Fail { error: "no".into(), retryable: false, after: None };
+    world.queue.settle(&claimed, failed).await.unwrap();
+    let before = world.ledger();
+    let told = submit(false).await;
+    assert_eq!(
+        (told.id, told.is_new, told.existing, told.is_retried),
+        (id, false, Some(Status::Failed), false)
+    );
+    assert_eq!(requests(&world.queue, &before), [1, 2, 0, 0], "no more than for any other task");
+    assert_eq!(world.get(&id).await.status(), Status::Failed);
+    let retried = submit(true).await;
+    assert_eq!((retried.existing, retried.is_retried), (Some(Status::Failed), true));
+    assert_eq!(world.get(&id).await.status(), Status::Pending);
+    world.queue.cancel(&id).await.unwrap();
+    let cancelled = submit(true).await;
+    assert_eq!((cancelled.existing, cancelled.is_retried), (Some(Status::Cancelled), false));
 }
