@@ -76,7 +76,7 @@ pub(crate) struct Fault {
     pub(crate) since: Instant,
     pub(crate) text: String,
     /// How often it was tried in vain.
-    tries: u32,
+    failures: u32,
 }
 
 /// What a try has changed about whether the store can be read.
@@ -168,8 +168,8 @@ impl Board {
                 let before = self.faults.get(&part);
                 let is_news = before.is_none_or(|fault| fault.text != text);
                 let since = before.map(|fault| fault.since).or_else(|| self.last_read(part));
-                let tries = before.map_or(0, |fault| fault.tries).saturating_add(1);
-                self.faults.insert(part, Fault { since: since.unwrap_or(tried.at), text, tries });
+                let count = before.map_or(0, |fault| fault.failures).saturating_add(1);
+                self.faults.insert(part, Fault { since: since.unwrap_or(tried.at), text, failures: count });
                 if is_news {
                     self.touch();
                 }
@@ -196,7 +196,7 @@ impl Board {
 
     /// Whether the store could not be read for so long, and more than once: a single failure may pass.
     pub(crate) fn is_down(&self, now: Instant, patience: Duration) -> bool {
-        self.faults_lately(now).any(|fault| fault.tries > 1 && now.since(fault.since) >= patience)
+        self.faults_lately(now).any(|fault| fault.failures > 1 && now.since(fault.since) >= patience)
     }
 
     /// What cannot be read at present, for the longest time. What nobody has tried lately says nothing.

@@ -166,10 +166,14 @@ fn done<T>(
 /// Counts the index.
 pub(crate) async fn index(shared: &Shared) -> Duration {
     let is_watched = shared.looks.is_at(Topic::Queue);
-    let every = |took| match is_watched {
-        true => shared.pace.index_every(took),
-        false if shared.board().is_failing(Part::Index) => RETRY_EVERY,
-        false => UNWATCHED,
+    let every = |took| {
+        if is_watched {
+            shared.pace.index_every(took)
+        } else if shared.board().is_failing(Part::Index) {
+            RETRY_EVERY
+        } else {
+            UNWATCHED
+        }
     };
     if let Some(left) = until_due(shared, Part::Index, every) {
         return left;

@@ -190,7 +190,7 @@ impl Clients {
 fn client_of(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {
         IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)).into(),
-        ip => ip,
+        ip @ IpAddr::V4(_) => ip,
     }
 }
 
