@@ -18,6 +18,7 @@ use crate::printer::{Printer, line};
 use crate::settings::typed::Pieces;
 
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub(crate) struct Submit {
     /// What kind of work it is: which handler runs it
     #[arg(short = 't', long = "type", value_name = "TYPE")]

@@ -144,6 +144,7 @@ fn every_status_and_every_event() {
         for event in events() {
             let kind = match &event {
                 Event::Fail { retryable: false, .. } => " (permanent)",
+                Event::Exhaust { .. } => " (no more attempts)",
                 _ => "",
             };
             writeln!(table, "| {}{kind} | {} |", event.name(), told(&task, &event, &act)).unwrap();
