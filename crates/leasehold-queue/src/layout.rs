@@ -27,6 +27,7 @@ use leasehold_core::{Error, Kind, Result, ShardLen, StoreTime, TaskId, WriteId, 
 use leasehold_store::host::Instant;
 use leasehold_store::{Get, Purpose, Version};
 use serde::{Deserialize, Serialize};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -80,6 +81,8 @@ pub(crate) struct Layout {
     /// Held by the one who asks while what is known still holds. Nobody ever waits for it: whoever holds it may itself
     /// be waiting to be polled by the one who would wait.
     asking: tokio::sync::Mutex<()>,
+    /// Another queue was found in its place.
+    is_replaced: AtomicBool,
 }
 
 /// `queue.json` as it was read.
@@ -113,7 +116,7 @@ impl Intent<'_> {
 impl Layout {
     pub(crate) fn new(agreement: Arc<Agreement>, version: Version, asked: Instant) -> Self {
         let known = Mutex::new(Known { agreement, version, asked });
-        Self { known, asking: tokio::sync::Mutex::default() }
+        Self { known, asking: tokio::sync::Mutex::default(), is_replaced: AtomicBool::new(false) }
     }
 
     /// The same for use on another runtime: whoever asks there waits for nobody here.
@@ -166,9 +169,18 @@ impl Agreement {
 
 impl Queue {
     /// Whether tasks can be submitted and claimed at present. An error of kind *unavailable* passes, when a migration
-    /// has come to its end; one of kind *invalid* does not: this client is of the old layout, and has to connect again.
+    /// has come to its end; one of kind *invalid* does not if [`is_outdated`](Self::is_outdated): this
+    /// client is of the old layout, and has to connect again.
     pub async fn may_change(&self) -> Result<()> {
         self.may(Intent::Change).await
+    }
+
+    /// True if this client has to connect again: the queue has another number of shards, or is another queue. Other errors of
+    /// kind *invalid* may pass: a captive portal answers for the store, too.
+    #[must_use]
+    pub fn is_outdated(&self) -> bool {
+        let known = self.layout.known().agreement.shard_prefix_len;
+        self.layout.is_replaced.load(Relaxed) || known != self.shard_len()
     }
 
     /// Whether this may be written now, by an answer that is fresh enough. Asks for one if need be.
@@ -271,6 +283,7 @@ impl Queue {
     fn same_queue(&self, body: &[u8]) -> Result<Agreement> {
         let agreement = read(body)?;
         if agreement.queue_id != self.agreement.queue_id {
+            self.layout.is_replaced.store(true, Relaxed);
             return Err(Error::invalid("there is another queue in this store now; connect again"));
         }
         Ok(agreement)

@@ -83,6 +83,8 @@ pub(crate) fn play(world: &mut World) -> Result<String, Failed> {
 #[cfg(test)]
 mod lost;
 #[cfg(test)]
+mod outage;
+#[cfg(test)]
 mod punctual;
 #[cfg(test)]
 mod tests;

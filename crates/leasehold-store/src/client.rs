@@ -37,6 +37,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::health::{Health, REPORT_AFTER, RequestClass};
 use crate::host::{Host, HostExt, Instant};
 use crate::ledger::{Ledger, Line, Outcome, Purpose, Verb};
 use crate::mutant::{Rule, breaks};
@@ -48,6 +49,7 @@ pub struct Client {
     store: Arc<dyn Store>,
     host: Arc<dyn Host>,
     ledger: Arc<Ledger>,
+    health: Arc<Health>,
     patience: Duration,
 }
 
@@ -69,7 +71,7 @@ pub type Ours<'a> = &'a (dyn Fn(&[u8]) -> bool + Send + Sync);
 impl Client {
     /// A client of this store on this host.
     pub fn new(store: Arc<dyn Store>, host: Arc<dyn Host>) -> Self {
-        Self { store, host, ledger: Arc::default(), patience: OPERATION_WAIT }
+        Self { store, host, ledger: Arc::default(), health: Arc::default(), patience: OPERATION_WAIT }
     }
 
     /// The same client, but one operation with all its retries takes at most about this long.
@@ -96,6 +98,17 @@ impl Client {
     #[must_use]
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
+    }
+
+    /// Outages of the store, as this client and its clones have seen them.
+    #[must_use]
+    pub fn health(&self) -> &Health {
+        &self.health
+    }
+
+    /// Logs that the store fails, if it does and nobody has said so yet.
+    pub fn report_outage(&self) {
+        self.health.report(|| self.store.describe());
     }
 
     /// The host this client runs on.
@@ -152,6 +165,7 @@ impl Client {
         let sent = self.sent(Verb::Delete, purpose, 0);
         let answer = self.in_time(self.store.delete(key)).await;
         sent.ended(outcome(&answer, |()| Outcome::Ok), 0);
+        self.note(RequestClass::Write, &answer);
         answer.map_err(|failure| {
             let in_doubt = may_have_happened(&failure);
             doubtful(failure.error, in_doubt)
@@ -258,6 +272,7 @@ impl Client {
         });
         let received = if let Ok(Get::Found(object)) = &answer { object.body.len() } else { 0 };
         sent.ended(ended, received);
+        self.note(RequestClass::Read, &answer);
         answer
     }
 
@@ -265,6 +280,7 @@ impl Client {
         let sent = self.sent(Verb::List, purpose, 0);
         let answer = self.in_time(self.store.list(list)).await;
         sent.ended(outcome(&answer, |_| Outcome::Ok), 0);
+        self.note(RequestClass::Read, &answer);
         answer
     }
 
@@ -276,6 +292,7 @@ impl Client {
             PutAnswer::Refused => Outcome::Lost,
         });
         sent.ended(ended, 0);
+        self.note(RequestClass::Write, &answer);
         answer
     }
 
@@ -286,10 +303,19 @@ impl Client {
     /// Patience for an operation with an answer that may take longer than most: as many tries as others have.
     fn patience_for(&self, wait: Duration) -> Patience<'_> {
         Patience {
-            host: &*self.host,
+            client: self,
             started: self.host.instant(),
             limit: self.patience + wait.saturating_sub(ANSWER_WAIT),
             pause: RETRY_PAUSE_MIN,
+        }
+    }
+
+    /// Tells the health of the store how a request ended.
+    fn note<T>(&self, class: RequestClass, answer: &Answered<T>) {
+        match answer {
+            Ok(_) if !self.health.is_failing() => {}
+            Ok(_) => self.health.succeeded(class, || self.store.describe(), self.host.instant()),
+            Err(failure) => self.health.failed(class, failure, self.host.instant()),
         }
     }
 
@@ -398,7 +424,7 @@ fn outcome<T>(answer: &Answered<T>, good: impl FnOnce(&T) -> Outcome) -> Outcome
 
 /// Pauses between tries: doubling, with full jitter, until the operation has taken too long.
 struct Patience<'a> {
-    host: &'a dyn Host,
+    client: &'a Client,
     started: Instant,
     limit: Duration,
     pause: Duration,
@@ -414,10 +440,17 @@ impl Patience<'_> {
 
     /// Waits before the next try; false when there should be none.
     async fn pause(&mut self) -> bool {
-        if self.host.instant().since(self.started) >= self.limit {
+        let host = &self.client.host;
+        let spent = host.instant().since(self.started);
+        if spent >= self.limit {
             return false;
         }
-        self.host.sleep(self.host.random_below(self.pause)).await;
+        let pause = host.random_below(self.pause);
+        // Whoever gives up so soon tells the reason as an error.
+        if spent + pause >= REPORT_AFTER && self.limit > REPORT_AFTER {
+            self.client.report_outage();
+        }
+        host.sleep(pause).await;
         self.pause = (self.pause * 2).min(RETRY_PAUSE_MAX);
         true
     }

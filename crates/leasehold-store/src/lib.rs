@@ -7,6 +7,7 @@
 //! | [`mod@update`] | the one loop that reads, decides and writes back |
 //! | [`clock`] | the store's time as an interval, from the answers that came anyway |
 //! | [`ledger`], [`price`] | every request counted, and what it costs |
+//! | [`health`] | whether the store answers, and the log messages about it |
 //! | [`host`] | local clocks, pauses and chance, passed in so that a simulator can replay them |
 //! | [`memory`], [`folder`], [`object`] | the stores |
 //! | [`around`] | a store around another, which differs in some requests |
@@ -20,6 +21,7 @@ pub mod around;
 pub mod client;
 pub mod clock;
 pub mod folder;
+pub mod health;
 pub mod host;
 pub mod ledger;
 pub mod memory;
@@ -39,6 +41,7 @@ pub use around::Around;
 pub use client::{Client, Put, Upload};
 pub use clock::Clock;
 pub use folder::{Durability, FolderAccess, FolderOptions, FolderStore, FolderTime};
+pub use health::{Health, Outage};
 pub use host::{Host, HostExt, SystemHost};
 pub use ledger::{Ledger, Purpose, Snapshot, Verb};
 pub use memory::MemoryStore;

@@ -41,12 +41,12 @@ pub(crate) async fn run(engine: Arc<Engine>, shutdown: Shutdown) -> Result<()> {
     let mut keys_pause = host.random_below(KEYS_EVERY);
     loop {
         match engine.queue.may_change().await {
-            Err(error) if error.kind() == Kind::Invalid => return Err(error),
+            Err(error) if error.kind() == Kind::Invalid && engine.queue.is_outdated() => return Err(error),
             // While the queue is being migrated there is nothing to be done here.
             Err(error) => tracing::debug!("no duties for now: {error}"),
             Ok(()) => {
                 if let Err(error) = recover.tick(&engine).await {
-                    tracing::warn!("recovery failed: {error}");
+                    engine.request_failed("recover lost claims", &error);
                 }
                 // It can be cut anywhere, and taken up again: nothing else waits for it for long.
                 let limit = select(host.sleep(RESCUE_AT_MOST), Box::pin(shutdown.reached(Stage::Drain)));
@@ -55,7 +55,7 @@ pub(crate) async fn run(engine: Arc<Engine>, shutdown: Shutdown) -> Result<()> {
                     Either::Right(_) => Ok(()),
                 };
                 if let Err(error) = ended {
-                    tracing::warn!("the inboxes of dead workers were not all emptied: {error}");
+                    engine.request_failed("empty inboxes of dead workers", &error);
                     // Someone else may have more luck.
                     rescue.turn.pass_on().await;
                 }
@@ -63,12 +63,14 @@ pub(crate) async fn run(engine: Arc<Engine>, shutdown: Shutdown) -> Result<()> {
         }
         if host.instant().since(keys_at) >= keys_pause && is_first(&engine) {
             if let Err(error) = remove_expired_keys(&engine).await {
-                tracing::warn!("expired idempotency records were not removed: {error}");
+                engine.request_failed("remove expired idempotency records", &error);
             }
             (keys_at, keys_pause) = (host.instant(), KEYS_EVERY);
         }
         let every = engine.crew.options.recover_every;
         let pause = every.mul_f64(0.9) + host.random_below(every / 5);
+        // One round is the probe of a store that fails.
+        let pause = engine.outage().map_or(pause, |outage| outage.pause(host.instant()).max(pause));
         if let Either::Right(_) = select(host.sleep(pause), Box::pin(shutdown.reached(Stage::Drain))).await {
             recover.stop().await;
             rescue.turn.pass_on().await;
@@ -167,7 +169,7 @@ impl Recover {
                 Ok(swept) => swept,
                 // One that gets no answer must not keep us from those behind it; if none does, the store is away.
                 Err(error) if failed < FAILED_MAX => {
-                    tracing::warn!("{} was not looked after: {error}", found.entry);
+                    engine.request_failed("recover a lost claim", &error);
                     failed += 1;
                     self.remembered.until(found, now.latest_known().plus(FAILED_PAUSE), Next::Sweep);
                     continue;

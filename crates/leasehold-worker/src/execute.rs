@@ -28,7 +28,7 @@ impl Engine {
         };
         let met = met.unwrap_or_else(|error| {
             // Not held, as far as running it goes; whoever finds its lease run out puts it back.
-            tracing::warn!(task = %found.entry.id, "the claim failed: {error}");
+            self.request_failed("claim a task", &error);
             let now = self.queue.now().map_or(found.written_at, |now| now.latest_known());
             Met::NotDue(now.plus(CLAIM_PAUSE))
         });
@@ -77,8 +77,12 @@ impl Engine {
                     return None;
                 }
                 Ok(settled) => return settled,
-                Err(error) if error.kind() == Kind::Unavailable => {
-                    tracing::warn!(%error, "failed to record task result, retrying");
+                // A store that refuses everything for now does not refuse this result in particular.
+                Err(error)
+                    if matches!(error.kind(), Kind::Unavailable | Kind::Denied)
+                        || self.outage().is_some() =>
+                {
+                    self.request_failed("record a task's result", &error);
                 }
                 Err(error) => {
                     tracing::error!(%error, "failed to record task result");
@@ -87,10 +91,14 @@ impl Engine {
             }
             let expires_at = claimed.expires_at();
             drop(claimed);
-            if !self.queue.now().is_ok_and(|now| now.is_before(expires_at)) {
+            let now = self.queue.now().ok().filter(|now| now.is_before(expires_at));
+            let Some(left) = now.map(|now| expires_at.since(now.latest)) else {
+                tracing::warn!(task = %held.hold.id, "lease expired before the task's result was recorded");
                 return None;
-            }
-            self.host().sleep(SETTLE_PAUSE).await;
+            };
+            let now = self.host().instant();
+            let pause = self.outage().map_or(SETTLE_PAUSE, |outage| outage.pause(now).min(left / 2));
+            self.host().sleep(pause.max(SETTLE_PAUSE)).await;
         }
     }
 }

@@ -19,6 +19,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::options::InboxLease;
+use crate::run::request_failed;
 use crate::shutdown::{Shutdown, Stage};
 
 /// A renewal that failed, or that a hung poll loop holds up, is tried again after this part of the usual pause.
@@ -129,7 +130,7 @@ impl Inbox {
                     return shutdown.abort();
                 }
                 Err(error) => {
-                    tracing::warn!("`{}` was not renewed: {error}", held.key());
+                    request_failed(self.queue.client(), "renew the lease on the inbox", &error);
                     // The next try needs no turn of its own.
                     self.has_turned.store(true, SeqCst);
                     soon

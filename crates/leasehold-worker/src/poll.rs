@@ -13,9 +13,10 @@ mod look;
 use futures::future::{BoxFuture, Either, select, select_all};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
-use leasehold_core::{Entry, Kind, Result, ShardRange, StoreTime, TaskId, Where};
+use leasehold_core::{Entry, Error, Kind, Result, ShardRange, StoreTime, TaskId, Where};
 use leasehold_queue::{Bell, Found, Met, News};
 use leasehold_store::HostExt;
+use leasehold_store::health::REPORT_AFTER;
 use leasehold_store::host::Instant;
 use std::collections::{HashSet, VecDeque};
 use std::future::Future;
@@ -68,6 +69,12 @@ pub(crate) struct Poller {
     full_since: Option<Instant>,
     inbox: Option<Lane>,
     overflow: Lane,
+    /// When a store that fails was last probed.
+    probed: Option<Instant>,
+    /// The task whose claim is the probe.
+    probe: Option<TaskId>,
+    /// Since when `queue.json` is missing or corrupt.
+    no_layout_since: Option<Instant>,
 }
 
 /// What the last look has shown.
@@ -107,43 +114,57 @@ impl Poller {
             is_crowded: false,
             seen: Seen::default(),
             full_since: None,
+            probed: None,
+            probe: None,
+            no_layout_since: None,
         }
     }
 
     /// Polls until told to stop, or until there is nothing left to do. Fails when this worker can never claim again.
     pub(crate) async fn run(&mut self, shutdown: &Shutdown) -> Result<()> {
-        let (mut is_paused, mut no_layout_pause) = (false, FAILED_PAUSE);
+        let mut is_paused = false;
         while shutdown.stage() == Stage::Go {
             let engine = self.engine.clone();
             if let Some(inbox) = &engine.inbox {
                 inbox.turn();
             }
+            let is_probe = match self.until_probe() {
+                None => false,
+                // A probe does not wait for the usual rest: it would ask nothing.
+                Some(left) if left.is_zero() => {
+                    (self.probed, self.rest) = (Some(engine.host().instant()), None);
+                    true
+                }
+                Some(left) => {
+                    self.idle(left, shutdown).await;
+                    continue;
+                }
+            };
             if let Err(error) = self.meanwhile(engine.queue.may_change()).await {
-                if error.kind() == Kind::Invalid {
+                if error.kind() == Kind::Invalid && engine.queue.is_outdated() {
                     return Err(error);
                 }
                 // The queue is being migrated, or out of reach: what is held goes on, and so does this later.
-                if !is_paused {
-                    tracing::warn!("nothing is claimed for now: {error}");
+                if !is_paused && engine.outage().is_none() {
+                    tracing::warn!(%error, "nothing is claimed for now");
                 }
                 is_paused = true;
-                let mut pause = FAILED_PAUSE;
-                if error.kind() == Kind::Corrupt {
-                    pause = no_layout_pause;
-                    no_layout_pause = (pause * 2).min(NO_LAYOUT_PAUSE_MAX);
-                }
+                let pause = self.pause_after(&error);
                 self.idle(pause, shutdown).await;
                 continue;
             }
-            no_layout_pause = FAILED_PAUSE;
             if std::mem::take(&mut is_paused) {
+                if self.no_layout_since.take().is_some() {
+                    // What was read meanwhile may have been corrupt for the same reason.
+                    self.remembered = Remembered::default();
+                }
                 // What moved meanwhile was not announced to anyone.
                 (self.rest, self.seen.at) = (None, None);
                 self.overflow.look_soon();
                 self.inbox.iter_mut().for_each(Lane::look_soon);
             }
             self.recall().await;
-            self.fill();
+            self.fill(is_probe);
             if self.slots.len() >= self.engine.crew.options.concurrency {
                 self.next_slot(shutdown).await;
                 self.pass_on().await;
@@ -157,7 +178,7 @@ impl Poller {
             // A look that began while something was under way may not have seen what that has put back.
             let saw_all = self.slots.is_empty();
             if let Err(error) = self.poll().await {
-                tracing::warn!("looking for work failed: {error}");
+                engine.request_failed("look for tasks", &error);
                 self.idle(FAILED_PAUSE, shutdown).await;
                 continue;
             }
@@ -179,6 +200,32 @@ impl Poller {
             self.pause = self.engine.crew.options.polling.slower(self.pause);
         }
         Ok(())
+    }
+
+    /// Time until a store that fails is probed again; none while it answers. One probe serves all that waits: a claim if
+    /// there is something to claim, and the usual poll.
+    fn until_probe(&mut self) -> Option<Duration> {
+        let now = self.engine.host().instant();
+        let Some(outage) = self.engine.outage() else {
+            (self.probed, self.probe) = (None, None);
+            return None;
+        };
+        if now.since(outage.since) >= REPORT_AFTER {
+            self.engine.queue.client().report_outage();
+        }
+        let pause = outage.pause(now);
+        Some(self.probed.map_or(Duration::ZERO, |probed| pause.saturating_sub(now.since(probed))))
+    }
+
+    /// Pause after `queue.json` could not be read, or tells us to wait. It grows while there is something else in its place:
+    /// such a store answers, so it is not probed.
+    fn pause_after(&mut self, error: &Error) -> Duration {
+        if !matches!(error.kind(), Kind::Invalid | Kind::Corrupt) {
+            return FAILED_PAUSE;
+        }
+        let now = self.engine.host().instant();
+        let since = *self.no_layout_since.get_or_insert(now);
+        (now.since(since) / 2).clamp(FAILED_PAUSE, NO_LAYOUT_PAUSE_MAX)
     }
 
     /// Waits for everything that is under way.
@@ -205,8 +252,12 @@ impl Poller {
         self.sweep(held).await;
     }
 
-    fn fill(&mut self) {
+    /// Starts attempts; a single one as a probe.
+    fn fill(&mut self, is_probe: bool) {
         let Ok(now) = self.engine.queue.now() else { return };
+        if is_probe && self.probe.is_some_and(|id| self.busy.contains(&id)) {
+            return;
+        }
         while self.slots.len() < self.engine.crew.options.concurrency {
             let Some(found) = self.waiting.pop_front() else { return };
             if !self.is_ours(&found, now) {
@@ -214,7 +265,11 @@ impl Poller {
                 self.seen.at = None;
                 self.inbox.iter_mut().for_each(Lane::look_soon);
             } else if self.busy.insert(found.entry.id) {
+                self.probe = is_probe.then_some(found.entry.id);
                 self.slots.push(Box::pin(self.engine.clone().attempt(found)));
+                if is_probe {
+                    return;
+                }
             }
         }
     }
@@ -238,7 +293,7 @@ impl Poller {
         let (queue, busy) = (self.engine.queue.clone(), self.busy.clone());
         let passed = self.meanwhile(queue.pass_on_inbox(inbox.worker(), &busy)).await;
         if let Err(error) = passed {
-            tracing::warn!("what waits in the inbox was not passed on: {error}");
+            self.engine.request_failed("pass the inbox on", &error);
         }
     }
 

@@ -16,6 +16,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use crate::hold::{Hold, Stop};
+use crate::run::request_failed;
 
 /// A claim under way.
 #[derive(Debug)]
@@ -106,7 +107,7 @@ async fn keep(queue: Queue, lease: Duration, held: Arc<Held>) {
                 return;
             }
             Err(error) => {
-                tracing::warn!(task = %run.id, "the claim could not be renewed: {error}");
+                request_failed(queue.client(), "renew a claim", &error);
                 pause = host.random_below(lease / 12);
             }
         }

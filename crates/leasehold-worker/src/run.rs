@@ -10,7 +10,7 @@ use leasehold_queue::discover::Stretch;
 use leasehold_queue::lease::HeldLease;
 use leasehold_store::host::Running;
 use leasehold_store::mutant::{Rule, breaks};
-use leasehold_store::{Host, Purpose};
+use leasehold_store::{Client, Host, Outage, Purpose};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, HashSet};
@@ -35,6 +35,8 @@ use crate::staging::Carrier;
 
 /// So many odd objects are reported once each before the list is forgotten.
 const REPORTED_MAX: usize = 10_000;
+/// So many failed requests in a row make the whole worker wait; one or two happen every day.
+const OUTAGE_FAILURES: u32 = 3;
 
 /// Runs handlers for the tasks of a queue.
 pub struct Worker {
@@ -342,6 +344,15 @@ impl Worker {
     }
 }
 
+/// Logs a request that failed. What is reported of a store that fails as a whole is not repeated for every request.
+pub(crate) fn request_failed(client: &Client, operation: &'static str, error: &Error) {
+    if client.health().outage().is_some() {
+        tracing::debug!(operation, %error, "store request failed");
+    } else {
+        tracing::warn!(operation, %error, "store request failed");
+    }
+}
+
 /// What all parts of a worker share.
 pub(crate) struct Engine {
     pub(crate) queue: Queue,
@@ -471,6 +482,16 @@ impl Engine {
 
     fn held(&self) -> std::sync::MutexGuard<'_, BTreeMap<TaskId, Arc<Held>>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Logs a request that failed.
+    pub(crate) fn request_failed(&self, operation: &'static str, error: &Error) {
+        request_failed(self.queue.client(), operation, error);
+    }
+
+    /// The outage of the store, once so many requests have failed that it makes sense to wait.
+    pub(crate) fn outage(&self) -> Option<Outage> {
+        self.queue.client().health().outage().filter(|outage| outage.failures >= OUTAGE_FAILURES)
     }
 
     /// Reports something that is left for a person, once.

@@ -33,6 +33,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::options::ShardLeasing;
+use crate::run::request_failed;
 use crate::served::Served;
 use crate::shutdown::{Shutdown, Stage};
 
@@ -61,7 +62,7 @@ pub(crate) async fn run(
     };
     while shutdown.stage() == Stage::Go {
         if let Err(error) = sharing.round().await {
-            tracing::warn!("leasing shards failed: {error}");
+            request_failed(sharing.queue.client(), "lease shards", &error);
         }
         sharing.served.settle_in(sharing.has_share());
         sharing.serve();
@@ -207,13 +208,14 @@ impl Sharing {
     /// renewal is seen by the next one, which adopts it.
     async fn renew(&mut self) {
         let (leases, host, patience) = (&self.leases, self.host(), self.options.renew_every / RENEWAL_PART);
+        let client = self.queue.client();
         let mut held: Vec<_> = self.held.values_mut().chain(&mut self.name).collect();
         let renewals = held.iter_mut().map(|held| async {
             let key = held.key().to_owned();
             let renewed = answered(&host, patience, leases.renew(held)).await;
             let is_lost = matches!(renewed, Ok(Renewed::Lost));
             if let Err(error) = renewed {
-                tracing::warn!("`{key}` was not renewed: {error}");
+                request_failed(client, "renew a shard lease", &error);
             }
             (key, is_lost)
         });

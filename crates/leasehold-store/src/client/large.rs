@@ -14,12 +14,13 @@ use bytes::Bytes;
 use leasehold_core::limits::{
     RANGE_BYTES_MAX, UPLOAD_BYTES_MAX, UPLOAD_END_WAIT, answer_wait, upload_part_bytes,
 };
-use leasehold_core::{Error, Result, keys};
+use leasehold_core::{Error, Kind, Result, keys};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Answered, Client, doubtful, may_have_happened, outcome};
+use crate::health::RequestClass;
 use crate::ledger::{Outcome, Purpose, Verb};
 use crate::parts::check_range;
 use crate::seam::{Cause, PartId, Ranged, UploadId, Version};
@@ -67,6 +68,7 @@ impl Client {
             let sent = self.sent(Verb::Put, purpose, 0);
             let answer = self.in_time(self.store.upload_begin(key, part_bytes)).await;
             sent.ended(outcome(&answer, |_| Outcome::Ok), 0);
+            self.note(RequestClass::Write, &answer);
             match answer {
                 Ok(id) => {
                     let (client, key) = (self.clone(), key.to_owned());
@@ -102,6 +104,10 @@ impl Client {
         });
         let received = if let Ok(Ranged::Found(object)) = &answer { object.body.len() } else { 0 };
         sent.ended(ended, received);
+        // A range that a caller asks for in vain says nothing about the store.
+        if !matches!(&answer, Err(failure) if failure.cause == Cause::Final(Kind::Invalid)) {
+            self.note(RequestClass::Read, &answer);
+        }
         answer
     }
 }
@@ -141,6 +147,7 @@ impl Upload {
             let answer = store.upload_part(&self.key, &self.id, number, body.clone());
             let answer = self.client.within(wait, answer).await;
             sent.ended(outcome(&answer, |_| Outcome::Ok), 0);
+            self.client.note(RequestClass::Write, &answer);
             match answer {
                 Ok(part) => {
                     self.all_sent().insert(number, part);
@@ -185,6 +192,7 @@ impl Upload {
             let sent = self.client.sent(Verb::Delete, self.purpose, 0);
             let answer = self.client.in_time(self.client.store.upload_abort(&self.key, &self.id)).await;
             sent.ended(outcome(&answer, |()| Outcome::Ok), 0);
+            self.client.note(RequestClass::Write, &answer);
             match answer {
                 Ok(()) => return Ok(()),
                 Err(failure) => patience.after(failure).await?,
@@ -197,6 +205,7 @@ impl Upload {
         let answer = self.client.store.upload_end(&self.key, &self.id, parts);
         let answer = self.client.within(UPLOAD_END_WAIT, answer).await;
         sent.ended(outcome(&answer, |_| Outcome::Ok), 0);
+        self.client.note(RequestClass::Write, &answer);
         answer
     }
 

@@ -6,7 +6,6 @@ use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::{ClientConfigKey, ClientOptions, RetryConfig, StaticCredentialProvider};
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::http::{DatedConnector, Endpoint};
 use super::sign::Signer;
@@ -230,7 +229,8 @@ fn no_retries() -> RetryConfig {
 fn client_options(allow_http: bool) -> ClientOptions {
     ClientOptions::new()
         .with_allow_http(allow_http)
-        .with_connect_timeout(Duration::from_secs(5))
+        // An address that drops packets is reported as soon as one that refuses connections.
+        .with_connect_timeout(crate::health::REPORT_AFTER)
         // The client above gives up earlier, by what it asked for, and then the connection is free. This is for the largest
         // part of the largest upload.
         .with_timeout(limits::answer_wait(limits::upload_part_bytes(limits::UPLOAD_BYTES_MAX)))

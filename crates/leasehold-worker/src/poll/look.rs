@@ -242,8 +242,13 @@ impl Poller {
 
     pub(super) async fn sweep(&mut self, stale: Vec<(Found, Next)>) {
         let engine = self.engine.clone();
+        let mut is_failing = false;
         for (found, next) in stale {
             let Ok(now) = self.engine.queue.now() else { return };
+            if is_failing {
+                self.remembered.until(found, now.latest_known().plus(FAILED_PAUSE), next);
+                continue;
+            }
             let (until, next) = match self.meanwhile(engine.queue.sweep(&found)).await {
                 Ok(Swept::Held(at)) => (at, next),
                 Ok(Swept::Later(at)) => (at, Next::Sweep),
@@ -262,6 +267,8 @@ impl Poller {
                 }
                 Err(error) => {
                     tracing::debug!("an entry was not swept: {error}");
+                    // The rest waits for the next probe.
+                    is_failing = engine.outage().is_some();
                     (now.latest_known().plus(FAILED_PAUSE), next)
                 }
             };

@@ -1,0 +1,144 @@
+//! A store that refuses or does not answer costs a worker a probe now and then, however many tasks wait, and work resumes
+//! within one pause.
+
+use bytes::Bytes;
+use leasehold_core::{Kind, NewTask};
+use leasehold_queue::Queue;
+use leasehold_store::seam::{Answer, Cause, Failure};
+use leasehold_store::{Around, Client, Get, List, Page, PutAnswer, Store, Version, When};
+use leasehold_worker::{Context, Shutdown, TaskError, Worker};
+use serde_json::Value;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::faults::Faults;
+use crate::world::World;
+
+const TASKS: u64 = 1_000;
+/// The longest pause between two probes, and a few seconds for the first task to be claimed.
+const RESUMED_WITHIN: Duration = Duration::from_secs(30 + 5);
+
+/// How a store fails.
+#[derive(Debug, Clone, Copy)]
+enum Refusal {
+    /// It answers reads.
+    Writes(Kind),
+    /// Every answer is unusable, as those of a captive portal.
+    All(Kind),
+    /// No request gets there.
+    Unreached,
+}
+
+impl Refusal {
+    fn failure(self) -> Failure {
+        match self {
+            Self::Writes(kind) | Self::All(kind) => Failure::last(kind, "refused"),
+            Self::Unreached => Failure::passing(Cause::Unreached, "unreached"),
+        }
+    }
+}
+
+type Switch = Arc<Mutex<Option<Refusal>>>;
+
+/// A store that fails while it is told to.
+#[derive(Debug)]
+struct Refusing {
+    store: Arc<dyn Store>,
+    switch: Switch,
+}
+
+impl Refusing {
+    fn refuses<T: Send>(&self, is_write: bool) -> Option<Answer<'_, T>> {
+        let refusal = (*self.switch.lock().unwrap())?;
+        let is_refused = is_write || !matches!(refusal, Refusal::Writes(_));
+        is_refused.then(|| -> Answer<'_, T> { Box::pin(async move { Err(refusal.failure()) }) })
+    }
+}
+
+impl Around for Refusing {
+    fn inner(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    fn get<'a>(&'a self, key: &'a str, unless: Option<&'a Version>) -> Answer<'a, Get> {
+        self.refuses(false).unwrap_or_else(|| self.store.get(key, unless))
+    }
+
+    fn list<'a>(&'a self, list: &'a List) -> Answer<'a, Page> {
+        self.refuses(false).unwrap_or_else(|| self.store.list(list))
+    }
+
+    fn put<'a>(&'a self, key: &'a str, body: Bytes, when: &'a When) -> Answer<'a, PutAnswer> {
+        self.refuses(true).unwrap_or_else(|| self.store.put(key, body, when))
+    }
+
+    fn delete<'a>(&'a self, key: &'a str) -> Answer<'a, ()> {
+        self.refuses(true).unwrap_or_else(|| self.store.delete(key))
+    }
+}
+
+async fn produce(client: Client, submitted: Arc<AtomicU64>) {
+    let queue = Queue::connect(client).await.unwrap();
+    for _ in 0..TASKS {
+        queue.submit_task(NewTask::new("t", Value::Null).unwrap()).await.unwrap();
+        submitted.fetch_add(1, Relaxed);
+    }
+}
+
+/// The store begins to fail as soon as the worker is connected.
+async fn work(client: Client, refusal: Refusal, switch: Switch, started: Arc<AtomicU64>) {
+    let queue = Queue::connect(client).await.unwrap();
+    *switch.lock().unwrap() = Some(refusal);
+    let worker = Worker::new(queue, "w1", None).unwrap().handle("t", move |_: Context, _: Value| {
+        started.fetch_add(1, Relaxed);
+        async { Ok::<_, TaskError>(Value::Null) }
+    });
+    worker.unwrap().run(Shutdown::default()).await.unwrap();
+}
+
+/// Requests of the worker in each of so many minutes of failure.
+fn play(seed: u64, refusal: Refusal, minutes: usize) -> Vec<u64> {
+    let mut world = World::new(seed, Faults::none()).called("outage");
+    let (switch, submitted, started) = (Switch::default(), Arc::default(), Arc::<AtomicU64>::default());
+    let told = switch.clone();
+    world.wrap_stores(Arc::new(move |store| Arc::new(Refusing { store, switch: told.clone() })));
+    let (host, client) = world.process("producer");
+    world.spawn(host.process(), produce(client, Arc::clone(&submitted)));
+    let failed = |failed| panic!("seed {seed}, {refusal:?}: {failed}");
+    world.run_until(|| submitted.load(Relaxed) == TASKS, Duration::from_hours(1)).unwrap_or_else(failed);
+    let (host, client) = world.process("worker");
+    let ledger = client.clone();
+    world.spawn(host.process(), work(client, refusal, switch.clone(), started.clone()));
+    let spent = (0..minutes).map(|_| {
+        let before = ledger.ledger().snapshot();
+        world.run_for(Duration::from_mins(1)).unwrap_or_else(failed);
+        ledger.ledger().snapshot().since(&before).requests()
+    });
+    let spent = spent.collect();
+    assert_eq!(started.load(Relaxed), 0);
+    *switch.lock().unwrap() = None;
+    world.run_until(|| started.load(Relaxed) > 100, RESUMED_WITHIN).unwrap_or_else(failed);
+    spent
+}
+
+#[test]
+fn a_store_that_fails_costs_a_probe_now_and_then_and_work_resumes_within_a_pause() {
+    let refusals = [
+        Refusal::Writes(Kind::Denied),
+        Refusal::Writes(Kind::Unavailable),
+        Refusal::All(Kind::Denied),
+        Refusal::Unreached,
+    ];
+    for refusal in refusals {
+        let spent = play(1, refusal, 2);
+        assert!(spent[0] <= 150 && spent[1] <= 50, "{refusal:?}: {spent:?} requests for nothing");
+    }
+}
+
+/// `queue.json` is read again after a minute, and what a portal answers is not the end of a queue.
+#[test]
+fn a_worker_outlives_the_answers_of_a_captive_portal() {
+    let spent = play(2, Refusal::All(Kind::Invalid), 4);
+    assert!(spent.iter().skip(1).all(|spent| *spent <= 50), "{spent:?} requests for nothing");
+}

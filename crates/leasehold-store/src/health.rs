@@ -1,0 +1,151 @@
+//! Availability of the store as this process sees it, and the two log messages about it.
+//!
+//! Reads and writes are tracked apart: a read-only folder, or credentials without the right to write, answer reads. One
+//! message is logged when the store has failed for a while, and one when it is back, whichever of them failed.
+//!
+//! Nothing is held back here: a renewal has to be tried whatever else failed. Callers that can wait look at
+//! [`Health::outage`] and pause for [`Outage::pause`].
+
+use leasehold_core::{Kind, StoreTime};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::host::Instant;
+use crate::seam::{Cause, Failure};
+
+/// An outage is reported after this: a request or two that fail are nothing to act on.
+pub const REPORT_AFTER: Duration = Duration::from_secs(3);
+/// Shortest pause between two probes of a store that fails.
+const PROBE_MIN: Duration = Duration::from_secs(1);
+/// Longest pause between two probes, and so the longest time until work resumes.
+const PROBE_MAX: Duration = Duration::from_secs(30);
+/// Writes that got no answer so long ago say nothing about a store that answers reads. A process that has something to write
+/// has tried again since.
+const WRITES_FORGOTTEN_AFTER: Duration = Duration::from_mins(2);
+
+/// Requests that fail together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequestClass {
+    /// Gets, also of a range, and lists.
+    Read,
+    /// Puts, deletes and the steps of an upload.
+    Write,
+}
+
+/// Failed requests of one class without a successful one since.
+#[derive(Debug, Clone)]
+pub struct Outage {
+    /// When the first of them failed.
+    pub since: Instant,
+    /// Number of requests that have failed.
+    pub failures: u32,
+    /// The error of the last one.
+    pub reason: String,
+    last: Instant,
+    /// The last one was refused for a reason that no repetition cures.
+    is_refused: bool,
+}
+
+impl Outage {
+    /// The pause before the next probe: half of the time that the store has failed for, from 1 s to 30 s.
+    #[must_use]
+    pub fn pause(&self, now: Instant) -> Duration {
+        (now.since(self.since) / 2).clamp(PROBE_MIN, PROBE_MAX)
+    }
+}
+
+/// Outages of a store, shared by all clones of a client.
+#[derive(Debug, Default)]
+pub struct Health {
+    /// False while nothing fails, which is nearly always.
+    is_failing: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    reads: Option<Outage>,
+    writes: Option<Outage>,
+    /// When the outage that was reported began.
+    reported: Option<Instant>,
+}
+
+impl State {
+    fn of(&mut self, class: RequestClass) -> &mut Option<Outage> {
+        match class {
+            RequestClass::Read => &mut self.reads,
+            RequestClass::Write => &mut self.writes,
+        }
+    }
+
+    fn outage(&self) -> Option<&Outage> {
+        self.writes.as_ref().or(self.reads.as_ref())
+    }
+}
+
+impl Health {
+    /// The outage of writes, else that of reads; none while requests succeed.
+    #[must_use]
+    pub fn outage(&self) -> Option<Outage> {
+        if self.is_failing() { self.state().outage().cloned() } else { None }
+    }
+
+    pub(crate) fn is_failing(&self) -> bool {
+        self.is_failing.load(Relaxed)
+    }
+
+    /// Notes a request that was answered, with whatever outcome.
+    pub(crate) fn succeeded(&self, class: RequestClass, store: impl FnOnce() -> String, now: Instant) {
+        let mut state = self.state();
+        *state.of(class) = None;
+        state.writes.take_if(|writes| !writes.is_refused && now.since(writes.last) >= WRITES_FORGOTTEN_AFTER);
+        if state.outage().is_some() {
+            return;
+        }
+        self.is_failing.store(false, Relaxed);
+        if let Some(since) = state.reported.take() {
+            tracing::warn!(
+                store = store(),
+                failed_secs = now.since(since).as_secs(),
+                "store available again"
+            );
+        }
+    }
+
+    /// Notes a request that failed.
+    pub(crate) fn failed(&self, class: RequestClass, failure: &Failure, now: Instant) {
+        // About one object, not about the store.
+        if matches!(failure.cause, Cause::Final(Kind::Corrupt | Kind::Lost)) {
+            return;
+        }
+        let mut state = self.state();
+        let before = state.of(class).take();
+        *state.of(class) = Some(Outage {
+            since: before.as_ref().map_or(now, |outage| outage.since),
+            failures: before.map_or(0, |outage| outage.failures).saturating_add(1),
+            reason: failure.error.to_string(),
+            last: now,
+            is_refused: matches!(failure.cause, Cause::Final(_)),
+        });
+        self.is_failing.store(true, Relaxed);
+    }
+
+    /// Logs the outage, once.
+    pub(crate) fn report(&self, store: impl FnOnce() -> String) {
+        let mut state = self.state();
+        let Some(outage) = state.outage().cloned().filter(|_| state.reported.is_none()) else { return };
+        state.reported = Some(outage.since);
+        let (store, error) = (store(), outage.reason);
+        let since = StoreTime::from_millis(outage.since.wall_ns.div_euclid(1_000_000));
+        if outage.is_refused {
+            tracing::warn!(store, %since, error, "store refuses requests, retrying");
+        } else {
+            tracing::warn!(store, %since, error, "store unreachable, retrying");
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
