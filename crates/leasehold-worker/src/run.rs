@@ -275,7 +275,7 @@ impl Worker {
         // What makes this worker stop leaves others alone that are stopped together with it.
         let shutdown = shutdown.below();
         match self.source.clone() {
-            Source::Queue(queue) => self.run_over(queue, shutdown).await,
+            Source::Queue(queue) => Box::pin(self.run_over(queue, shutdown)).await,
             Source::Provider(provider) => {
                 let WorkerOptions { shards, leasing, inbox, .. } = &self.crew.options;
                 if shards.is_some() || leasing.is_some() || inbox.is_some() {
