@@ -333,13 +333,12 @@ impl Queue {
         for root in keys::ENTRIES {
             let mut entries = std::pin::pin!(self.entries(root.to_owned()));
             while let Some(listed) = entries.try_next().await? {
-                match Entry::parse(&listed.key) {
-                    Some(entry) => all.push(Found { entry, written_at: listed.modified }),
-                    None => {
-                        let (reason, remedy) =
-                            (objects::unknown(&listed.key), objects::remedy(&listed.key, Some(b"")));
-                        checked.corrupt(listed.key, reason.to_string(), remedy);
-                    }
+                if let Some(entry) = Entry::parse(&listed.key) {
+                    all.push(Found { entry, written_at: listed.modified });
+                } else {
+                    let (reason, remedy) =
+                        (objects::unknown(&listed.key), objects::remedy(&listed.key, Some(b"")));
+                    checked.corrupt(listed.key, reason.to_string(), remedy);
                 }
             }
         }

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::common::said;
 use crate::shelf::Shelf;
 
 /// One task in each of four statuses, of four types, made by a worker called `w1`.

@@ -2,8 +2,10 @@
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Lines, PipeReader};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::shelf::Shelf;
 
@@ -40,15 +42,14 @@ impl UnderWay {
         while !self.hear().unwrap_or_else(|| panic!("no `{words}` in {}", self.said)).contains(words) {}
     }
 
-    /// Ctrl-C.
-    pub(crate) fn signal(&self) {
+    pub(crate) fn signal(&self, signal: &str) {
         let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
     }
 
     /// Ctrl-C; then everything it has said, and how it ended.
     pub(crate) fn interrupt(mut self) -> String {
-        self.signal();
+        self.signal("-INT");
         while self.hear().is_some() {}
         format!("{}--- exit code {}", self.said, self.child.wait().unwrap().code().unwrap())
     }
@@ -122,6 +123,66 @@ fn a_worker_that_drains_says_what_it_waits_for() {
 }
 
 #[test]
+fn a_command_says_that_it_retries_an_unreachable_endpoint() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut command = crate::common::leasehold(&["list", "--store", "s3://tasks/queue"]);
+    command.env("AWS_ENDPOINT_URL", format!("http://{free}")).env("AWS_REGION", "local");
+    command
+        .env("AWS_ACCESS_KEY_ID", "key")
+        .env("AWS_SECRET_ACCESS_KEY", "secret")
+        .env("LEASEHOLD_LOG", "warn");
+    let began = Instant::now();
+    let mut list = UnderWay::start(command);
+    list.until("store unreachable, retrying");
+    // Three seconds, and some more on a busy machine; the command itself goes on for half a minute.
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    let said = list.interrupt();
+    assert_eq!(said.matches("retrying").count(), 1, "{said}");
+}
+
+/// Takes the right to write to a folder and all that is in it, or gives it back.
+fn set_writable(shelf: &Shelf, is_writable: bool) {
+    let mode = if is_writable { "u+w" } else { "a-w" };
+    assert!(Command::new("chmod").args(["-R", mode]).arg(shelf.path()).status().unwrap().success());
+}
+
+/// A command of somebody whom permissions bind, unlike the superuser.
+fn bound(shelf: &Shelf, args: &[&str]) -> Command {
+    let (mut command, owner) = (shelf.command(args), std::fs::metadata(shelf.path()).unwrap().uid());
+    if owner == 0 {
+        std::os::unix::fs::chown(shelf.path(), Some(65_534), Some(65_534)).unwrap();
+    }
+    if owner == 0 || owner == 65_534 {
+        command.uid(65_534).gid(65_534);
+    }
+    command
+}
+
+#[test]
+fn a_worker_says_once_that_its_folder_refuses_writes_and_once_that_it_is_back() {
+    let shelf = Shelf::new();
+    let mut command = bound(&shelf, &["worker", "--exec", "a=true"]);
+    command.env("LEASEHOLD_LOG", "warn");
+    let mut worker = UnderWay::start(command);
+    worker.until("worker w-");
+    // It is stopped meanwhile: it must not claim anything before the folder is read-only.
+    worker.signal("-STOP");
+    for _ in 0..3 {
+        assert!(bound(&shelf, &["submit", "-t", "a"]).status().unwrap().success());
+    }
+    set_writable(&shelf, false);
+    worker.signal("-CONT");
+    worker.until("store refuses requests, retrying");
+    set_writable(&shelf, true);
+    worker.until("store available again");
+    let completed = || shelf.run(&["list", "--status", "completed", "--json"]).lines().count();
+    until(|| completed() == 3);
+    let said = worker.interrupt();
+    let warnings: Vec<_> = said.lines().filter(|line| line.contains(" WARN ")).collect();
+    assert_eq!(warnings.len(), 2, "{said}");
+}
+
+#[test]
 fn a_monitor_ends_when_interrupted() {
     let shelf = Shelf::with_queue();
     let mut monitor = UnderWay::start(shelf.command(&["monitor"]));
@@ -186,7 +247,7 @@ fn a_worker_says_what_its_stop_waits_for_and_a_second_interrupt_ends_it() {
         args.extend((command == "up").then_some("--no-dashboard"));
         let mut worker = UnderWay::start(shelf.command(&args));
         until(|| std::fs::read_dir(&marks).unwrap().count() == 2);
-        worker.signal();
+        worker.signal("-INT");
         worker.until("draining 2 tasks, up to 30 s; press again to stop now");
         let said = worker.interrupt();
         assert!(said.contains("stopping now; running tasks are released"), "{said}");

@@ -247,7 +247,7 @@ async fn an_object_that_changes_meanwhile_is_not_quarantined() {
     let (queue, stage) = world.staged().await;
     let (others, mended) = (world.clone(), key.clone());
     stage.interrupt(|_, asked| asked.verb == Verb::Put && asked.key.starts_with("tasks/"), async move {
-        others.scribble(&mended, good).await
+        others.scribble(&mended, good).await;
     });
     let error = queue.quarantine(&key, Keep::Copy).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable, "{error}");

@@ -219,3 +219,32 @@ async fn a_loser_gets_its_turn_beside_one_who_never_stops() {
         () = busy => unreachable!("it never stops"),
     }
 }
+
+#[tokio::test]
+async fn an_outage_lasts_until_a_request_of_its_class_is_answered() {
+    let (store, client) = fateful(&[Fate::Unreached; 40]);
+    let id = |client: &Client| Bytes::from(client.write_id().to_string());
+    client.put(Purpose::Claim, "k", id(&client), &When::Absent).await.unwrap_err();
+    let outage = client.health().outage().expect("all have failed");
+    assert!(outage.failures >= 3 && outage.reason.contains("no way there"), "{outage:?}");
+    let now = client.host().instant();
+    assert!((1..=30).contains(&outage.pause(now).as_secs()), "{outage:?}");
+    // Clones share it, and reads are another class.
+    client.get(Purpose::Claim, "k").await.unwrap();
+    assert!(client.clone().health().outage().is_some());
+    store.fates.lock().unwrap().clear();
+    client.put(Purpose::Claim, "k", id(&client), &When::Absent).await.unwrap();
+    assert!(client.health().outage().is_none());
+}
+
+#[tokio::test]
+async fn writes_that_got_no_answer_long_ago_are_no_outage_while_reads_are_answered() {
+    let (_, client) = fateful(&[Fate::Unreached]);
+    client.put_hint(Purpose::Claim, "k", "x".into()).await.unwrap_err();
+    client.host().sleep(std::time::Duration::from_mins(1)).await;
+    client.get(Purpose::Claim, "k").await.unwrap();
+    assert!(client.health().outage().is_some());
+    client.host().sleep(std::time::Duration::from_mins(1)).await;
+    client.get(Purpose::Claim, "k").await.unwrap();
+    assert!(client.health().outage().is_none());
+}
