@@ -16,6 +16,8 @@ const TTL: Duration = Duration::from_secs(6);
 const RENEW_EVERY: Duration = Duration::from_secs(2);
 /// Two dozen processes that start at once share two cores with whatever else the machine does.
 const ALLOWANCE: Duration = Duration::from_secs(10);
+/// So often the division is looked at for two renewals before it counts as one that never settles.
+const SETTLES_WITHIN: usize = 4;
 /// 256 shards are leased in groups of four.
 const GROUPS: usize = 64;
 
@@ -129,11 +131,19 @@ pub(crate) async fn divided_evenly(place: &Place) {
     workers.until_even(&queue).await;
     workers.start(8);
     workers.until_even(&queue).await;
-    let before = held(&queue).await;
-    for _ in 0..2 {
-        until_renewed(&queue).await;
+    // A machine that lets a worker wait for longer than the ttl moves its shards once; a division that is not stable moves
+    // some every time.
+    for _ in 0..SETTLES_WITHIN {
+        workers.until_even(&queue).await;
+        let before = held(&queue).await;
+        for _ in 0..2 {
+            until_renewed(&queue).await;
+        }
+        if held(&queue).await == before {
+            return;
+        }
     }
-    assert_eq!(held(&queue).await, before, "something has moved although nothing has changed");
+    panic!("something moves although nothing has changed");
 }
 
 /// Workers that divide the shards beside workers that look at all and workers with inboxes: every task is done, and none

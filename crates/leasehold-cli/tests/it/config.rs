@@ -196,7 +196,7 @@ fn paths_tell_where_files_were_looked_for() {
 #[test]
 fn the_store_of_a_project_is_found_from_below() {
     let place = Place::new().with("", "queue.store = './data'");
-    let done = place.command(&["doctor"]).current_dir(place.root().join("project/below")).output().unwrap();
+    let done = place.command(&["init"]).current_dir(place.root().join("project/below")).output().unwrap();
     assert!(done.status.success());
     assert!(place.root().join("project/data").is_dir());
 }

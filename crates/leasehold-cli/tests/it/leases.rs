@@ -132,7 +132,7 @@ fn what_was_ended_is_taken_again() {
 
 #[test]
 fn many_shards_are_leased_in_groups() {
-    let shelf = Shelf::with_queue();
+    let shelf = Shelf::new();
     shelf.run(&["init", "--shard-prefix-len", "3"]);
     let mut command = shelf.command(&["worker", "--id", "ada", "--exec", "greet=cat", "--shard-leasing"]);
     command.env("LEASEHOLD_SHARD_LEASING_SHARDS_PER_WORKER", "1024").stderr(Stdio::null());

@@ -126,6 +126,8 @@ class Stats:
     oldest_due_secs: int | None
     shards: Mapping[str, tuple[int, int, int]]
     """Due, scheduled and running, for shards that are not empty."""
+    without_task: int = 0
+    """Index entries of submits that were not finished; not counted as due."""
 
 
 @dataclass(frozen=True, slots=True)
