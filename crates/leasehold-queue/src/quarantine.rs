@@ -16,6 +16,7 @@
 //! Requests: 1 get, 1 put for the copy, and 1 put or 1 delete; 1 list more for a lease.
 
 use bytes::Bytes;
+use leasehold_core::unread::why_unread;
 use leasehold_core::{Error, Kind, Result, Task, keys, record};
 use leasehold_store::{Object, Purpose, Put, When};
 use serde::Serialize;
@@ -121,6 +122,12 @@ impl Queue {
         }
         if keep == Keep::Nothing {
             return Ok(None);
+        }
+        if let Some(reason) = why_unread(&found.body) {
+            let message = format!(
+                "cannot copy `{key}`: {reason}; copy it with the tools of the store, then add --delete"
+            );
+            return Err(Error::invalid(message));
         }
         let copy = keys::quarantine(&self.client.write_id(), key);
         self.client.put(Purpose::Admin, &copy, found.body.clone(), &When::Absent).await?;

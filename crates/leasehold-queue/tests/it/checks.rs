@@ -180,6 +180,19 @@ async fn garbage_below_every_prefix_is_reported() {
 }
 
 #[tokio::test]
+async fn an_object_that_is_too_large_to_read_is_not_quarantined_without_its_bytes() {
+    let world = World::new().await;
+    let id = world.submit().await;
+    let key = leasehold_core::keys::task(&world.queue.shard_len().shard_of(&id), &id);
+    // The client gives this in place of the bytes.
+    world.scribble(&key, leasehold_core::unread::unread(1 << 31)).await;
+    let error = world.queue.quarantine(&key, Keep::Copy).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Invalid, "{error}");
+    assert!(error.to_string().contains("--delete"), "{error}");
+    assert_eq!(world.queue.quarantine(&key, Keep::Nothing).await.unwrap().copy, None);
+}
+
+#[tokio::test]
 async fn a_corrupt_task_can_be_quarantined() {
     let world = World::new().await;
     let (id, healthy) = (world.submit().await, world.submit().await);
