@@ -387,7 +387,8 @@ def test_a_queue_can_be_closed_when_its_event_loop_is_gone(folder: Path) -> None
     deadline = time.monotonic() + 20
     while thread_count() > before and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert thread_count() == before
+    # A thread of an earlier test may end meanwhile.
+    assert thread_count() <= before
 
 
 async def test_a_queue_belongs_to_its_event_loop(folder: Path) -> None:
