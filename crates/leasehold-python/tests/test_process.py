@@ -281,7 +281,8 @@ def test_the_sync_front_does_all_of_it(folder: Path) -> None:
     deadline = time.monotonic() + 60
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert threading.active_count() == before
+    # A thread of an earlier test may end meanwhile.
+    assert threading.active_count() <= before
     with pytest.raises(Invalid, match="closed"):
         queue.stats()
 
