@@ -8,6 +8,7 @@ mod common;
 mod config;
 mod dashboard;
 mod doctor;
+mod group;
 mod help;
 mod leases;
 mod logging;

@@ -9,7 +9,7 @@
 //! the files that are written play the part of an answer's date.
 
 use leasehold_core::StoreTime;
-use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+use rustix::fs::{Timespec, Timestamps, UTIME_NOW};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
@@ -19,6 +19,7 @@ use std::time::{Duration, SystemTime};
 
 use super::locks::wait_for;
 use super::modes::open_regular;
+use super::temps::Temps;
 use super::{FolderAccess, FolderTime};
 use crate::clock::Clock;
 use crate::host::{Host, HostExt, Instant};
@@ -33,7 +34,8 @@ const BOOT_BYTES_MAX: u64 = 64;
 const VAGUE: Duration = Duration::from_secs(5);
 
 const SERVER_TIME: Timestamps = Timestamps {
-    last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+    // Not left out: with both, permission to write suffices, and the file may be another user's.
+    last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
     last_modification: Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
 };
 
@@ -41,6 +43,7 @@ pub(super) struct FolderClock {
     clock: Clock,
     host: Arc<dyn Host>,
     access: FolderAccess,
+    temps: Arc<Temps>,
     kind: Kind,
 }
 
@@ -54,23 +57,23 @@ impl FolderClock {
         own: &Path,
         time: Option<FolderTime>,
         access: FolderAccess,
+        temps: &Arc<Temps>,
         host: &Arc<dyn Host>,
     ) -> io::Result<Self> {
         let directory = own.join("clock");
-        access.create_dir_all(&directory)?;
         match time.map_or_else(|| time_for(&directory), Ok)? {
             FolderTime::Host => {
-                let offset_ns = offset_of_this_boot(&directory, access, &**host, namespace_ns())?;
+                let offset_ns = offset_of_this_boot(&directory, temps, &**host, namespace_ns())?;
                 let reader = host.clone();
                 let clock = Clock::exact(move || millis(reader.instant().boot_ns + offset_ns));
                 let kind =
                     Kind::Host { offset_ns, high: directory.join("high"), marked_ns: AtomicI64::new(0) };
-                Ok(Self { clock, host: host.clone(), access, kind })
+                Ok(Self { clock, host: host.clone(), access, temps: temps.clone(), kind })
             }
             FolderTime::Mount => {
                 let kind = Kind::Mount { directory };
                 let clock = Clock::dated(host.clone());
-                let opened = Self { clock, host: host.clone(), access, kind };
+                let opened = Self { clock, host: host.clone(), access, temps: temps.clone(), kind };
                 opened.make_sure()?;
                 Ok(opened)
             }
@@ -84,6 +87,7 @@ impl FolderClock {
         own: &Path,
         time: Option<FolderTime>,
         access: FolderAccess,
+        temps: &Arc<Temps>,
         host: &Arc<dyn Host>,
     ) -> io::Result<Self> {
         let directory = own.join("clock");
@@ -94,7 +98,13 @@ impl FolderClock {
         };
         if time == FolderTime::Mount && directory.exists() {
             let kind = Kind::Mount { directory: directory.clone() };
-            let opened = Self { clock: Clock::dated(host.clone()), host: host.clone(), access, kind };
+            let opened = Self {
+                clock: Clock::dated(host.clone()),
+                host: host.clone(),
+                access,
+                temps: temps.clone(),
+                kind,
+            };
             if opened.make_sure().is_ok() {
                 return Ok(opened);
             }
@@ -106,7 +116,7 @@ impl FolderClock {
         let reader = host.clone();
         let clock = Clock::exact(move || millis(reader.instant().boot_ns + offset_ns));
         let kind = Kind::Host { offset_ns, high: directory.join("high"), marked_ns: AtomicI64::new(0) };
-        Ok(Self { clock, host: host.clone(), access, kind })
+        Ok(Self { clock, host: host.clone(), access, temps: temps.clone(), kind })
     }
 
     pub(super) fn clock(&self) -> &Clock {
@@ -125,7 +135,8 @@ impl FolderClock {
         let now_ns = self.host.instant().boot_ns + offset_ns;
         if now_ns - marked_ns.load(Relaxed) > HIGH_WATER_NS {
             marked_ns.store(now_ns, Relaxed);
-            self.access.append(high)?.set_modified(system_time(now_ns))?;
+            // Renamed into place: only its owner could set the stamp of a file that is there.
+            self.temps.create(|mark| mark.set_modified(system_time(now_ns)))?.rename(high)?;
         }
         file.set_modified(system_time(now_ns))
     }
@@ -186,16 +197,16 @@ fn time_for(directory: &Path) -> io::Result<FolderTime> {
 /// Folder time minus boot clock for this boot; the first process of a boot decides.
 fn offset_of_this_boot(
     directory: &Path,
-    access: FolderAccess,
+    temps: &Temps,
     host: &dyn Host,
     namespace_ns: i64,
 ) -> io::Result<i64> {
-    let lock = access.append(&directory.join("lock"))?;
+    let lock = temps.append(&directory.join("lock"))?;
     wait_for(&lock, "its clock", host.instant(), || host.instant())?;
     let path = boot_file(directory)?;
     match offset_in(&path, namespace_ns)? {
         Some(offset_ns) => Ok(offset_ns),
-        None => decide_offset(directory, &path, access, host, namespace_ns),
+        None => decide_offset(directory, &path, temps, host, namespace_ns),
     }
 }
 
@@ -265,16 +276,16 @@ fn first_offset(directory: &Path, host: &dyn Host) -> i64 {
 fn decide_offset(
     directory: &Path,
     path: &Path,
-    access: FolderAccess,
+    temps: &Temps,
     host: &dyn Host,
     namespace_ns: i64,
 ) -> io::Result<i64> {
     let offset_ns = first_offset(directory, host);
-    let new = path.with_extension("new");
-    let mut file = access.create(&new)?;
-    file.write_all(format!("{offset_ns}\n{namespace_ns}\n").as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&new, path)?;
+    let new = temps.create(|file| {
+        file.write_all(format!("{offset_ns}\n{namespace_ns}\n").as_bytes())?;
+        file.sync_all()
+    });
+    new?.rename(path)?;
     File::open(directory)?.sync_all()?;
     for entry in fs::read_dir(directory)? {
         let old = entry?.path();
@@ -324,7 +335,8 @@ mod tests {
     fn processes_of_another_time_namespace_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let host = FakeHost::new();
-        let open = |ns| offset_of_this_boot(folder.path(), FolderAccess::Private, &host, ns);
+        let temps = Temps::open(folder.path(), FolderAccess::Private, &host).unwrap();
+        let open = |ns| offset_of_this_boot(folder.path(), &temps, &host, ns);
         let first = open(0).unwrap();
         assert_eq!(open(0).unwrap(), first);
         let error = open(100_000_000_000).unwrap_err();

@@ -17,7 +17,7 @@ use super::modes::open_regular;
 use super::sync::Directories;
 use super::temps::{Temp, Temps};
 use super::uploads::{self, Uploads};
-use super::{Durability, FolderAccess, FolderOptions, Trouble, walk};
+use super::{Durability, FolderOptions, Trouble, walk};
 use crate::clock::Clock;
 use crate::host::{Host, Instant};
 use crate::open::OpenMode;
@@ -31,11 +31,10 @@ const VANISHED_MAX: u32 = 100;
 pub(super) struct Files {
     pub(super) root: PathBuf,
     durability: Durability,
-    access: FolderAccess,
     clock: FolderClock,
     directories: Directories,
     locks: Locks,
-    temps: Temps,
+    temps: Arc<Temps>,
     uploads: Uploads,
     /// Keys that this process has renamed into place and not yet seen synced, with the number of writers.
     unsynced: Mutex<HashMap<String, u32>>,
@@ -55,20 +54,25 @@ impl Files {
             access.create_dir_all(root)?;
             let root = root.canonicalize()?;
             let own = root.join(keys::RESERVED);
-            access.create_dir_all(&own)?;
+            for directory in [own.clone(), own.join("clock"), own.join("locks")] {
+                access.create_own_dir(&directory)?;
+            }
             if options.durability == Durability::Fsync {
-                for directory in [root.as_path(), parent(&root)] {
-                    File::open(directory)?.sync_all()?;
+                File::open(&root)?.sync_all()?;
+                match File::open(parent(&root)) {
+                    // A directory that this user cannot list: another user has created the folder in it.
+                    Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
+                    opened => opened?.sync_all()?,
                 }
             }
+            let temps = Arc::new(Temps::open(&own, access, &**host)?);
             Ok(Self {
                 unsynced: Mutex::default(),
                 durability: options.durability,
-                access,
-                clock: FolderClock::open(&own, options.time, access, host)?,
-                directories: Directories::new(access),
-                locks: Locks::open(&own, access)?,
-                temps: Temps::open(&own, access, &**host)?,
+                clock: FolderClock::open(&own, options.time, access, &temps, host)?,
+                directories: Directories::new(temps.clone()),
+                locks: Locks::new(&own, temps.clone()),
+                temps,
                 uploads: Uploads::default(),
                 root,
             })
@@ -79,15 +83,14 @@ impl Files {
     /// Writes nothing, not even to `.leasehold`: whoever may read the files may read the queue.
     fn open_for_reading(root: &Path, options: FolderOptions, host: &Arc<dyn Host>) -> io::Result<Self> {
         let root = if root.exists() { root.canonicalize()? } else { root.to_owned() };
-        let access = options.access;
+        let (own, temps) = (root.join(keys::RESERVED), Arc::new(Temps::none()));
         Ok(Self {
             unsynced: Mutex::default(),
             durability: options.durability,
-            clock: FolderClock::open_for_reading(&root.join(keys::RESERVED), options.time, access, host)?,
-            access,
-            directories: Directories::new(access),
-            locks: Locks::none(),
-            temps: Temps::none(),
+            clock: FolderClock::open_for_reading(&own, options.time, options.access, &temps, host)?,
+            directories: Directories::new(temps.clone()),
+            locks: Locks::new(&own, temps.clone()),
+            temps,
             uploads: Uploads::default(),
             root,
         })
@@ -223,14 +226,21 @@ impl Files {
         Ok(())
     }
 
-    /// Creates an empty object in place; false if there is one with bytes, which only a rename may replace.
+    /// Creates an empty object in place; false if only a rename may replace the one that is there: it has bytes, or it is
+    /// another user's, whose stamp this user cannot set.
     fn touch(&self, path: &Path) -> io::Result<bool> {
-        let file = self.in_directory(path, || self.access.append(path))?;
+        let file = match self.in_directory(path, || self.temps.append(path)) {
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => return Ok(false),
+            opened => opened?,
+        };
         if file.metadata()?.len() > 0 {
             return Ok(false);
         }
         let sent = self.clock.instant();
-        self.clock.stamp(&file)?;
+        match self.clock.stamp(&file) {
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => return Ok(false),
+            stamped => stamped?,
+        }
         self.clock.learn(&file, sent)?;
         Ok(true)
     }

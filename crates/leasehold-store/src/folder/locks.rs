@@ -11,10 +11,10 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::FolderAccess;
-use super::files::opened_for_reading;
+use super::temps::Temps;
 use crate::host::Instant;
 
 /// Enough that 64 writers at once rarely share a stripe; few enough to be no burden to list.
@@ -28,9 +28,9 @@ const LOOK_MIN: Duration = Duration::from_micros(50);
 const LOOK_MAX: Duration = Duration::from_millis(1);
 
 pub(super) struct Locks {
-    /// None in a folder that was opened for reading.
-    directory: Option<PathBuf>,
-    access: FolderAccess,
+    directory: PathBuf,
+    /// In a folder that was opened for reading they refuse to create anything, and so every lock is refused.
+    temps: Arc<Temps>,
 }
 
 /// A held lock; it ends when this is dropped, or with the process.
@@ -39,26 +39,18 @@ pub(super) struct Lock {
 }
 
 impl Locks {
-    pub(super) fn open(own: &Path, access: FolderAccess) -> io::Result<Self> {
-        let directory = own.join("locks");
-        access.create_dir_all(&directory)?;
-        Ok(Self { directory: Some(directory), access })
-    }
-
-    /// No locks: every write is refused.
-    pub(super) fn none() -> Self {
-        Self { directory: None, access: FolderAccess::default() }
+    pub(super) fn new(own: &Path, temps: Arc<Temps>) -> Self {
+        Self { directory: own.join("locks"), temps }
     }
 
     /// Waits for the lock of a key by this clock.
     pub(super) fn hold(&self, key: &str, now: impl Fn() -> Instant) -> io::Result<Lock> {
-        let directory = self.directory.as_ref().ok_or_else(opened_for_reading)?;
         let began = now();
         let hash = blake3::hash(key.as_bytes());
         let number =
             u32::from_le_bytes(hash.as_bytes()[..4].try_into().expect("a hash has 32 bytes")) % STRIPES;
         // Each call opens the file anew, so that the lock also excludes other threads of this process.
-        let file = self.access.append(&directory.join(format!("{number:03x}")))?;
+        let file = self.temps.append(&self.directory.join(format!("{number:03x}")))?;
         wait_for(&file, &format!("`{key}`"), began, now)?;
         Ok(Lock { _file: file })
     }
@@ -124,8 +116,16 @@ fn holder_in(line: &str, inode: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::FolderAccess;
     use super::*;
+    use crate::testing::FakeHost;
     use std::cell::Cell;
+
+    fn locks(own: &Path) -> Locks {
+        let temps = Temps::open(own, FolderAccess::default(), &FakeHost::new()).unwrap();
+        fs::create_dir(own.join("locks")).unwrap();
+        Locks::new(own, Arc::new(temps))
+    }
 
     /// A clock by which so much passes between two looks at it, and how often it was looked at.
     fn clock(step: Duration, times: &Cell<i64>) -> impl Fn() -> Instant {
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn a_lock_is_waited_for_by_the_clock_and_not_by_the_number_of_pauses() {
         let folder = tempfile::tempdir().unwrap();
-        let (locks, times) = (Locks::open(folder.path(), FolderAccess::default()).unwrap(), Cell::new(0));
+        let (locks, times) = (locks(folder.path()), Cell::new(0));
         let _held = locks.hold("k", clock(Duration::ZERO, &times)).unwrap();
         times.set(0);
         let refused = locks.hold("k", clock(Duration::from_secs(1), &times)).err().unwrap();
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn a_lock_that_comes_too_late_is_given_up() {
         let folder = tempfile::tempdir().unwrap();
-        let (locks, times) = (Locks::open(folder.path(), FolderAccess::default()).unwrap(), Cell::new(0));
+        let (locks, times) = (locks(folder.path()), Cell::new(0));
         let refused = locks.hold("k", clock(Duration::from_secs(6), &times)).err().unwrap();
         assert_eq!(refused.kind(), ErrorKind::WouldBlock);
         locks.hold("k", clock(Duration::ZERO, &times)).expect("nobody holds it");

@@ -7,7 +7,7 @@ use leasehold_core::{Error, Result};
 use rustix::fs::OFlags;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::str::FromStr;
 
@@ -39,7 +39,8 @@ impl FromStr for FolderAccess {
 }
 
 impl FolderAccess {
-    /// Opens a regular file for appending, and creates it if it is missing.
+    /// Opens a regular file for appending, and creates it if it is missing. Others may see it before it has the permissions
+    /// for a group: see [`super::temps::Temps::append`].
     pub(super) fn append(self, path: &Path) -> io::Result<File> {
         self.open(File::options().create(true).append(true), path)
     }
@@ -49,12 +50,13 @@ impl FolderAccess {
         self.open(File::options().create_new(true).write(true), path)
     }
 
-    /// Creates a file, or empties the one that is there.
+    /// Creates a file, or empties an existing one.
     pub(super) fn create(self, path: &Path) -> io::Result<File> {
         self.open(File::options().create(true).write(true).truncate(true), path)
     }
 
-    /// Creates a directory that must not exist yet.
+    /// Creates a directory that must not exist yet. Others may see it before it has the permissions for a group: see
+    /// [`super::temps::Temps::create_dir`].
     pub(super) fn create_dir(self, path: &Path) -> io::Result<()> {
         match self {
             Self::Private => fs::DirBuilder::new().mode(0o700).create(path),
@@ -62,7 +64,7 @@ impl FolderAccess {
                 fs::create_dir(path)?;
                 // Not by the call above: the umask would hold, and the bit that hands on the group is not taken there.
                 match fs::set_permissions(path, Permissions::from_mode(0o2770)) {
-                    // Removed since, because it was empty: whoever uses it makes it again.
+                    // Removed since, because it was empty: its next user creates it again.
                     Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
                     done => done,
                 }
@@ -79,6 +81,18 @@ impl FolderAccess {
             Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
             done => done,
         }
+    }
+
+    /// Creates a directory of the store itself. If this user created it before and was killed before it had its permissions,
+    /// it gets them now.
+    pub(super) fn create_own_dir(self, path: &Path) -> io::Result<()> {
+        self.create_dir_all(path)?;
+        let found = fs::metadata(path)?;
+        let is_ours = found.uid() == rustix::process::geteuid().as_raw();
+        if self == Self::Group && is_ours && found.permissions().mode() & 0o7777 != 0o2770 {
+            fs::set_permissions(path, Permissions::from_mode(0o2770))?;
+        }
+        Ok(())
     }
 
     fn open(self, options: &mut OpenOptions, path: &Path) -> io::Result<File> {

@@ -9,14 +9,14 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::FolderAccess;
 use super::modes::check_directory;
+use super::temps::Temps;
 
 /// So many directories are remembered before all are forgotten: a busy queue makes a few per minute and shard.
 const REMEMBERED_MAX: usize = 20_000;
 
 pub(super) struct Directories {
-    access: FolderAccess,
+    temps: Arc<Temps>,
     /// Directories that this process knows to be there and durable.
     known: Mutex<HashSet<PathBuf>>,
     rounds: Mutex<HashMap<PathBuf, Arc<Rounds>>>,
@@ -37,8 +37,8 @@ struct State {
 }
 
 impl Directories {
-    pub(super) fn new(access: FolderAccess) -> Self {
-        Self { access, known: Mutex::default(), rounds: Mutex::default() }
+    pub(super) fn new(temps: Arc<Temps>) -> Self {
+        Self { temps, known: Mutex::default(), rounds: Mutex::default() }
     }
 
     /// Makes sure that `directory` and all between it and `root` are there, and durable.
@@ -48,7 +48,7 @@ impl Directories {
         }
         let parent = directory.parent().expect("a directory below the root has a parent");
         self.ensure(root, parent, durable)?;
-        match self.access.create_dir(directory) {
+        match self.temps.create_dir(directory) {
             Err(error) if error.kind() == ErrorKind::NotFound && parent == root => {
                 return Err(io::Error::other(format!("folder {} was removed", root.display())));
             }

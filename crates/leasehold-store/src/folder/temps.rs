@@ -3,9 +3,14 @@
 //! Each process writes into a directory of its own, `tmp/{name}/`, and holds a lock on `tmp/{name}.lock` for
 //! as long as it lives. Whoever opens the folder and gets such a lock knows that its owner is dead, and removes
 //! both.
+//!
+//! Files and directories for a group are also made here and then linked or renamed into place: the umask withholds the
+//! permissions of the group until the second call, and a user of the group could meet them before, or a crash could come first.
 
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
 use std::fs::{self, File, TryLockError};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -39,7 +44,7 @@ pub(super) struct Temp {
 impl Temps {
     pub(super) fn open(own: &Path, access: FolderAccess, host: &dyn Host) -> io::Result<Self> {
         let all = own.join("tmp");
-        access.create_dir_all(&all)?;
+        access.create_own_dir(&all)?;
         remove_abandoned(&all)?;
         loop {
             let directory = all.join(format!("{:032x}", host.random_bits()));
@@ -70,10 +75,60 @@ impl Temps {
 
     /// A file to be filled little by little.
     pub(super) fn open_new(&self) -> io::Result<(Temp, File)> {
-        let own = self.own.as_ref().ok_or_else(opened_for_reading)?;
-        let path = own.directory.join(self.count.fetch_add(1, Relaxed).to_string());
-        let file = own.access.create_new(&path)?;
+        let path = self.new_path()?;
+        let file = self.access()?.create_new(&path)?;
         Ok((Temp { path, is_renamed: false }, file))
+    }
+
+    /// Opens a file for appending, and creates it with its permissions if it is missing.
+    pub(super) fn append(&self, path: &Path) -> io::Result<File> {
+        let access = self.access()?;
+        if access == FolderAccess::Private {
+            return access.append(path);
+        }
+        let open = || open_regular(File::options().append(true), path);
+        match open() {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            done => return done,
+        }
+        let (temp, _) = self.open_new()?;
+        match fs::hard_link(&temp.path, path) {
+            Ok(()) => open(),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => open(),
+            Err(error) if error.kind() == ErrorKind::NotFound => Err(error),
+            // A file system without hard links.
+            Err(_) => access.append(path),
+        }
+    }
+
+    /// Creates a directory with its permissions, which must not exist yet.
+    pub(super) fn create_dir(&self, path: &Path) -> io::Result<()> {
+        let access = self.access()?;
+        if access == FolderAccess::Private {
+            return access.create_dir(path);
+        }
+        let new = self.new_path()?;
+        access.create_dir(&new)?;
+        // Without the flag it would replace an empty directory, in which another writer may be about to create a file.
+        let renamed = renameat_with(CWD, &new, CWD, path, RenameFlags::NOREPLACE);
+        if renamed.is_err() {
+            let _ = fs::remove_dir(&new);
+        }
+        match renamed {
+            // A file system without the flag.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => access.create_dir(path),
+            done => Ok(done?),
+        }
+    }
+
+    fn access(&self) -> io::Result<FolderAccess> {
+        self.own.as_ref().map(|own| own.access).ok_or_else(opened_for_reading)
+    }
+
+    /// A path that was not used before, in this process or another.
+    fn new_path(&self) -> io::Result<PathBuf> {
+        let own = self.own.as_ref().ok_or_else(opened_for_reading)?;
+        Ok(own.directory.join(self.count.fetch_add(1, Relaxed).to_string()))
     }
 }
 

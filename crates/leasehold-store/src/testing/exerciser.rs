@@ -1,6 +1,7 @@
 //! A process that uses a store as tests tell it to, so that several can run at once and be killed.
 //!
 //! `increment ADDRESS KEY TIMES` · `create ADDRESS ROOT COUNT` · `overwrite ADDRESS ROOT KEYS` (until killed) ·
+//! `entries ADDRESS ROOT COUNT` (writes empty objects) · `group-…` (any of these with [`FolderAccess::Group`]) ·
 //! `hold-weed BINARY BUCKET 0` (until killed; `-` for no bucket; prints process id, endpoint and first port).
 #![expect(clippy::print_stdout, reason = "the test that started it reads what it prints")]
 
@@ -8,7 +9,9 @@ use bytes::Bytes;
 use leasehold_core::{Error, Result};
 use leasehold_store::testing::conformance::races::{create_all, increment};
 use leasehold_store::testing::{Weed, whole_body};
-use leasehold_store::{Client, Host, HostExt, OpenOptions, Purpose, SystemHost, open};
+use leasehold_store::{
+    Client, FolderAccess, FolderOptions, Host, HostExt, OpenOptions, Purpose, SystemHost, open,
+};
 use std::io::Write;
 use std::sync::Arc;
 
@@ -24,7 +27,12 @@ async fn main() -> Result<()> {
         return hold_weed(address, key).await;
     }
     let host: Arc<dyn Host> = Arc::new(SystemHost);
-    let client = Client::new(open(address, &OpenOptions::default(), &host)?, host);
+    let (action, access) = match action.strip_prefix("group-") {
+        Some(action) => (action, FolderAccess::Group),
+        None => (action, FolderAccess::Private),
+    };
+    let folder = FolderOptions { access, ..FolderOptions::default() };
+    let client = Client::new(open(address, &OpenOptions { folder, ..OpenOptions::default() }, &host)?, host);
     match action {
         "increment" => {
             let process = std::process::id().to_string();
@@ -34,8 +42,14 @@ async fn main() -> Result<()> {
             println!("{number}");
         }
         "create" => println!("{}", create_all(&client, key, number).await?),
+        "entries" => {
+            for entry in 0..number {
+                client.put_always(Purpose::Admin, &format!("{key}{entry}/entry"), Bytes::new()).await?;
+            }
+            println!("{number}");
+        }
         "overwrite" => overwrite(&client, key, number).await?,
-        _ => return Err(Error::invalid("increment, create, overwrite or hold-weed")),
+        _ => return Err(Error::invalid("increment, create, entries, overwrite or hold-weed")),
     }
     Ok(())
 }
