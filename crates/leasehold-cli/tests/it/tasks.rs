@@ -377,3 +377,18 @@ fn a_long_bill_begins_with_an_estimate_and_says_how_far_it_is() {
     assert_eq!(bill["is_estimate"], true);
     assert!(bill["days"].as_f64().unwrap() < 0.05, "{bill}");
 }
+
+#[test]
+fn a_corrupt_clock_file_is_named_and_ends_with_65() {
+    let shelf = Shelf::with_queue();
+    let clock = shelf.path().join(".leasehold/clock");
+    let mut files = std::fs::read_dir(&clock).unwrap().map(|entry| entry.unwrap().path());
+    let boot = files.find(|path| path.to_str().unwrap().contains("boot-")).unwrap();
+    std::fs::write(&boot, b"\xff\xfe").unwrap();
+    for args in [["submit", "-t", "a"].as_slice(), &["list"], &["worker", "--drain", "--exec", "a=true"]] {
+        let output = shelf.command(args).output().unwrap();
+        let complaint = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(65), "{args:?}: {complaint}");
+        assert!(complaint.contains(boot.to_str().unwrap()), "{args:?}: {complaint}");
+    }
+}

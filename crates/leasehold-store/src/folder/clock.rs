@@ -64,25 +64,15 @@ impl FolderClock {
         match time.map_or_else(|| time_for(&directory), Ok)? {
             FolderTime::Host => {
                 let offset_ns = offset_of_this_boot(&directory, temps, &**host, namespace_ns())?;
-                let reader = host.clone();
-                let clock = Clock::exact(move || millis(reader.instant().boot_ns + offset_ns));
-                let kind =
-                    Kind::Host { offset_ns, high: directory.join("high"), marked_ns: AtomicI64::new(0) };
-                Ok(Self { clock, host: host.clone(), access, temps: temps.clone(), kind })
+                Ok(Self::of_host(&directory, offset_ns, access, temps, host))
             }
-            FolderTime::Mount => {
-                let kind = Kind::Mount { directory };
-                let clock = Clock::dated(host.clone());
-                let opened = Self { clock, host: host.clone(), access, temps: temps.clone(), kind };
-                opened.make_sure()?;
-                Ok(opened)
-            }
+            FolderTime::Mount => Self::of_mount(&directory, access, temps, host),
         }
     }
 
-    /// The folder's time for a process that may not write to it: as the writers of this boot have agreed, or by the local
-    /// wall clock if there were none, or if the server behind a mount tells its time to writers only. Good enough to show:
-    /// a process that cannot write decides nothing about anybody's lease.
+    /// Opens the clock for a process that may not write to the folder: the time that the writers of this boot have agreed on,
+    /// or the local wall clock if there were none, or if the server behind a mount tells its time to writers only. Good enough
+    /// to show: a process that cannot write decides nothing about leases.
     pub(super) fn open_for_reading(
         own: &Path,
         time: Option<FolderTime>,
@@ -96,27 +86,41 @@ impl FolderClock {
             None if directory.exists() => time_for(&directory)?,
             None => FolderTime::Host,
         };
-        if time == FolderTime::Mount && directory.exists() {
-            let kind = Kind::Mount { directory: directory.clone() };
-            let opened = Self {
-                clock: Clock::dated(host.clone()),
-                host: host.clone(),
-                access,
-                temps: temps.clone(),
-                kind,
-            };
-            if opened.make_sure().is_ok() {
-                return Ok(opened);
-            }
+        if time == FolderTime::Mount
+            && directory.exists()
+            && let Ok(opened) = Self::of_mount(&directory, access, temps, host)
+        {
+            return Ok(opened);
         }
-        let offset_ns = match offset_in(&boot_file(&directory)?, namespace_ns())? {
-            Some(offset_ns) => offset_ns,
-            None => first_offset(&directory, &**host),
-        };
+        let written = offset_in(&boot_file(&directory)?, namespace_ns())?;
+        let offset_ns = written.unwrap_or_else(|| first_offset(&directory, &**host));
+        Ok(Self::of_host(&directory, offset_ns, access, temps, host))
+    }
+
+    fn of_host(
+        directory: &Path,
+        offset_ns: i64,
+        access: FolderAccess,
+        temps: &Arc<Temps>,
+        host: &Arc<dyn Host>,
+    ) -> Self {
         let reader = host.clone();
         let clock = Clock::exact(move || millis(reader.instant().boot_ns + offset_ns));
         let kind = Kind::Host { offset_ns, high: directory.join("high"), marked_ns: AtomicI64::new(0) };
-        Ok(Self { clock, host: host.clone(), access, temps: temps.clone(), kind })
+        Self { clock, host: host.clone(), access, temps: temps.clone(), kind }
+    }
+
+    fn of_mount(
+        directory: &Path,
+        access: FolderAccess,
+        temps: &Arc<Temps>,
+        host: &Arc<dyn Host>,
+    ) -> io::Result<Self> {
+        let kind = Kind::Mount { directory: directory.to_owned() };
+        let clock = Clock::dated(host.clone());
+        let opened = Self { clock, host: host.clone(), access, temps: temps.clone(), kind };
+        opened.make_sure()?;
+        Ok(opened)
     }
 
     pub(super) fn clock(&self) -> &Clock {
@@ -299,7 +303,7 @@ fn decide_offset(
 fn corrupt(path: &Path) -> io::Error {
     let message =
         format!("{} does not hold a number; remove it while nothing uses the folder", path.display());
-    io::Error::new(ErrorKind::InvalidInput, message)
+    io::Error::new(ErrorKind::InvalidData, message)
 }
 
 fn millis(ns: i64) -> StoreTime {

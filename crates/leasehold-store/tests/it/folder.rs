@@ -3,8 +3,8 @@
 use leasehold_store::testing::conformance::{Extent, Suite, races};
 use leasehold_store::testing::{FakeHost, Lane, is_whole};
 use leasehold_store::{
-    Client, Durability, FolderAccess, FolderOptions, FolderStore, FolderTime, Get, Host, List, Purpose, Put,
-    Store, SystemHost, When,
+    Client, Durability, FolderAccess, FolderOptions, FolderStore, FolderTime, Get, Host, List, OpenMode,
+    Purpose, Put, Store, SystemHost, When,
 };
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -428,9 +428,13 @@ fn a_clock_file_that_holds_no_number_is_named() {
         let mut files = std::fs::read_dir(&clock).unwrap().map(|entry| entry.unwrap().path());
         let boot = files.find(|path| path.to_str().unwrap().contains("boot-")).unwrap();
         std::fs::write(&boot, content).unwrap();
-        let error = FolderStore::open(folder.path(), FolderOptions::default(), &host).unwrap_err();
-        let message = format!("{} does not hold a number", boot.display());
-        assert!(error.to_string().contains(&message), "{error}");
+        for mode in [OpenMode::Create, OpenMode::Write, OpenMode::Read] {
+            let options = FolderOptions { mode, ..FolderOptions::default() };
+            let error = FolderStore::open(folder.path(), options, &host).unwrap_err();
+            let message = format!("{} does not hold a number", boot.display());
+            assert!(error.to_string().contains(&message), "{error}");
+            assert_eq!(error.kind(), leasehold_core::Kind::Corrupt, "{error}");
+        }
     }
 }
 
