@@ -4,6 +4,8 @@
 //! it belongs. A directory goes whole too: it is renamed to `tmp/` and emptied there. What lies in `tmp/` is locked by
 //! whoever made it for as long as they live; what can be locked by another was left behind, and is removed.
 //!
+//! All of it is for this user alone: files are 0600, directories 0700. Those that exist keep their permissions.
+//!
 //! [`Steps`] is told before each change, so that tests can end a process at every one of them.
 
 use leasehold_core::{Error, Kind, Result};
@@ -13,7 +15,7 @@ use rustix::io::Errno;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -95,12 +97,12 @@ impl Disk {
     pub(crate) fn directory(&self, files: &[(&str, Vec<u8>)]) -> Result<Temp> {
         let temp = self.temp(|path| {
             self.steps.step("mkdir")?;
-            fs::create_dir(path)?;
+            fs::DirBuilder::new().mode(0o700).create(path)?;
             File::open(path)
         })?;
         for (name, body) in files {
             let path = temp.path.join(name);
-            let created = self.steps.step("create").and_then(|()| File::create_new(&path));
+            let created = self.steps.step("create").and_then(|()| create_new(&path));
             let file = created.map_err(|error| failed("write", &path, error))?;
             self.fill(&path, file, body, Lasting::Yes)?;
         }
@@ -151,7 +153,7 @@ impl Disk {
     pub(crate) fn overwrite(&self, path: &Path, text: &str) -> Result<()> {
         self.step("write", path)?;
         let mut options = File::options();
-        let opened = options.write(true).create(true).truncate(false).open(path);
+        let opened = options.write(true).create(true).truncate(false).mode(0o600).open(path);
         let written =
             opened.and_then(|file| std::os::unix::fs::FileExt::write_all_at(&file, text.as_bytes(), 0));
         written.map_err(|error| failed("write", path, error))
@@ -163,7 +165,8 @@ impl Disk {
             return Ok(());
         }
         self.step("mkdir", directory)?;
-        fs::create_dir_all(directory).map_err(|error| failed("make", directory, error))?;
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
+        made.map_err(|error| failed("make", directory, error))?;
         self.sync_parent(directory, Lasting::Yes)
     }
 
@@ -198,7 +201,7 @@ impl Disk {
     fn written(&self, body: &[u8], lasting: Lasting) -> Result<Temp> {
         let temp = self.temp(|path| {
             self.steps.step("create")?;
-            File::create_new(path)
+            create_new(path)
         })?;
         let file = temp.file.try_clone().map_err(|error| failed("write", &temp.path, error))?;
         self.fill(&temp.path, file, body, lasting)?;
@@ -332,6 +335,10 @@ pub(crate) fn locked_at_once(directory: &Path) -> Result<Option<File>> {
         Ok(is_ours.then_some(file))
     };
     lock().map_err(|error| failed("lock", directory, error))
+}
+
+fn create_new(path: &Path) -> io::Result<File> {
+    File::options().write(true).create_new(true).mode(0o600).open(path)
 }
 
 fn try_locked(file: &File) -> io::Result<bool> {

@@ -6,7 +6,9 @@ use leasehold_outpost::{OutpostConfig, Place, Spool};
 use std::fs;
 use std::sync::Arc;
 
-use crate::support::{any, claim, config, of, op_names, order, path, places, send_all, stand};
+use crate::support::{
+    any, bucket, claim, complete, config, folder, of, op_names, order, path, places, real, send_all, stand,
+};
 
 #[test]
 fn a_task_that_does_not_parse_goes_to_failed_when_somebody_wants_it() {
@@ -94,4 +96,29 @@ fn settings_are_the_same_for_all() {
     assert!(nowhere.to_string().contains("no outpost"), "{nowhere}");
     let changed = OutpostConfig { completed_max: 1, ..opened.config().clone() };
     assert!(Spool::create(stand.data.path(), &of(), changed, host()).is_err());
+}
+
+#[test]
+fn files_and_directories_of_a_spool_are_for_its_user_alone() {
+    fn below(directory: &std::path::Path) -> Vec<std::path::PathBuf> {
+        let inside = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+        let inside = inside.flat_map(|path| if path.is_dir() { below(&path) } else { vec![path] });
+        std::iter::once(directory.to_owned()).chain(inside).collect()
+    }
+    let outside = folder();
+    let data = outside.path().join("new/data");
+    let spool = real(&data);
+    let ids = [(); 3].map(|()| spool.submit(order()).unwrap());
+    let held = claim(&spool, &ids[0], "w").unwrap();
+    complete(&spool, &held).unwrap();
+    let mut held = claim(&spool, &ids[1], "w").unwrap();
+    spool.heartbeat(&mut held).unwrap();
+    spool.learn_time(bucket(0)).unwrap();
+    let all = below(&outside.path().join("new"));
+    assert!(all.len() > 12, "{all:?}");
+    for path in all {
+        let found = std::fs::metadata(&path).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::mode(&found.permissions()) & 0o777;
+        assert_eq!(mode, if found.is_dir() { 0o700 } else { 0o600 }, "{}: {mode:o}", path.display());
+    }
 }
