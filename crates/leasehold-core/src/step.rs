@@ -98,6 +98,8 @@ pub enum Event {
         retryable: bool,
         /// When it follows, if not by the task's retry policy.
         after: Option<Duration>,
+        /// How many attempts the handler allows, if it allows no more: as in [`Event::Exhaust`].
+        max_attempts: Option<u32>,
     },
     /// Its worker wants it later.
     Snooze {
@@ -267,8 +269,7 @@ pub fn step(task: &Task, event: &Event, act: &Act) -> Result<Step, Rejected> {
         }
         Event::Exhaust { lease_id, error, max_attempts } => {
             let is_called_off = settled(task, lease_id)?.cancel_requested;
-            // At least this attempt was allowed: it has run.
-            next.task.max_attempts = task.max_attempts.min((*max_attempts).max(task.attempt));
+            next.exhaust(*max_attempts);
             next.fail(is_called_off, shortened(error), false, None, act)
         }
         Event::CompleteOffline { lease_id, output, results } => {
@@ -277,9 +278,12 @@ pub fn step(task: &Task, event: &Event, act: &Act) -> Result<Step, Rejected> {
             let (output, results) = (output.clone(), results.clone());
             next.end(State::Completed { output, results, finished_at: now })
         }
-        Event::FailOffline { lease_id, error, retryable, after } => {
+        Event::FailOffline { lease_id, error, retryable, after, max_attempts } => {
             next.claim_offline(task, lease_id, &[Status::Pending], &[Status::Pending, Status::Failed])?;
-            next.fail(false, shortened(error), *retryable, *after, act)
+            if let Some(max_attempts) = max_attempts {
+                next.exhaust(*max_attempts);
+            }
+            next.fail(false, shortened(error), *retryable && max_attempts.is_none(), *after, act)
         }
         Event::Snooze { lease_id, until } => next.hand_back(settled(task, lease_id)?, *until, now),
         Event::Release { lease_id } => next.hand_back(settled(task, lease_id)?, now, now),
@@ -417,6 +421,11 @@ impl Next {
     fn wait(&mut self, available_at: StoreTime) -> Course {
         self.task.state = State::Pending { available_at };
         Course::EntryFirst
+    }
+
+    /// Keeps the bound of attempts of a handler if it is smaller. At least this attempt was allowed: it has run.
+    fn exhaust(&mut self, max_attempts: u32) {
+        self.task.max_attempts = self.task.max_attempts.min(max_attempts.max(self.task.attempt));
     }
 
     /// Pending again after a pause, or ended for good.

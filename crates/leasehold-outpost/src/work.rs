@@ -438,8 +438,7 @@ fn write(spool: &Spool, held: &Held, settlement: Settlement) -> Result<Task> {
     match settlement {
         Settlement::Complete { output, results } => spool.complete(held, output, results),
         Settlement::Fail { error, retryable, after } => spool.fail(held, &error, retryable, after),
-        // The bucket's record keeps its own bound: what an outpost sends has no place for another.
-        Settlement::Exhaust { error, .. } => spool.fail(held, &error, false, None),
+        Settlement::Exhaust { error, max_attempts } => spool.exhaust(held, &error, max_attempts),
         Settlement::Snooze(until) => spool.release(held, Some(until)),
         Settlement::Release => spool.release(held, None),
         Settlement::Stop => spool.stop(held),

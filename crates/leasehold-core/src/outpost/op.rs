@@ -74,6 +74,9 @@ pub enum Deed {
         /// When it follows, if not by the task's retry policy.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         after: Option<Duration>,
+        /// How many attempts the handler allows, if it allows no more.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        max_attempts: Option<u32>,
     },
     /// It was given back unused.
     Release {
@@ -164,6 +167,7 @@ mod tests {
                 error: "no".into(),
                 retryable: true,
                 after: Some(Duration::from_secs(10)),
+                max_attempts: Some(3),
             },
             Deed::Release { lease_id: lease_id.clone(), until: Some(StoreTime::from_millis(7)) },
             Deed::Stop { lease_id: lease_id.clone() },

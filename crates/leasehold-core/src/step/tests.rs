@@ -22,7 +22,13 @@ fn complete_offline(number: u128) -> Event {
 }
 
 fn fail_offline(number: u128, retryable: bool) -> Event {
-    Event::FailOffline { lease_id: lease(number), error: "oh".into(), retryable, after: None }
+    Event::FailOffline {
+        lease_id: lease(number),
+        error: "oh".into(),
+        retryable,
+        after: None,
+        max_attempts: None,
+    }
 }
 
 /// Every event, as the holder of claim 1, as claim 2, of which the store has not heard, or as anyone.
@@ -62,6 +68,13 @@ fn a_task_keeps_the_bound_of_attempts_that_applied() {
     for (own, of_handler, kept) in [(4, 2, 2), (2, 4, 2), (4, 0, 1), (4, 4, 4)] {
         let task = Task { max_attempts: own, ..running() };
         let failed = done(&task, &exhaust(of_handler), &act_at(now())).task;
+        assert_eq!((failed.status(), failed.attempt, failed.max_attempts), (Status::Failed, 1, kept));
+        let Event::FailOffline { lease_id, error, retryable, after, .. } = fail_offline(1, true) else {
+            panic!("it is another event")
+        };
+        let offline =
+            Event::FailOffline { lease_id, error, retryable, after, max_attempts: Some(of_handler) };
+        let failed = done(&Task { max_attempts: own, ..pending() }, &offline, &act_at(now())).task;
         assert_eq!((failed.status(), failed.attempt, failed.max_attempts), (Status::Failed, 1, kept));
     }
 }

@@ -34,7 +34,17 @@ impl Spool {
         self.settle(held, |lease_id| failing(lease_id, error, retryable, after))
     }
 
-    /// The task is given back unused, for now or for later.
+    /// The attempt has failed, and the handler allows no more than so many: the task goes to `failed/` with that bound.
+    pub fn exhaust(&self, held: &Held, error: &str, max_attempts: u32) -> Result<Task> {
+        self.settle(held, |lease_id| {
+            let error = error.to_owned();
+            let event = Event::Exhaust { lease_id: lease_id.clone(), error: error.clone(), max_attempts };
+            let max_attempts = Some(max_attempts);
+            (event, Deed::Fail { lease_id, error, retryable: false, after: None, max_attempts })
+        })
+    }
+
+    /// The task is released unused, for now or for later.
     pub fn release(&self, held: &Held, until: Option<StoreTime>) -> Result<Task> {
         self.settle(held, |lease_id| {
             let event = match until {
@@ -115,5 +125,5 @@ impl Folder<'_> {
 fn failing(lease_id: LeaseId, error: &str, retryable: bool, after: Option<Duration>) -> (Event, Deed) {
     let error = error.to_owned();
     let event = Event::Fail { lease_id: lease_id.clone(), error: error.clone(), retryable, after };
-    (event, Deed::Fail { lease_id, error, retryable, after })
+    (event, Deed::Fail { lease_id, error, retryable, after, max_attempts: None })
 }

@@ -80,13 +80,17 @@ impl<'a> Word<'a> {
                 let (lease_id, output, results) = (lease_id.clone(), output.clone(), results.clone());
                 Event::CompleteOffline { lease_id, output, results }
             }
-            (Write::Fail, Deed::Fail { lease_id, error, retryable, after }) => {
+            (Write::Fail, Deed::Fail { lease_id, error, retryable, after, max_attempts }) => {
                 let (lease_id, error) = (lease_id.clone(), error.clone());
-                Event::Fail { lease_id, error, retryable: *retryable, after: *after }
+                match *max_attempts {
+                    Some(max_attempts) => Event::Exhaust { lease_id, error, max_attempts },
+                    None => Event::Fail { lease_id, error, retryable: *retryable, after: *after },
+                }
             }
-            (Write::FailOffline, Deed::Fail { lease_id, error, retryable, after }) => {
+            (Write::FailOffline, Deed::Fail { lease_id, error, retryable, after, max_attempts }) => {
                 let (lease_id, error) = (lease_id.clone(), error.clone());
-                Event::FailOffline { lease_id, error, retryable: *retryable, after: *after }
+                let (retryable, after, max_attempts) = (*retryable, *after, *max_attempts);
+                Event::FailOffline { lease_id, error, retryable, after, max_attempts }
             }
             (Write::Release, Deed::Release { until: Some(until), .. }) => {
                 Event::Snooze { lease_id, until: self.in_store_time(*until, now) }

@@ -221,6 +221,26 @@ async fn what_fails_too_often_or_for_good_waits_for_a_person() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_failed_task_has_the_bound_of_attempts_of_its_handler() {
+    let node = node(relaxed());
+    let id = node.submit("work", json!(null));
+    work(&node, "work", |context, _| async move {
+        let attempt = context.task().attempt;
+        let error = format!("attempt {attempt}");
+        if attempt < 3 {
+            return Err(TaskError::RetryAfter(error, secs(3)));
+        }
+        Err(TaskError::Exhausted(error, 3))
+    })
+    .await;
+    let (task, place) = node.get(&id);
+    assert_eq!((task.attempt, task.max_attempts, place), (3, 3, Place::Failed));
+    // The bucket gets it, too.
+    let sent = serde_json::to_value(ops(&node.spool).last().unwrap()).unwrap();
+    assert_eq!((&sent["op"], &sent["max_attempts"]), (&json!("fail"), &json!(3)), "{sent}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_task_that_is_snoozed_comes_again_without_an_attempt() {
     let node = node(relaxed());
     let id = node.submit("work", json!(null));

@@ -472,3 +472,23 @@ async fn a_retry_that_the_bucket_has_refused_does_not_count() {
     assert_eq!(node.conflicts(), 1);
     assert!(node.has_nothing_to_send());
 }
+
+#[tokio::test]
+async fn the_bucket_keeps_the_bound_of_attempts_of_a_handler() {
+    for is_claimed_before in [true, false] {
+        let (field, mut node, id) = alone(Relaxed).await;
+        let held = node.claim(&id).unwrap();
+        if is_claimed_before {
+            node.mend();
+            node.sync().await;
+            assert_eq!(field.get(&id).await.status(), Status::Running);
+            node.cut();
+        }
+        let failed = node.spool.exhaust(&held, "no more", 1).unwrap();
+        assert_eq!((failed.attempt, failed.max_attempts), (1, 1));
+        node.mend();
+        node.sync().await;
+        let task = field.get(&id).await;
+        assert_eq!((task.status(), task.attempt, task.max_attempts), (Status::Failed, 1, 1));
+    }
+}

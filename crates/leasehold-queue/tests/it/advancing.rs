@@ -42,7 +42,14 @@ fn complete_offline(number: u128) -> Event {
 }
 
 fn fail_offline(number: u128) -> Event {
-    Event::FailOffline { lease_id: lease(number), error: "oh".into(), retryable: true, after: Some(secs(90)) }
+    let after = Some(secs(90));
+    Event::FailOffline {
+        lease_id: lease(number),
+        error: "oh".into(),
+        retryable: true,
+        after,
+        max_attempts: None,
+    }
 }
 
 async fn see(queue: &Queue, id: &TaskId) -> Seen {
