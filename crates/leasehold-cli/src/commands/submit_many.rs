@@ -1,7 +1,8 @@
 //! `leasehold submit-many`: one JSON object per line.
 //!
-//! An error of one task, such as a key with another input, is told with its line, and the rest goes on. An error of the
-//! store stops it: nothing new is submitted, and it says from which line to continue.
+//! An error of one task, such as a key with another input, is reported with its line, and the rest goes on. An error of the
+//! store stops it: nothing new is submitted, and it says with which lines to continue. Several submits are under way at once,
+//! so lines after the first one that failed may be submitted: `--from` names exactly those that are not.
 
 use clap::Args;
 use futures::StreamExt;
@@ -9,6 +10,8 @@ use leasehold_core::{Error, Kind, Status};
 use leasehold_queue::{Queue, Submitted};
 use serde_json::json;
 use std::io::{BufRead, BufReader, Read};
+use std::ops::RangeInclusive;
+use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::submit::{Line, receipt};
@@ -21,9 +24,9 @@ pub(crate) struct SubmitMany {
     /// A file with one JSON object per line, or `-` for standard input
     #[arg(value_name = "FILE")]
     file: String,
-    /// Skip the lines before this one: continues after an error of the store
-    #[arg(long, value_name = "LINE", default_value_t = 1)]
-    from: usize,
+    /// Submit only these lines, such as `58,61-64,70`; a number at the end stands for its line and all lines after it
+    #[arg(long, value_name = "LINES", default_value = "1")]
+    from: Lines,
     /// Put them into the inboxes of live workers, if there are any (setting `queue.dispatch_mode`)
     #[arg(long)]
     pub(crate) direct: bool,
@@ -42,7 +45,7 @@ pub(crate) async fn run(queue: &Queue, args: SubmitMany, printer: &Printer) -> a
     let (mut numbers, mut submits) = (Vec::new(), Vec::new());
     for (number, text) in BufReader::new(source).lines().enumerate() {
         let (number, text) = (number + 1, text?);
-        if number < args.from || text.trim().is_empty() {
+        if !args.from.contains(number) || text.trim().is_empty() {
             continue;
         }
         let place = format!("line {number}");
@@ -55,7 +58,7 @@ pub(crate) async fn run(queue: &Queue, args: SubmitMany, printer: &Printer) -> a
     }
     let bar = printer.bar(submits.len() as u64, "submitting");
     let is_stopped = AtomicBool::new(false);
-    let mut results = Results::default();
+    let mut results = Results::new(numbers.clone());
     {
         // Those under way end; no other begins. The results come in order.
         let submits = submits.into_iter().take_while(|_| !is_stopped.load(Relaxed));
@@ -69,7 +72,7 @@ pub(crate) async fn run(queue: &Queue, args: SubmitMany, printer: &Printer) -> a
         }
     }
     bar.finish_and_clear();
-    results.conclude(numbers.len(), printer)
+    results.conclude(printer)
 }
 
 fn print(number: usize, result: &leasehold_core::Result<Submitted>, printer: &Printer) {
@@ -82,7 +85,9 @@ fn print(number: usize, result: &leasehold_core::Result<Submitted>, printer: &Pr
         Err(error) if printer.is_json() => line(json!({
             "line": number, "error": error.to_string(), "outcome_unknown": error.outcome_is_unknown(),
         })),
-        // What stops it is told once, at the end.
+        // The id is in the message.
+        Err(error) if error.outcome_is_unknown() => printer.note(&format!("line {number}: {error}")),
+        // The error that stops it is printed once, at the end.
         Err(error) if !is_of_the_store(error) => {
             printer.note(&format!("line {number} was not submitted: {error}"));
         }
@@ -95,22 +100,81 @@ fn is_of_the_store(error: &Error) -> bool {
     matches!(error.kind(), Kind::Unavailable | Kind::Denied | Kind::Internal)
 }
 
+/// Lines of a file, in ascending order.
+#[derive(Debug, Clone, PartialEq)]
+struct Lines(Vec<RangeInclusive<usize>>);
+
+impl Lines {
+    fn contains(&self, number: usize) -> bool {
+        self.0.iter().any(|range| range.contains(&number))
+    }
+}
+
+impl FromStr for Lines {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut ranges: Vec<_> = text
+            .split(',')
+            .map(|part| {
+                let (first, last) = part.split_once('-').unwrap_or((part, part));
+                Some(first.parse().ok()?..=last.parse().ok()?)
+            })
+            .collect::<Option<_>>()
+            .ok_or("expected line numbers such as `58` or `58,61-64,70`")?;
+        if let Some(last) = ranges.last_mut()
+            && text.rsplit(',').next().is_some_and(|part| !part.contains('-'))
+        {
+            *last = *last.start()..=usize::MAX;
+        }
+        Ok(Self(ranges))
+    }
+}
+
+/// The value of `--from` for those of these lines that are left, as [`Lines`] are parsed.
+fn rest(numbers: &[usize], is_left: impl Fn(usize) -> bool) -> String {
+    let runs = numbers.chunk_by(|one, next| is_left(*one) == is_left(*next));
+    let runs = runs.filter_map(|run| match (*run.first()?, *run.last()?) {
+        (first, _) if !is_left(first) => None,
+        (first, last) if Some(&last) == numbers.last() => Some(first.to_string()),
+        (first, last) if first == last => Some(first.to_string()),
+        (first, last) => Some(format!("{first}-{last}")),
+    });
+    let ends_closed = numbers.last().is_some_and(|last| !is_left(*last));
+    let mut runs: Vec<_> = runs.collect();
+    if let Some(last) = runs.last_mut()
+        && ends_closed
+        && !last.contains('-')
+    {
+        *last = format!("{last}-{last}");
+    }
+    runs.join(",")
+}
+
 /// The results so far, by the numbers of their lines.
 #[derive(Default)]
 struct Results {
+    /// All lines that were to be submitted.
+    numbers: Vec<usize>,
     done: Vec<usize>,
     existed: usize,
     /// Those of them that had failed or expired, and were not retried.
     dead: usize,
     failed: Vec<usize>,
+    /// Those of them that would fail again.
+    refused: Vec<usize>,
     unknown: Vec<usize>,
     /// The first error of a task.
     first: Option<Error>,
-    /// The first error of the store, and its line.
-    stopped_by: Option<(usize, Error)>,
+    /// The first error of the store.
+    stopped_by: Option<Error>,
 }
 
 impl Results {
+    fn new(numbers: Vec<usize>) -> Self {
+        Self { numbers, ..Self::default() }
+    }
+
     fn add(&mut self, number: usize, result: leasehold_core::Result<Submitted>) {
         let error = match result {
             Ok(submitted) => {
@@ -125,27 +189,31 @@ impl Results {
         let numbers = if error.outcome_is_unknown() { &mut self.unknown } else { &mut self.failed };
         numbers.push(number);
         if is_of_the_store(&error) {
-            self.stopped_by.get_or_insert((number, error));
-        } else {
-            self.first.get_or_insert(error);
+            self.stopped_by.get_or_insert(error);
+            return;
         }
+        // What was fenced off because it took too long can be submitted again.
+        if error.kind() != Kind::Lost && !error.outcome_is_unknown() {
+            self.refused.push(number);
+        }
+        self.first.get_or_insert(error);
     }
 
-    fn conclude(self, total: usize, printer: &Printer) -> anyhow::Result<()> {
-        let done = self.done.len();
-        if let Some((from, error)) = self.stopped_by {
-            let beyond: Vec<_> = self.done.iter().copied().filter(|number| *number > from).collect();
-            if !beyond.is_empty() {
-                let lines = ranges(&beyond);
-                printer.note(&format!("submitted after line {from}: {lines}; empty these lines to continue"));
-            }
+    fn conclude(self, printer: &Printer) -> anyhow::Result<()> {
+        let (total, done) = (self.numbers.len(), self.done.len());
+        if let Some(error) = self.stopped_by {
+            let is_settled = |number| self.done.contains(&number) || self.refused.contains(&number);
+            let from = rest(&self.numbers, |number| !is_settled(number));
+            let mut unknown = String::new();
             if !self.unknown.is_empty() {
+                unknown = format!(", {} with unknown outcome", self.unknown.len());
                 let lines = ranges(&self.unknown);
-                printer
-                    .note(&format!("outcome unknown: {lines}; `leasehold list` shows whether they are in"));
+                printer.note(&format!(
+                    "outcome unknown: {lines}; leave a line out of --from if `leasehold get ID` finds its task"
+                ));
             }
             let message = format!(
-                "submitted {done} of {total} tasks, then stopped: {error}; continue with --from {from}"
+                "submitted {done} of {total} tasks{unknown}, then stopped: {error}; continue with --from {from}"
             );
             return Err(Error::new(error.kind(), message).because(error).into());
         }
@@ -180,6 +248,29 @@ fn ranges(numbers: &[usize]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_lines_to_continue_with_are_parsed_as_they_are_printed() {
+        for (numbers, left, printed) in [
+            (vec![1, 2, 3, 4], vec![1, 2, 3, 4], "1"),
+            (vec![1, 2, 3, 4], vec![4], "4"),
+            (vec![1, 2, 3, 4], vec![3], "3-3"),
+            (vec![1, 2, 3, 4], vec![1, 2], "1-2"),
+            // Lines 3 and 6 are empty.
+            (vec![1, 2, 4, 5, 7, 8, 9], vec![2, 4, 7, 9], "2-4,7,9"),
+            (vec![1, 2, 4, 5, 7, 8, 9], vec![1, 5, 7], "1,5-7"),
+        ] {
+            let text = rest(&numbers, |number| left.contains(&number));
+            assert_eq!(text, printed);
+            let lines: Lines = text.parse().unwrap();
+            let parsed: Vec<_> = numbers.into_iter().filter(|number| lines.contains(*number)).collect();
+            assert_eq!(parsed, left, "{text}");
+        }
+        assert!("121".parse::<Lines>().unwrap().contains(100_000));
+        for wrong in ["", "x", "1,", "1-", "-3", "1-2-3", "1;2"] {
+            assert!(wrong.parse::<Lines>().is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn lines_are_told_as_ranges() {

@@ -11,3 +11,4 @@ mod late_submits;
 mod migrate;
 mod outposts;
 mod sharing;
+mod submit_many;

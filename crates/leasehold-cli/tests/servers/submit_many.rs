@@ -1,0 +1,107 @@
+//! `submit-many` on a server that goes away in the middle.
+
+use leasehold_queue::submit::SUBMITS_AT_ONCE;
+use leasehold_store::testing::{Fault, Plan, Proxy, S3};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::crashes::bucket;
+
+const LINES: usize = 400;
+/// A line whose task does not reach the server, and one whose answer is lost. Their inputs are long, so that a proxy knows them.
+const NOT_IN: usize = 100;
+const IN: usize = 110;
+const LONG: usize = 10_000;
+const LONGER: usize = 20_000;
+
+/// Holds up the two tasks and everything that is asked about them, and counts the tasks that arrive.
+fn hold_up(arrived: Arc<Mutex<BTreeSet<String>>>) -> Plan {
+    let held_up: Mutex<BTreeSet<String>> = Mutex::default();
+    Box::new(move |seen| {
+        if !seen.path.contains("/queue/tasks/") {
+            return Fault::Pass;
+        }
+        arrived.lock().unwrap().insert(seen.path.clone());
+        match usize::try_from(seen.body_bytes).unwrap() {
+            LONGER.. => {
+                held_up.lock().unwrap().insert(seen.path.clone());
+                Fault::DropAnswer
+            }
+            LONG.. => {
+                held_up.lock().unwrap().insert(seen.path.clone());
+                Fault::DropRequest
+            }
+            _ if held_up.lock().unwrap().contains(&seen.path) => Fault::DropRequest,
+            _ => Fault::Pass,
+        }
+    })
+}
+
+fn line(number: usize) -> String {
+    let length = match number {
+        NOT_IN => LONG,
+        IN => LONGER,
+        _ => 1,
+    };
+    format!("{{\"task_type\": \"a\", \"input\": [{number}, \"{}\"]}}\n", "x".repeat(length))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_submits_to_a_server_that_dies_continue_exactly() {
+    let place = bucket().await;
+    let queue = place.queue().await;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, (1..=LINES).map(line).collect::<String>()).unwrap();
+    let submit_many = ["submit-many", file.path().to_str().unwrap(), "--json"];
+
+    let arrived = Arc::default();
+    let proxy = Proxy::start(&S3::shared().await.endpoint(), hold_up(Arc::clone(&arrived))).await.unwrap();
+    let mut command = place.command(&submit_many);
+    command.env("AWS_ENDPOINT_URL", proxy.endpoint()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let submitting = command.spawn().unwrap();
+    // Line 100 is waited for, and as many lines after it as are submitted at once.
+    while arrived.lock().unwrap().len() < NOT_IN + SUBMITS_AT_ONCE - 1 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    drop(proxy);
+    let output = tokio::task::spawn_blocking(|| submitting.wait_with_output().unwrap()).await.unwrap();
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(75), "{complaint}");
+
+    let told: Vec<Value> = String::from_utf8(output.stdout)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let lines_where = |is_it: &dyn Fn(&Value) -> bool| -> Vec<u64> {
+        told.iter().filter(|told| is_it(told)).map(|told| told["line"].as_u64().unwrap()).collect()
+    };
+    let acknowledged = lines_where(&|told| told.get("id").is_some());
+    let unknown = lines_where(&|told| told["outcome_unknown"] == true);
+    assert!(told.len() < LINES / 2, "it went on after the error: {} lines", told.len());
+    assert!(acknowledged.iter().any(|line| *line > NOT_IN as u64), "{acknowledged:?}");
+    assert!([NOT_IN, IN].iter().all(|line| unknown.contains(&(*line as u64))), "{unknown:?}");
+    assert!(complaint.contains(&format!("submitted {} of {LINES} tasks", acknowledged.len())), "{complaint}");
+
+    let (_, from) = complaint.split_once("continue with --from ").unwrap_or_else(|| panic!("{complaint}"));
+    let from = from.split(|letter: char| !(letter.is_ascii_digit() || ",-".contains(letter))).next().unwrap();
+    let rest = place.command(&[&submit_many[..], &["--from", from]].concat()).output().unwrap();
+    assert!(rest.status.success(), "--from {from}: {rest:?}");
+
+    let mut found: BTreeMap<u64, usize> = BTreeMap::new();
+    let listed = place.command(&["list", "--limit", "10000", "--json"]).output().unwrap();
+    for task in String::from_utf8(listed.stdout).unwrap().lines() {
+        let task: Value = serde_json::from_str(task).unwrap();
+        let id = task["id"].as_str().unwrap().parse().unwrap();
+        *found.entry(queue.get(&id).await.unwrap().input[0].as_u64().unwrap()).or_default() += 1;
+    }
+    for line in 1..=LINES as u64 {
+        let times = found.get(&line).copied().unwrap_or(0);
+        // What may be in was told, and submitted again all the same.
+        let allowed = if unknown.contains(&line) { 1..=2 } else { 1..=1 };
+        assert!(allowed.contains(&times), "line {line} is in {times} times; --from {from}; {complaint}");
+    }
+}
