@@ -4,14 +4,19 @@
 //! compared and replaced. Two keys of one stripe merely wait for each other; nobody ever holds two stripes, so
 //! nobody waits for ever on account of them. The files are never removed: a lock on a removed file excludes nobody.
 //!
+//! Threads of one process wait in order: `flock` is not fair to those who ask for it again and again, and on a slow disk a
+//! thread could lose to the others until it had to give up. Only the first of them asks for the lock; processes among
+//! themselves still take their chances.
+//!
 //! A process can be stopped while it holds a lock. Those who wait for it give up before their callers do, so
 //! that no write or removal happens long after its caller was told that it had failed.
 
+use std::collections::{HashMap, VecDeque};
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::temps::Temps;
@@ -31,16 +36,75 @@ pub(super) struct Locks {
     directory: PathBuf,
     /// In a folder that was opened for reading they refuse to create anything, and so every lock is refused.
     temps: Arc<Temps>,
+    queues: Arc<Queues>,
 }
 
 /// A held lock; it ends when this is dropped, or with the process.
 pub(super) struct Lock {
+    // Dropped before the place in the queue, so that the next thread finds the lock free.
     _file: File,
+    _place: Place,
+}
+
+/// Threads of this process that hold or wait for a stripe, in the order in which they came.
+#[derive(Default)]
+struct Queues {
+    by_stripe: Mutex<HashMap<u32, VecDeque<Arc<()>>>>,
+    moved: Condvar,
+}
+
+/// A place in the queue of a stripe; left when this is dropped.
+struct Place {
+    stripe: u32,
+    ticket: Arc<()>,
+    queues: Arc<Queues>,
+}
+
+impl Place {
+    fn join(queues: &Arc<Queues>, stripe: u32) -> Self {
+        let ticket = Arc::new(());
+        queues.lock().entry(stripe).or_default().push_back(ticket.clone());
+        Self { stripe, ticket, queues: queues.clone() }
+    }
+
+    fn is_first(&self, queues: &HashMap<u32, VecDeque<Arc<()>>>) -> bool {
+        queues
+            .get(&self.stripe)
+            .and_then(VecDeque::front)
+            .is_some_and(|first| Arc::ptr_eq(first, &self.ticket))
+    }
+
+    /// Waits until the thread is first, but for at most this long; true if it is.
+    fn wait(&self, pause: Duration) -> bool {
+        let waiting =
+            self.queues.moved.wait_timeout_while(self.queues.lock(), pause, |queues| !self.is_first(queues));
+        !waiting.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut queues = self.queues.lock();
+        if let Some(queue) = queues.get_mut(&self.stripe) {
+            queue.retain(|ticket| !Arc::ptr_eq(ticket, &self.ticket));
+            if queue.is_empty() {
+                queues.remove(&self.stripe);
+            }
+        }
+        drop(queues);
+        self.queues.moved.notify_all();
+    }
+}
+
+impl Queues {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, VecDeque<Arc<()>>>> {
+        self.by_stripe.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Locks {
     pub(super) fn new(own: &Path, temps: Arc<Temps>) -> Self {
-        Self { directory: own.join("locks"), temps }
+        Self { directory: own.join("locks"), temps, queues: Arc::default() }
     }
 
     /// Waits for the lock of a key by this clock.
@@ -51,17 +115,30 @@ impl Locks {
             u32::from_le_bytes(hash.as_bytes()[..4].try_into().expect("a hash has 32 bytes")) % STRIPES;
         // Each call opens the file anew, so that the lock also excludes other threads of this process.
         let file = self.temps.append(&self.directory.join(format!("{number:03x}")))?;
-        wait_for(&file, &format!("`{key}`"), began, now)?;
-        Ok(Lock { _file: file })
+        let place = Place::join(&self.queues, number);
+        wait_in(Some(&place), &file, &format!("`{key}`"), began, now)?;
+        Ok(Lock { _file: file, _place: place })
     }
 }
 
-/// Waits for the lock on a file by this clock. Pauses last longer than they were meant to on a busy machine; they are counted
-/// too, because a clock that only a test moves may stand still.
+/// Waits for the lock on a file by this clock.
 pub(super) fn wait_for(file: &File, what: &str, began: Instant, now: impl Fn() -> Instant) -> io::Result<()> {
+    wait_in(None, file, what, began, now)
+}
+
+/// Waits for the lock on a file by this clock, behind the threads that came before. Pauses last longer than they were meant to
+/// on a busy machine; they are counted too, because a clock that only a test moves may stand still.
+fn wait_in(
+    place: Option<&Place>,
+    file: &File,
+    what: &str,
+    began: Instant,
+    now: impl Fn() -> Instant,
+) -> io::Result<()> {
     let (mut paused, mut pause) = (Duration::ZERO, LOOK_MIN);
+    let mut is_first = place.is_none_or(|place| place.wait(Duration::ZERO));
     loop {
-        let locked = file.try_lock();
+        let locked = if is_first { file.try_lock() } else { Err(TryLockError::WouldBlock) };
         let is_late = paused.max(now().since(began)) > WAIT_MAX;
         match locked {
             Err(TryLockError::Error(error)) => return Err(error),
@@ -72,6 +149,12 @@ pub(super) fn wait_for(file: &File, what: &str, began: Instant, now: impl Fn() -
             }
             Err(TryLockError::WouldBlock) if is_late => return Err(given_up(what, holder_of(file))),
             Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) if !is_first => {
+                is_first = place.is_none_or(|place| place.wait(LOOK_MAX));
+                if !is_first {
+                    paused += LOOK_MAX;
+                }
+            }
             Err(TryLockError::WouldBlock) => {
                 #[expect(
                     clippy::disallowed_methods,
@@ -120,6 +203,7 @@ mod tests {
     use super::*;
     use crate::testing::FakeHost;
     use std::cell::Cell;
+    use std::sync::mpsc;
 
     fn locks(own: &Path) -> Locks {
         let temps = Temps::open(own, FolderAccess::default(), &FakeHost::new()).unwrap();
@@ -154,6 +238,40 @@ mod tests {
         let refused = locks.hold("k", clock(Duration::from_secs(6), &times)).err().unwrap();
         assert_eq!(refused.kind(), ErrorKind::WouldBlock);
         locks.hold("k", clock(Duration::ZERO, &times)).expect("nobody holds it");
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "the threads are joined")]
+    fn threads_of_a_process_get_a_lock_in_the_order_in_which_they_wait() {
+        const WAITERS: usize = 16;
+        let folder = tempfile::tempdir().unwrap();
+        let locks = Arc::new(locks(folder.path()));
+        let still = || Instant { boot_ns: 0, wall_ns: 0 };
+        let held = locks.hold("k", still).unwrap();
+        let ((looked, clock_reads), (got, order)) = (mpsc::channel(), mpsc::channel());
+        let waiters: Vec<_> = (0..WAITERS)
+            .map(|number| {
+                let (locks, looked, got) = (locks.clone(), looked.clone(), got.clone());
+                let waiter = std::thread::spawn(move || {
+                    let clock = || {
+                        let _ = looked.send(number);
+                        still()
+                    };
+                    let held = locks.hold("k", clock).unwrap();
+                    got.send(number).unwrap();
+                    drop(held);
+                });
+                // It looks at the clock when it begins, and again when it has met the lock.
+                assert_eq!(clock_reads.iter().filter(|looker| *looker == number).take(2).count(), 2);
+                waiter
+            })
+            .collect();
+        drop(held);
+        let order: Vec<_> = order.iter().take(WAITERS).collect();
+        assert_eq!(order, (0..WAITERS).collect::<Vec<_>>());
+        for waiter in waiters {
+            waiter.join().unwrap();
+        }
     }
 
     #[test]
