@@ -23,6 +23,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
 
 use super::guard::Guard;
+use crate::json;
 use crate::printer::Printer;
 use crate::run_dirs::{self, RunDirectory};
 use crate::settings::kind::Kind;
@@ -161,8 +162,9 @@ impl Program {
                 "it printed more than {SAID_BYTES_MAX} bytes; write what is large into a file in LEASEHOLD_RESULTS"
             ))),
             Some(0) => {
+                let output = parsed(&stdout.bytes)?;
                 desk.give(&context)?;
-                Ok(parsed(&stdout.bytes))
+                Ok(output)
             }
             Some(PERMANENT) => {
                 Err(TaskError::Permanent(complaint_or(complaint, &format!("exit code {PERMANENT}"))))
@@ -375,14 +377,17 @@ fn complaint_or(complaint: String, otherwise: &str) -> String {
     if complaint.is_empty() { otherwise.to_owned() } else { complaint }
 }
 
-/// JSON if it is JSON, else the text as it is.
-fn parsed(stdout: &[u8]) -> Value {
+/// Reads an output: JSON if it is JSON, else the text as it is. A whole number beyond 64 bits fails the task, as in
+/// Python: it would be stored as another number.
+fn parsed(stdout: &[u8]) -> Result<Value, TaskError> {
     let text = String::from_utf8_lossy(stdout);
     let text = text.trim();
     if text.is_empty() {
-        return Value::Null;
+        return Ok(Value::Null);
     }
-    serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()))
+    let Ok(value) = serde_json::from_str(text) else { return Ok(Value::String(text.to_owned())) };
+    json::check_numbers("the output", text).map_err(|error| TaskError::Permanent(error.to_string()))?;
+    Ok(value)
 }
 
 /// Words as a shell would split them: quotes keep spaces, a backslash keeps the next character.

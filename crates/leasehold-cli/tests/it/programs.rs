@@ -54,6 +54,28 @@ fn what_a_program_writes_to_standard_error_is_printed_with_its_task() {
 }
 
 #[test]
+fn whole_numbers_beyond_64_bits_in_an_output_fail_the_task() {
+    let ran = |output: &str| {
+        let shelf = Shelf::new();
+        let id = shelf.run(&["submit", "-t", "a"]);
+        let script = program(&shelf, "print.sh", &format!("cat <<'END'\n{output}\nEND"));
+        shelf.run(&["worker", "--drain", "--exec", &format!("a=sh {script}")]);
+        task(&shelf, &id)
+    };
+    let refused = ran(r#"{"id": [18446744073709551616]}"#);
+    assert_eq!(refused["status"], "failed", "{refused}");
+    let message =
+        "the output has the number 18446744073709551616, which does not fit into 64 bits; pass it as text";
+    assert_eq!(refused["error"], message, "{refused}");
+    assert_eq!(refused["attempt"], 1, "no retry cures it: {refused}");
+    for kept in ["18446744073709551615", "-9223372036854775808", r#""18446744073709551616""#] {
+        assert_eq!(ran(kept)["output"].to_string(), kept);
+    }
+    // Text that is not JSON is kept as it is.
+    assert_eq!(ran("order 18446744073709551616")["output"], "order 18446744073709551616");
+}
+
+#[test]
 fn programs_do_not_inherit_secrets_unless_asked_to() {
     let secrets = [
         ("LEASEHOLD_PIECES_SECRET", "hush-hush-hush-hush"),
