@@ -188,6 +188,90 @@ fn a_worker_says_once_that_its_folder_refuses_writes_and_once_that_it_is_back() 
     assert_eq!(warnings.len(), 2, "{said}");
 }
 
+/// A small disk in memory that only processes in its mount namespace see. It ends with the process that holds it.
+struct SmallDisk {
+    holder: Child,
+    folder: tempfile::TempDir,
+}
+
+impl SmallDisk {
+    /// None where this user may not mount anything.
+    fn mount() -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let script = "mount -t tmpfs -o size=1m tmpfs \"$0\" && echo mounted && exec cat";
+        let mut holder = Command::new("unshare");
+        holder.args(["--mount", "sh", "-c", script]).arg(folder.path());
+        let mut holder = holder.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok()?;
+        let mut line = String::new();
+        BufReader::new(holder.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let disk = Self { holder, folder };
+        (line == "mounted\n").then_some(disk)
+    }
+
+    /// A path on the disk, as this process can open it.
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        let root = std::path::PathBuf::from(format!("/proc/{}/root", self.holder.id()));
+        root.join(self.folder.path().strip_prefix("/").unwrap()).join(name)
+    }
+
+    /// The command line in the namespace of the disk, on a queue there.
+    fn command(&self, args: &[&str]) -> Command {
+        let plain = crate::common::leasehold(args);
+        let mut command = Command::new("nsenter");
+        command.args(["--mount", "--target", &self.holder.id().to_string()]).arg(plain.get_program());
+        command.args(plain.get_args()).arg("--store").arg(self.folder.path().join("queue")).env_clear();
+        command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command
+    }
+
+    /// Writes until there is no room left.
+    fn fill(&self) {
+        let mut file = std::fs::File::create(self.path("ballast")).unwrap();
+        while std::io::Write::write_all(&mut file, &[1; 512]).is_ok() {}
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}
+
+#[test]
+fn a_worker_says_once_that_its_disk_is_full_and_goes_on_when_there_is_room() {
+    let Some(disk) = SmallDisk::mount() else {
+        println!(
+            "skipped: no permission to mount a small disk; only the unit tests of the folder cover a full disk"
+        );
+        return;
+    };
+    let run = |args: &[&str]| {
+        let output = disk.command(args).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let mut command = disk.command(&["worker", "--exec", "a=true"]);
+    command.env("LEASEHOLD_LOG", "warn");
+    let mut worker = UnderWay::start(command);
+    worker.until("worker w-");
+    // It is stopped meanwhile: it must not claim anything before the disk is full.
+    worker.signal("-STOP");
+    for _ in 0..3 {
+        run(&["submit", "-t", "a"]);
+    }
+    disk.fill();
+    worker.signal("-CONT");
+    worker.until("is full");
+    std::fs::remove_file(disk.path("ballast")).unwrap();
+    worker.until("store available again");
+    until(|| run(&["list", "--status", "completed", "--json"]).lines().count() == 3);
+    let said = worker.interrupt();
+    let warnings: Vec<_> = said.lines().filter(|line| line.contains(" WARN ")).collect();
+    let [full, _] = warnings.as_slice() else { panic!("{said}") };
+    assert!(full.contains("retrying") && full.contains("disk of folder"), "{said}");
+}
+
 #[test]
 fn a_monitor_ends_when_interrupted() {
     let shelf = Shelf::with_queue();
