@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import uuid
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -53,6 +56,52 @@ def s3() -> Iterator[dict[str, str]]:
     finally:
         holder.kill()
         holder.communicate()
+
+
+class Proxy:
+    """Forwards a port of this machine to a server while it is there."""
+
+    def __init__(self, endpoint: str) -> None:
+        address = urlsplit(endpoint)
+        self._server_at = (address.hostname, address.port)
+        self._open: set[asyncio.StreamWriter] = set()
+        self._port = 0
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    async def be_there(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
+        self._port = self._server.sockets[0].getsockname()[1]
+
+    def be_away(self) -> None:
+        self._server.close()
+        for writer in self._open:
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            there, back = await asyncio.open_connection(*self._server_at)
+            self._open |= {writer, back}
+            await asyncio.gather(self._copy(reader, back), self._copy(there, writer))
+
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65_536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+        self._open.discard(writer)
+
+
+@pytest.fixture
+async def proxy(s3: dict[str, str]) -> AsyncIterator[Proxy]:
+    """A proxy in front of the S3 server."""
+    proxy = Proxy(s3["endpoint"])
+    await proxy.be_there()
+    yield proxy
+    proxy.be_away()
 
 
 @pytest.fixture(params=["folder", "s3"])

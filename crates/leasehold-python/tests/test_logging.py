@@ -10,12 +10,10 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
-from conftest import BUCKET
+from conftest import BUCKET, Proxy
 
 from leasehold import Context, Permanent, Polling, Snooze, Worker, connect, testing
 
@@ -129,48 +127,9 @@ def test_a_failure_is_on_standard_error_without_any_configuration(folder: Path, 
     assert "\x1b" not in done.stderr
 
 
-class Proxy:
-    """Forwards a port of this machine to a server, until it is told to be away."""
-
-    def __init__(self, endpoint: str) -> None:
-        address = urlsplit(endpoint)
-        self._server_at = (address.hostname, address.port)
-        self._open: set[asyncio.StreamWriter] = set()
-        self._port = 0
-
-    @property
-    def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
-
-    async def be_there(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
-        self._port = self._server.sockets[0].getsockname()[1]
-
-    def be_away(self) -> None:
-        self._server.close()
-        for writer in self._open:
-            writer.transport.abort()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError):
-            there, back = await asyncio.open_connection(*self._server_at)
-            self._open |= {writer, back}
-            await asyncio.gather(self._copy(reader, back), self._copy(there, writer))
-
-    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError):
-            while data := await reader.read(65_536):
-                writer.write(data)
-                await writer.drain()
-        writer.close()
-        self._open.discard(writer)
-
-
 async def test_a_store_that_is_away_is_logged_and_a_worker_goes_on_when_it_is_back(
-    s3: dict[str, str], caplog: pytest.LogCaptureFixture
+    s3: dict[str, str], proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
-    proxy = Proxy(s3["endpoint"])
-    await proxy.be_there()
     store = f"s3://{BUCKET}/{uuid.uuid4()}"
     async with await connect(store, **(s3 | {"endpoint": proxy.endpoint})) as queue, await connect(store, **s3) as other:
         worker = Worker(queue, "w", polling=Polling(min_interval_ms=10, max_interval_ms=200))
@@ -191,4 +150,3 @@ async def test_a_store_that_is_away_is_logged_and_a_worker_goes_on_when_it_is_ba
             await done.wait()
         worker.stop()
         await running
-    proxy.be_away()
