@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use leasehold_core::{ArtifactId, Error, Minute, ShardRange, Status, StoreTime, WorkerId};
+use leasehold_core::{ArtifactId, Error, Kind, Minute, ShardRange, Status, StoreTime, WorkerId};
 use leasehold_pieces::prune::Listed as ListedArtifact;
 use leasehold_queue::{NameFor, SeenLease, Stats};
 use leasehold_store::host::Instant;
@@ -77,9 +77,12 @@ pub(crate) struct Fault {
     pub(crate) text: String,
     /// How often it was tried in vain.
     failures: u32,
+    /// The store did not answer. Its client logs that, for all who use it.
+    is_unreachable: bool,
 }
 
-/// What a try has changed about whether the store can be read.
+/// What a try has changed about whether the store can be read. A store that does not answer is no change here: its client
+/// logs that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// Nothing.
@@ -169,17 +172,27 @@ impl Board {
                 let is_news = before.is_none_or(|fault| fault.text != text);
                 let since = before.map(|fault| fault.since).or_else(|| self.last_read(part));
                 let count = before.map_or(0, |fault| fault.failures).saturating_add(1);
-                self.faults.insert(part, Fault { since: since.unwrap_or(tried.at), text, failures: count });
+                let is_unreachable = error.kind() == Kind::Unavailable;
+                let fault = Fault { since: since.unwrap_or(tried.at), text, failures: count, is_unreachable };
+                self.faults.insert(part, fault);
                 if is_news {
                     self.touch();
                 }
             }
         }
-        let is_failing = self.fault(tried.at).is_some();
+        // What was logged as failing has recovered when nothing fails any more.
+        let is_failing = self.faults_lately(tried.at).any(|fault| self.is_failing || !fault.is_unreachable);
         match (std::mem::replace(&mut self.is_failing, is_failing), is_failing) {
             (false, true) => Turn::Failing,
             (true, false) => Turn::Recovered,
             _ => Turn::Same,
+        }
+    }
+
+    /// Forgets that a part could not be read.
+    pub(crate) fn forget(&mut self, part: Part) {
+        if self.faults.remove(&part).is_some() {
+            self.touch();
         }
     }
 

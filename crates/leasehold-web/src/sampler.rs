@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use futures::future::{Either, join_all, select};
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
+use leasehold_core::limits::ANSWER_WAIT;
 use leasehold_core::{Error, Kind, Result, Task, TaskId, keys};
 use leasehold_pieces::prune;
 use leasehold_queue::inspect::READS_AT_ONCE;
@@ -32,9 +33,10 @@ use crate::table::Changed;
 
 /// How often the index is counted while nobody looks.
 const UNWATCHED: Duration = Duration::from_mins(1);
-/// Longest wait for one small object while nobody looks.
-const PROBE_WAIT: Duration = Duration::from_secs(10);
-/// From one try to the next while nobody looks and the store fails.
+/// Longest wait for one small object while nobody looks. Longer than that for one answer, so that the client notes and logs
+/// a store that does not answer.
+const PROBE_WAIT: Duration = ANSWER_WAIT.saturating_add(Duration::from_secs(2));
+/// From one try to the next of what is read seldom, while the store fails.
 const RETRY_EVERY: Duration = Duration::from_secs(10);
 /// How often it is found out whether there are artifacts, while nobody looks at them.
 const ARE_THERE_ANY: Duration = Duration::from_mins(5);
@@ -130,6 +132,14 @@ fn until_due(shared: &Shared, part: Part, every: impl Fn(Took) -> Duration) -> O
     (!left.is_zero()).then_some(left)
 }
 
+/// Forgets that a part could not be read, because it is not tried again until somebody looks.
+fn unwatched(shared: &Shared, part: Part) -> Duration {
+    if shared.board().is_failing(part) {
+        shared.board_mut().forget(part);
+    }
+    UNWATCHED
+}
+
 /// Notes how a part went, and says when it is due again.
 fn done<T>(
     shared: &Shared,
@@ -149,7 +159,7 @@ fn done<T>(
     let turn = board.note(part, Tried { at, took }, result.as_ref().err());
     match result {
         Ok(what) => keep(&mut board, what),
-        // Once per outage: each part is tried every few seconds.
+        // Once: each part is tried every few seconds. Its client logs a store that does not answer.
         Err(error) if turn == Turn::Failing => {
             tracing::warn!(part = part.name(), %error, "dashboard cannot read the store, retrying");
         }
@@ -212,7 +222,7 @@ async fn probe(shared: &Shared) -> Result<()> {
 /// Passes over the tasks: lists them all, reads those that may have changed.
 pub(crate) async fn tasks(shared: &Shared) -> Duration {
     if !shared.looks.is_at(Topic::Queue) {
-        return UNWATCHED;
+        return unwatched(shared, Part::Tasks);
     }
     let every = |took| shared.pace.tasks_every(took);
     if let Some(left) = until_due(shared, Part::Tasks, every) {
@@ -305,7 +315,7 @@ async fn read(shared: &Shared, listed: Vec<Listed>) -> Result<()> {
 /// Reads the names of workers, and how full their inboxes are.
 pub(crate) async fn workers(shared: &Shared) -> Duration {
     if !shared.looks.is_at(Topic::Workers) {
-        return UNWATCHED;
+        return unwatched(shared, Part::Workers);
     }
     let names = shared.board().workers.as_ref().map_or(0, |seen| seen.what.0.len());
     let every = |_| shared.pace.leases_every(names);
@@ -329,7 +339,7 @@ pub(crate) async fn workers(shared: &Shared) -> Duration {
 /// Reads who holds which shards.
 pub(crate) async fn shards(shared: &Shared) -> Duration {
     if !shared.looks.is_at(Topic::Shards) {
-        return UNWATCHED;
+        return unwatched(shared, Part::Shards);
     }
     let groups = shared.board().shards.as_ref().map_or(0, |seen| seen.what.len());
     let every = |_| shared.pace.leases_every(groups);
@@ -350,9 +360,18 @@ pub(crate) async fn shards(shared: &Shared) -> Duration {
 pub(crate) async fn artifacts(shared: &Shared) -> Duration {
     let is_watched = shared.looks.is_at(Topic::Artifacts);
     if !is_watched && !shared.looks.is_at(Topic::Queue) {
-        return UNWATCHED;
+        return unwatched(shared, Part::Artifacts);
     }
-    let every = |took| if is_watched { shared.pace.artifacts_every(took) } else { ARE_THERE_ANY };
+    let every = |took| {
+        if is_watched {
+            shared.pace.artifacts_every(took)
+        } else if shared.board().is_failing(Part::Artifacts) {
+            // The page shows the error until this is read again.
+            RETRY_EVERY
+        } else {
+            ARE_THERE_ANY
+        }
+    };
     if let Some(left) = until_due(shared, Part::Artifacts, every) {
         return left;
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod crashes;
 pub(crate) mod direct;
+pub(crate) mod http;
 pub(crate) mod live;
 pub(crate) mod migrating;
 pub(crate) mod sharing;

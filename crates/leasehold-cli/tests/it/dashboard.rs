@@ -1,31 +1,10 @@
 //! The dashboard as it is started: alone, and beside a worker.
 
 use serde_json::Value;
-use std::io::{Read, Write};
-use std::net::TcpStream;
 
+use crate::common::http::{address, ask, json};
 use crate::shelf::Shelf;
 use crate::until_stopped::{UnderWay, until};
-
-/// The address in what was said.
-fn address(said: &str) -> String {
-    let (_, rest) = said.split_once("http://").unwrap();
-    rest.split('/').next().unwrap().to_owned()
-}
-
-/// One request, and all of its answer.
-fn ask(address: &str, request: &str, headers: &str) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    write!(stream, "{request} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{headers}\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
-}
-
-/// The body of an answer, as JSON.
-fn told(answer: &str) -> Value {
-    serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
-}
 
 #[test]
 fn a_dashboard_tells_machines_its_address_and_serves_until_interrupted() {
@@ -36,9 +15,9 @@ fn a_dashboard_tells_machines_its_address_and_serves_until_interrupted() {
     let first: Value = serde_json::from_str(&dashboard.hear().unwrap()).unwrap();
     let address = address(first["url"].as_str().unwrap());
     assert!(ask(&address, "GET /", "").contains("content-type: text/html"));
-    until(|| told(&ask(&address, "GET /api/overview", ""))["counts"]["due"] == 1);
+    until(|| json(&ask(&address, "GET /api/overview", ""))["counts"]["due"] == 1);
     let answer = ask(&address, &format!("POST /api/tasks/{id}/cancel"), "x-leasehold: 1\r\n");
-    assert_eq!(told(&answer)["task"]["status"], "cancelled");
+    assert_eq!(json(&answer)["task"]["status"], "cancelled");
     let end = dashboard.interrupt();
     assert!(end.ends_with("--- exit code 0"), "{end}");
     assert!(shelf.run(&["history", &id]).contains("dashboard"));
@@ -52,7 +31,7 @@ fn a_dashboard_shows_the_settings_and_hides_its_token() {
     let address = address(&dashboard.hear().unwrap());
     assert!(ask(&address, "GET /api/settings", "").starts_with("HTTP/1.1 401"));
     let answer = ask(&address, "GET /api/settings", "authorization: Bearer open-sesame\r\n");
-    let settings = told(&answer)["settings"].clone();
+    let settings = json(&answer)["settings"].clone();
     let of = |key: &str| settings.as_array().unwrap().iter().find(|row| row["key"] == key).unwrap().clone();
     assert_eq!(
         (&of("dashboard.token")["value"], &of("dashboard.token")["from"]),
@@ -97,6 +76,6 @@ fn up_lets_viewers_change_tasks_if_asked_to() {
     up.until("the dashboard is at");
     let address = address(up.said());
     let answer = ask(&address, &format!("POST /api/tasks/{id}/cancel"), "x-leasehold: 1\r\n");
-    assert_eq!(told(&answer)["task"]["status"], "cancelled");
+    assert_eq!(json(&answer)["task"]["status"], "cancelled");
     assert!(up.interrupt().ends_with("--- exit code 0"));
 }

@@ -6,6 +6,7 @@ mod artifacts;
 #[path = "../common/mod.rs"]
 mod common;
 mod crashes;
+mod dashboard;
 mod doctor;
 mod late_submits;
 mod migrate;

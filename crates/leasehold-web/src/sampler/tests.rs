@@ -229,6 +229,50 @@ async fn an_outage_is_one_turn_and_its_end_another_whatever_is_tried_meanwhile()
 }
 
 #[tokio::test]
+async fn a_store_that_does_not_answer_is_no_turn_because_its_client_logs_it() {
+    let stand = Stand::new().await;
+    stand.look().await;
+    let refused = leasehold_core::Error::new(Kind::Denied, "reads are forbidden");
+    let unreachable = leasehold_core::Error::new(Kind::Unavailable, "cannot be reached");
+    let note = |part, failed: Option<&leasehold_core::Error>| {
+        stand.host.advance(Duration::from_secs(10));
+        let tried = Tried { at: stand.host.instant(), took: Took::default() };
+        stand.app.shared.board_mut().note(part, tried, failed)
+    };
+    let outage = [(Part::Index, Some(&unreachable)), (Part::Tasks, Some(&unreachable))];
+    let refusal = [(Part::Index, Some(&refused)), (Part::Index, Some(&unreachable))];
+    let end = [(Part::Index, None), (Part::Tasks, None)];
+    let turns = |tries: [[_; 2]; 2]| {
+        tries.concat().into_iter().map(|(part, failed)| note(part, failed)).collect::<Vec<_>>()
+    };
+    assert_eq!(turns([outage, end]), [Turn::Same; 4]);
+    assert!(stand.app.shared.board().fault(stand.host.instant()).is_none());
+    // One that refuses meanwhile is logged here, and so is its end.
+    assert_eq!(turns([outage, refusal]), [Turn::Same, Turn::Same, Turn::Failing, Turn::Same]);
+    assert_eq!(end.map(|(part, failed)| note(part, failed)), [Turn::Same, Turn::Recovered]);
+}
+
+#[tokio::test]
+async fn no_error_is_shown_for_long_after_the_store_is_back() {
+    let (stand, state) = Stand::ailing().await;
+    stand.look().await;
+    let failed = || stand.app.shared.board().fault(stand.host.instant()).map(|fault| fault.text.clone());
+    state.set(Ill::Denied);
+    watched(&stand, 1, 360).await;
+    assert!(failed().is_some());
+    state.set(Ill::Well);
+    watched(&stand, 1, 20).await;
+    assert_eq!(failed(), None);
+    // Nor if the viewers have left meanwhile: only the index is tried then.
+    state.set(Ill::Denied);
+    watched(&stand, 1, 360).await;
+    watched(&stand, 0, 60).await;
+    state.set(Ill::Well);
+    watched(&stand, 0, 20).await;
+    assert_eq!(failed(), None);
+}
+
+#[tokio::test]
 async fn what_is_no_task_is_read_once() {
     let host = FakeHost::new();
     let real: Arc<dyn Host> = Arc::new(host.clone());
