@@ -105,7 +105,7 @@ pub(crate) enum Command {
     /// Change the number of shards of a live queue; takes up a migration from wherever it stands
     #[command(after_help = "Example:\n  leasehold migrate-shards --to 2 --dry-run")]
     MigrateShards(migrate::Migrate),
-    /// Count tasks by status
+    /// Count tasks by status: one request per task, up to 10,000
     #[command(after_help = "Example:\n  leasehold stats --json")]
     Stats(overview::Stats),
     /// Show which worker holds which shards, and until when

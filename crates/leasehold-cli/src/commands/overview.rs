@@ -42,12 +42,14 @@ pub(crate) fn init(queue: &Queue, printer: &Printer) -> anyhow::Result<()> {
 
 #[derive(Debug, Args)]
 pub(crate) struct Stats {
-    /// Read every task, however many there are: one request for each [default: up to 10,000]
+    /// Read every task of a queue with more than 10,000. Without it, only the due, scheduled and running tasks of such a queue
+    /// are counted, from the index: one request per 1,000
     #[arg(long)]
     all: bool,
 }
 
-/// Counts by status, from the tasks themselves: one list per thousand and one read for each.
+/// Counts by status, from the tasks themselves: one list per thousand and one read for each. Keys have no status, and final
+/// tasks have no index entries, so lists alone cannot tell.
 #[derive(Debug, Default, Serialize)]
 struct Census {
     due: u64,

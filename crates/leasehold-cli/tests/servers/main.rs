@@ -12,4 +12,5 @@ mod late_submits;
 mod migrate;
 mod outposts;
 mod sharing;
+mod stats;
 mod submit_many;
