@@ -18,6 +18,7 @@
 //! | `migrating` | yes, wherever the task lies by now | unavailable: later |
 //! | another number of digits | yes, wherever the task lies by now | invalid: connect again |
 //! | nothing: it is missing | yes, for 60 s | corrupt: nobody knows where tasks lie |
+//! | another queue's id | yes, for 60 s | invalid: connect again |
 //!
 //! One thing is created without anything being there to lose a race against: a submitted task. So a submit is
 //! acknowledged only while the answer that allowed it can still be trusted (`still_agreed`). With that, whatever was
@@ -193,8 +194,9 @@ impl Queue {
             && let Ok(_one) = self.layout.asking.try_lock()
             && let Err(error) = self.ask_if_old().await
         {
-            // Missing or corrupt is an answer: what is held may end, and nothing else begins.
-            if error.kind() == Kind::Corrupt && intent != Intent::Hold {
+            // Missing, corrupt or another queue's is an answer: what is held may end, and nothing else begins.
+            let is_answer = error.kind() == Kind::Corrupt || self.layout.is_replaced.load(Relaxed);
+            if is_answer && intent != Intent::Hold {
                 return Err(error);
             }
             tracing::debug!("queue.json was not read again: {error}");
@@ -212,6 +214,7 @@ impl Queue {
         let now = self.layout.known().agreement;
         match intent {
             Intent::Hold => Ok(()),
+            _ if self.layout.is_replaced.load(Relaxed) => Err(another_queue()),
             Intent::Change => self.agrees_with(&now),
             Intent::Migrate(under) if *under == now.write_id => Ok(()),
             Intent::Migrate(_) => {
@@ -276,6 +279,7 @@ impl Queue {
                 ));
             }
         };
+        self.layout.is_replaced.store(false, Relaxed);
         self.layout.learn(after);
         Ok(self.layout.known())
     }
@@ -284,7 +288,7 @@ impl Queue {
         let agreement = read(body)?;
         if agreement.queue_id != self.agreement.queue_id {
             self.layout.is_replaced.store(true, Relaxed);
-            return Err(Error::invalid("there is another queue in this store now; connect again"));
+            return Err(another_queue());
         }
         Ok(agreement)
     }
@@ -297,4 +301,8 @@ impl Queue {
     pub(crate) fn key_now(&self, id: &TaskId) -> String {
         keys::task(&self.layout.known().agreement.shard_prefix_len.shard_of(id), id)
     }
+}
+
+fn another_queue() -> Error {
+    Error::invalid("there is another queue in this store now; connect again")
 }

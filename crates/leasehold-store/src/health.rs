@@ -20,8 +20,8 @@ pub const REPORT_AFTER: Duration = Duration::from_secs(3);
 const PROBE_MIN: Duration = Duration::from_secs(1);
 /// Longest pause between two probes, and so the longest time until work resumes.
 const PROBE_MAX: Duration = Duration::from_secs(30);
-/// Writes that got no answer so long ago say nothing about a store that answers reads. A process that has something to write
-/// has tried again since.
+/// Writes that failed so long ago say nothing about a store that answers reads. A process that has something to write has
+/// tried again since.
 const WRITES_FORGOTTEN_AFTER: Duration = Duration::from_mins(2);
 
 /// Requests that fail together.
@@ -79,13 +79,15 @@ impl State {
         }
     }
 
+    /// The outage that has lasted longest, from its first failure to its last: one failed request says little beside
+    /// many of the other class.
     fn outage(&self) -> Option<&Outage> {
-        self.writes.as_ref().or(self.reads.as_ref())
+        [&self.reads, &self.writes].into_iter().flatten().max_by_key(|outage| outage.last.since(outage.since))
     }
 }
 
 impl Health {
-    /// The outage of writes, else that of reads; none while requests succeed.
+    /// The outage of reads or of writes, whichever has lasted longer; none while requests succeed.
     #[must_use]
     pub fn outage(&self) -> Option<Outage> {
         if self.is_failing() { self.state().outage().cloned() } else { None }
@@ -99,7 +101,7 @@ impl Health {
     pub(crate) fn succeeded(&self, class: RequestClass, store: impl FnOnce() -> String, now: Instant) {
         let mut state = self.state();
         *state.of(class) = None;
-        state.writes.take_if(|writes| !writes.is_refused && now.since(writes.last) >= WRITES_FORGOTTEN_AFTER);
+        state.writes.take_if(|writes| now.since(writes.last) >= WRITES_FORGOTTEN_AFTER);
         if state.outage().is_some() {
             return;
         }
@@ -147,5 +149,49 @@ impl Health {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(secs: i64) -> Instant {
+        Instant { boot_ns: secs * 1_000_000_000, wall_ns: secs * 1_000_000_000 }
+    }
+
+    fn unreached() -> Failure {
+        Failure::passing(Cause::Unreached, "unreached")
+    }
+
+    #[test]
+    fn a_single_failed_write_does_not_hide_a_long_outage_of_reads() {
+        let health = Health::default();
+        for secs in 0..100 {
+            health.failed(RequestClass::Read, &unreached(), at(secs));
+        }
+        health.failed(RequestClass::Write, &unreached(), at(100));
+        let outage = health.outage().unwrap();
+        assert_eq!((outage.since, outage.failures), (at(0), 100));
+        assert_eq!(outage.pause(at(100)), PROBE_MAX);
+    }
+
+    #[test]
+    fn a_write_that_failed_once_long_ago_does_not_lengthen_the_pause_of_a_new_outage() {
+        let health = Health::default();
+        health.failed(RequestClass::Write, &unreached(), at(0));
+        health.failed(RequestClass::Read, &unreached(), at(100));
+        health.failed(RequestClass::Read, &unreached(), at(101));
+        assert_eq!(health.outage().unwrap().pause(at(101)), PROBE_MIN);
+    }
+
+    #[test]
+    fn refused_writes_are_forgotten_when_nothing_was_written_for_two_minutes() {
+        let health = Health::default();
+        health.failed(RequestClass::Write, &Failure::last(Kind::Denied, "refused"), at(0));
+        health.succeeded(RequestClass::Read, String::new, at(119));
+        assert!(health.outage().is_some());
+        health.succeeded(RequestClass::Read, String::new, at(120));
+        assert!(health.outage().is_none());
     }
 }

@@ -64,8 +64,10 @@ impl Engine {
         self.crew.count(settled.as_ref());
     }
 
-    /// Writes down how it ended, as long as the claim can be trusted.
+    /// Records the result of a run, as long as the claim can be trusted. A store that fails for now does not refuse this
+    /// result in particular; an error about anything else is tried again until the lease expires that was held then.
     async fn settle(&self, held: &Held, settlement: Settlement) -> Option<Task> {
+        let mut last_try = None;
         loop {
             let claimed = held.claim().await;
             if held.hold.stopped() == Some(Stop::Lost) {
@@ -77,19 +79,14 @@ impl Engine {
                     return None;
                 }
                 Ok(settled) => return settled,
-                // A store that refuses everything for now does not refuse this result in particular.
-                Err(error)
-                    if matches!(error.kind(), Kind::Unavailable | Kind::Denied)
-                        || self.outage().is_some() =>
-                {
-                    self.request_failed("record a task's result", &error);
-                }
                 Err(error) => {
-                    tracing::error!(%error, "failed to record task result");
-                    return None;
+                    self.request_failed("record a task's result", &error);
+                    let is_outage =
+                        matches!(error.kind(), Kind::Unavailable | Kind::Denied) || self.outage().is_some();
+                    last_try = if is_outage { None } else { last_try.or(Some(claimed.expires_at())) };
                 }
             }
-            let expires_at = claimed.expires_at();
+            let expires_at = last_try.unwrap_or(claimed.expires_at());
             drop(claimed);
             let now = self.queue.now().ok().filter(|now| now.is_before(expires_at));
             let Some(left) = now.map(|now| expires_at.since(now.latest)) else {

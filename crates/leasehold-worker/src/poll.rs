@@ -165,6 +165,10 @@ impl Poller {
             }
             self.recall().await;
             self.fill(is_probe);
+            if is_probe && !self.waiting.is_empty() {
+                // The claim is the probe. A scan would find again what waits already.
+                continue;
+            }
             if self.slots.len() >= self.engine.crew.options.concurrency {
                 self.next_slot(shutdown).await;
                 self.pass_on().await;

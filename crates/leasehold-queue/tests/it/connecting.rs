@@ -187,3 +187,29 @@ async fn a_connected_client_says_that_the_description_is_missing_and_goes_on_whe
     world.scribble("queue.json", kept.body).await;
     world.submit().await;
 }
+
+/// An acknowledged task would be in nobody's queue.
+#[tokio::test]
+async fn a_connected_client_submits_nothing_into_another_queue_in_its_place() {
+    let world = World::new().await;
+    let kept = Store::get(&*world.store, "queue.json", None).await.unwrap().found().unwrap();
+    let mut other: serde_json::Value = serde_json::from_slice(&kept.body).unwrap();
+    other["queue_id"] = json!("00000000000000000000000001");
+    world.scribble("queue.json", other.to_string()).await;
+    world.advance(QueueConfig::default().layout_asked_every + std::time::Duration::from_secs(1));
+    let before = audit::keys(&world.store, "").await;
+    for _ in 0..2 {
+        let error = world.queue.submit_task(order()).await.unwrap_err();
+        assert!(
+            error.kind() == Kind::Invalid && error.to_string().contains("another queue"),
+            "{:?}: {error}",
+            error.kind()
+        );
+        assert!(world.queue.is_outdated());
+    }
+    assert_eq!(audit::keys(&world.store, "").await, before);
+    // The right one is back, as after a restore of the wrong backup.
+    world.scribble("queue.json", kept.body).await;
+    world.submit().await;
+    assert!(!world.queue.is_outdated());
+}

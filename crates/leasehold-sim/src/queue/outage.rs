@@ -2,13 +2,13 @@
 //! within one pause.
 
 use bytes::Bytes;
-use leasehold_core::{Kind, NewTask};
+use leasehold_core::{Kind, NewTask, Status, keys};
 use leasehold_queue::Queue;
 use leasehold_store::seam::{Answer, Cause, Failure};
-use leasehold_store::{Around, Client, Get, List, Page, PutAnswer, Store, Version, When};
+use leasehold_store::{Around, Client, Get, List, Page, Purpose, PutAnswer, Store, Version, When};
 use leasehold_worker::{Context, Shutdown, TaskError, Worker};
 use serde_json::Value;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -97,8 +97,8 @@ async fn work(client: Client, refusal: Refusal, switch: Switch, started: Arc<Ato
     worker.unwrap().run(Shutdown::default()).await.unwrap();
 }
 
-/// Requests of the worker in each of so many minutes of failure.
-fn play(seed: u64, refusal: Refusal, minutes: usize) -> Vec<u64> {
+/// Requests of the worker in each of so many minutes of failure, and then until all tasks have started.
+fn play(seed: u64, refusal: Refusal, minutes: usize) -> (Vec<u64>, u64) {
     let mut world = World::new(seed, Faults::none()).called("outage");
     let (switch, submitted, started) = (Switch::default(), Arc::default(), Arc::<AtomicU64>::default());
     let told = switch.clone();
@@ -118,8 +118,11 @@ fn play(seed: u64, refusal: Refusal, minutes: usize) -> Vec<u64> {
     let spent = spent.collect();
     assert_eq!(started.load(Relaxed), 0);
     *switch.lock().unwrap() = None;
+    let before = ledger.ledger().snapshot();
     world.run_until(|| started.load(Relaxed) > 100, RESUMED_WITHIN).unwrap_or_else(failed);
-    spent
+    world.run_until(|| started.load(Relaxed) == TASKS, Duration::from_hours(1)).unwrap_or_else(failed);
+    world.run_for(Duration::from_mins(2)).unwrap_or_else(failed);
+    (spent, ledger.ledger().snapshot().since(&before).requests())
 }
 
 #[test]
@@ -131,7 +134,7 @@ fn a_store_that_fails_costs_a_probe_now_and_then_and_work_resumes_within_a_pause
         Refusal::Unreached,
     ];
     for refusal in refusals {
-        let spent = play(1, refusal, 2);
+        let (spent, _) = play(1, refusal, 2);
         assert!(spent[0] <= 150 && spent[1] <= 50, "{refusal:?}: {spent:?} requests for nothing");
     }
 }
@@ -139,6 +142,111 @@ fn a_store_that_fails_costs_a_probe_now_and_then_and_work_resumes_within_a_pause
 /// `queue.json` is read again after a minute, and what a portal answers is not the end of a queue.
 #[test]
 fn a_worker_outlives_the_answers_of_a_captive_portal() {
-    let spent = play(2, Refusal::All(Kind::Invalid), 4);
+    let (spent, _) = play(2, Refusal::All(Kind::Invalid), 4);
     assert!(spent.iter().skip(1).all(|spent| *spent <= 50), "{spent:?} requests for nothing");
+}
+
+/// Every probe reads the index, which shows all that waits once more.
+#[test]
+fn a_long_refusal_of_writes_does_not_make_tasks_wait_twice() {
+    let (_, after_short) = play(3, Refusal::Writes(Kind::Denied), 1);
+    let (_, after_long) = play(3, Refusal::Writes(Kind::Denied), 10);
+    assert!(
+        after_long <= after_short + 200,
+        "{after_long} requests after ten minutes, {after_short} after one"
+    );
+}
+
+/// How a store fails while a task ends.
+#[derive(Debug, Clone, Copy)]
+enum Ending {
+    /// For five seconds, with every answer unusable.
+    Portal(Kind),
+    /// `queue.json` is missing for so long that what was read before is no longer trusted.
+    NoLayout,
+}
+
+impl Ending {
+    /// How long the task runs.
+    fn runs(self) -> Duration {
+        match self {
+            Self::Portal(_) => Duration::from_secs(2),
+            Self::NoLayout => Duration::from_secs(65),
+        }
+    }
+}
+
+/// Runs one task that ends while the store fails, and says how often it was started until it is complete.
+fn end_during(seed: u64, ending: Ending) -> u64 {
+    let mut world = World::new(seed, Faults::none()).called("ending");
+    let (switch, started) = (Switch::default(), Arc::<AtomicU64>::default());
+    let told = switch.clone();
+    world.wrap_stores(Arc::new(move |store| Arc::new(Refusing { store, switch: told.clone() })));
+    let (host, client) = world.process("operator");
+    let completed = Arc::new(AtomicBool::new(false));
+    world.spawn(host.process(), operate(client, ending, switch, started.clone(), completed.clone()));
+    let (host, client) = world.process("worker");
+    let starts = started.clone();
+    world.spawn(host.process(), async move {
+        let clock = client.host().clone();
+        let queue = Queue::connect(client).await.unwrap();
+        let worker = Worker::new(queue, "w1", None).unwrap().handle("t", move |_: Context, _: Value| {
+            starts.fetch_add(1, Relaxed);
+            let runs = clock.sleep(ending.runs());
+            async move {
+                runs.await;
+                Ok::<_, TaskError>(Value::Null)
+            }
+        });
+        worker.unwrap().run(Shutdown::default()).await.unwrap();
+    });
+    let failed = |failed| panic!("seed {seed}, {ending:?}: {failed}");
+    world.run_until(|| completed.load(Relaxed), Duration::from_mins(30)).unwrap_or_else(failed);
+    started.load(Relaxed)
+}
+
+/// Submits the task, lets the store fail while it runs until after its end, and waits for it to be completed.
+async fn operate(
+    client: Client,
+    ending: Ending,
+    switch: Switch,
+    started: Arc<AtomicU64>,
+    completed: Arc<AtomicBool>,
+) {
+    let host = client.host().clone();
+    let queue = Queue::connect(client.clone()).await.unwrap();
+    let id = queue.submit_task(NewTask::new("t", Value::Null).unwrap()).await.unwrap().id;
+    let kept = client.get(Purpose::Admin, keys::QUEUE).await.unwrap().unwrap();
+    while started.load(Relaxed) == 0 {
+        host.sleep(Duration::from_millis(100)).await;
+    }
+    match ending {
+        Ending::Portal(kind) => *switch.lock().unwrap() = Some(Refusal::All(kind)),
+        Ending::NoLayout => client.delete(Purpose::Admin, keys::QUEUE).await.unwrap(),
+    }
+    host.sleep(ending.runs() + Duration::from_secs(5)).await;
+    match ending {
+        Ending::Portal(_) => *switch.lock().unwrap() = None,
+        Ending::NoLayout => {
+            client.put_always(Purpose::Admin, keys::QUEUE, kept.body).await.unwrap();
+        }
+    }
+    while queue.get(&id).await.unwrap().status() != Status::Completed {
+        host.sleep(Duration::from_secs(1)).await;
+    }
+    completed.store(true, Relaxed);
+}
+
+#[test]
+fn a_result_is_recorded_when_the_store_fails_for_a_moment_as_the_task_ends() {
+    for ending in [
+        Ending::Portal(Kind::Invalid),
+        Ending::Portal(Kind::Corrupt),
+        Ending::Portal(Kind::Denied),
+        Ending::NoLayout,
+    ] {
+        for seed in 1..4 {
+            assert_eq!(end_during(seed, ending), 1, "{ending:?}, seed {seed}: the task ran again");
+        }
+    }
 }
