@@ -231,6 +231,11 @@ fn without_a_fence_of_ones_own_a_submit_that_failed_happens() {
 }
 
 #[test]
+fn with_an_entry_removed_while_in_doubt_a_submit_that_failed_happens() {
+    assert_eq!(index_without(index::Rule::WithdrawWhenSure).property, DENIED);
+}
+
+#[test]
 fn without_a_fence_before_removal_a_task_has_no_entry() {
     assert_eq!(index_without(index::Rule::FenceBeforeRemoval).property, COVERED);
 }

@@ -24,6 +24,7 @@ pub(super) enum Rule {
     Revisions,
     PointerFirst,
     FenceOwnSubmit,
+    WithdrawWhenSure,
     FenceBeforeRemoval,
     MarkBeforeDelete,
     OnCondition,
@@ -31,7 +32,7 @@ pub(super) enum Rule {
 }
 
 impl Rule {
-    pub(super) const ALL: [Rule; 11] = [
+    pub(super) const ALL: [Rule; 12] = [
         Rule::NewBeforeOld,
         Rule::EntryFirst,
         Rule::RefusedRemovesNothing,
@@ -39,6 +40,7 @@ impl Rule {
         Rule::Revisions,
         Rule::PointerFirst,
         Rule::FenceOwnSubmit,
+        Rule::WithdrawWhenSure,
         Rule::FenceBeforeRemoval,
         Rule::MarkBeforeDelete,
         Rule::OnCondition,
@@ -54,6 +56,9 @@ impl Rule {
             Rule::Revisions => "2. keys carry the revision",
             Rule::PointerFirst => "3. a submit writes its entry before the task",
             Rule::FenceOwnSubmit => "3. a submit that is given up fences its own id",
+            Rule::WithdrawWhenSure => {
+                "3. a submit removes its entry only if no put of the task can still land"
+            }
             Rule::FenceBeforeRemoval => "4. an entry ahead of its task is removed only after a fence",
             Rule::MarkBeforeDelete => "a task is marked on condition before it is deleted",
             Rule::OnCondition => "a task is put on condition",
@@ -93,6 +98,7 @@ pub(super) struct IndexModel {
 pub(super) enum Operation {
     Submit,
     Bury,
+    Withdraw,
     Claim { owner: bool },
     Renew,
     Complete,
@@ -115,6 +121,8 @@ struct Doing {
     op: Operation,
     seen: Option<Small>,
     made: usize,
+    /// A put of a submitted task may have been carried out, or still be.
+    in_doubt: bool,
 }
 
 /// A claim as its worker knows it, and the entry that its task is found by.
@@ -173,6 +181,8 @@ pub(super) enum Action {
     Start(usize, Operation),
     Go(usize, Fate),
     GiveUp,
+    /// The put of a submitted task surely fails, as on a full disk.
+    Fail,
     Crash(usize),
     Land(usize),
 }
@@ -348,6 +358,12 @@ impl Model for IndexModel {
             }
             if doing.op == Op::Submit && doing.made > 0 {
                 actions.push(Action::GiveUp);
+            }
+            if doing.op == Op::Submit
+                && matches!(self.plan(doing, None).get(doing.made), Some(Request::Put { .. }))
+                && !(doing.in_doubt && self.has(Rule::WithdrawWhenSure))
+            {
+                actions.push(Action::Fail);
             }
         }
         actions.extend((0..world.late.len()).map(Action::Land));

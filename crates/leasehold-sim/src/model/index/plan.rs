@@ -15,6 +15,7 @@ impl IndexModel {
                 if self.has(Rule::PointerFirst) { requests.collect() } else { reversed(requests) }
             }
             (Op::Bury, _) => vec![put(Small::TOMBSTONE)],
+            (Op::Withdraw, _) => Small::FIRST.called_for().map(Request::Remove).into_iter().collect(),
             (Op::Sweep(met), _) => self.sweep(met, seen),
             (_, None) => Vec::new(),
             (Op::Delete, Some(task)) => {
@@ -90,6 +91,6 @@ fn event(op: Operation, claim: u8) -> Happens {
         Op::Reschedule(due) => Happens::Reschedule(due),
         Op::Purge => Happens::Purge,
         Op::TimeOut => Happens::TimeOut,
-        Op::Submit | Op::Bury | Op::Delete | Op::Sweep(_) => Happens::Fence,
+        Op::Submit | Op::Bury | Op::Withdraw | Op::Delete | Op::Sweep(_) => Happens::Fence,
     }
 }

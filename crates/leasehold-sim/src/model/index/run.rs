@@ -9,7 +9,7 @@ impl IndexModel {
         let is_settlement = matches!(op, Op::Renew | Op::Complete | Op::Fail | Op::FailForGood);
         let seen = if is_settlement { Some(actor.held?.seen) } else { world.object };
         let seen = seen.filter(|_| op != Op::Submit);
-        let doing = Doing { op, seen, made: 0 };
+        let doing = Doing { op, seen, made: 0, in_doubt: false };
         if self.plan(doing, actor.held).is_empty() {
             return None;
         }
@@ -22,6 +22,9 @@ impl IndexModel {
         let doing = doing?;
         let plan = self.plan(doing, held);
         let request = *plan.get(doing.made)?;
+        if fate != Fate::Answered && doing.op == Op::Submit && matches!(request, Request::Put { .. }) {
+            world.actors[me].doing = Some(Doing { in_doubt: true, ..doing });
+        }
         match fate {
             Fate::Answered => {}
             Fate::AnswerLost => {
@@ -108,7 +111,7 @@ impl IndexModel {
         actor.doing = None;
         match (op, written) {
             (Op::Submit, _) => world.acknowledged = true,
-            (Op::Bury, _) => world.denied = true,
+            (Op::Bury | Op::Withdraw, _) => world.denied = true,
             (Op::Claim { owner }, Some(task)) => {
                 let entry = if owner { seen.and_then(Small::called_for) } else { task.called_for() };
                 actor.held = Some(Held { seen: task, entry });
@@ -150,7 +153,12 @@ impl IndexModel {
             Action::Start(me, op) => self.start(world, me, op)?,
             Action::Go(me, fate) => self.go(world, me, fate)?,
             Action::GiveUp if self.has(Rule::FenceOwnSubmit) => {
-                world.actors[PRODUCER].doing = Some(Doing { op: Op::Bury, seen: None, made: 0 });
+                let bury = Doing { op: Op::Bury, seen: None, made: 0, in_doubt: false };
+                world.actors[PRODUCER].doing = Some(bury);
+            }
+            Action::Fail => {
+                let withdraw = Doing { op: Op::Withdraw, seen: None, made: 0, in_doubt: false };
+                world.actors[PRODUCER].doing = Some(withdraw);
             }
             Action::GiveUp => {
                 world.denied = true;

@@ -12,6 +12,7 @@ impl Told for IndexModel {
             Action::Start(me, op) => format!("{} begins to {}", name(*me), op_told(*op)),
             Action::Go(me, fate) => format!("{} {}", name(*me), self.go_told(world, *me, *fate)),
             Action::GiveUp => "producer gives up".into(),
+            Action::Fail => "producer's put of the task fails".into(),
             Action::Crash(me) => format!("{} crashes", name(*me)),
             Action::Land(number) => format!("it lands: {}", request_told(world.late[*number].1)),
         }
@@ -77,6 +78,7 @@ fn op_told(op: Operation) -> String {
     match op {
         Op::Submit => "submit".into(),
         Op::Bury => "fence its submit".into(),
+        Op::Withdraw => "remove the entry of its submit".into(),
         Op::Claim { owner: true } => "claim as the shard's owner".into(),
         Op::Claim { owner: false } => "claim".into(),
         Op::Renew => "renew".into(),
