@@ -57,7 +57,8 @@ impl Place {
         let args =
             ["worker", "--id", id, "--exec", exec, "--lease-secs", &lease, "--concurrency", "16", "--json"];
         let mut command = self.command(&args);
-        command.args(more).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+        // What it complains about belongs into the test's log.
+        command.args(more).stdout(Stdio::piped()).spawn().unwrap()
     }
 }
 
