@@ -190,7 +190,16 @@ async fn the_inbox_of_a_dead_worker_is_emptied_by_whoever_is_left() {
     let counts = shared.run(Shutdown::default()).await.unwrap();
     all_done(&queue, &ids).await;
     assert!(counts.completed > 0);
-    assert_eq!((pointers(&queue, &inbox("dead")).await, pointers(&queue, &Where::Overflow).await), (0, 0));
+    // A drain ends with the last task. Pointers that were copied to the overflow and not yet removed from the inbox are
+    // left to the next worker.
+    let shutdown = Shutdown::default();
+    let next = worker(&queue, "next").options(WorkerOptions { overflow_every, ..options() });
+    let running = tokio::spawn(next.run(shutdown.clone()));
+    while pointers(&queue, &inbox("dead")).await + pointers(&queue, &Where::Overflow).await > 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    shutdown.drain();
+    running.await.unwrap().unwrap();
 }
 
 /// Its poll loop hangs, and its name runs out, although the thread that renews it lives. It goes on when it can.
