@@ -22,6 +22,9 @@ pub(crate) async fn machine() -> SemaphorePermit<'static> {
 
 /// Of workers that are killed: short, so that little has to be waited for.
 const LEASE: Duration = Duration::from_secs(3);
+/// Attempts of a task, more than leases can expire while a busy machine stalls: a task that uses up its attempts fails, as it should, and
+/// not what these tests are for.
+pub(crate) const ATTEMPTS: u32 = 100;
 /// So much longer a machine may take that is busy with other things.
 const ALLOWANCE: Duration = Duration::from_secs(3);
 
@@ -100,7 +103,7 @@ pub(crate) async fn killed_every_second(place: &Place) {
     let (tasks, kills) = Lane::current().sized((2_000, 8), (10_000, 20));
     let _machine = machine().await;
     let queue = place.queue().await;
-    let submits = (0..tasks).map(|number| queue.submit("noop", number));
+    let submits = (0..tasks).map(|number| queue.submit("noop", number).max_attempts(ATTEMPTS));
     let submitted: Vec<_> = futures::StreamExt::collect(queue.submit_many(submits)).await;
     assert!(submitted.iter().all(Result::is_ok));
     let mut workers: Vec<_> = (0..4).map(|n| place.worker(&format!("w{n}"), "noop=true", &[])).collect();
@@ -138,14 +141,14 @@ pub(crate) async fn checked_while_busy(place: &Place) {
     let queue = place.queue().await;
     let mut workers: Vec<_> = (0..2).map(|n| place.worker(&format!("w{n}"), "noop=true", &[])).collect();
     for round in 0..6 {
-        let submits = (0..200).map(|number| queue.submit("noop", number));
+        let submits = (0..200).map(|number| queue.submit("noop", number).max_attempts(ATTEMPTS));
         let submitted: Vec<_> = futures::StreamExt::collect(queue.submit_many(submits)).await;
         assert!(submitted.iter().all(Result::is_ok));
         let more = tokio::spawn({
             let queue = queue.clone();
             async move {
                 for number in 0..50 {
-                    queue.submit("noop", number).await.unwrap();
+                    queue.submit("noop", number).max_attempts(ATTEMPTS).await.unwrap();
                 }
             }
         });

@@ -43,7 +43,7 @@ async fn until_free(queue: &Queue, worker: &str) {
 }
 
 async fn submit(queue: &Queue, tasks: usize) {
-    let submits = (0..tasks).map(|number| queue.submit("t", number));
+    let submits = (0..tasks).map(|number| queue.submit("t", number).max_attempts(crashes::ATTEMPTS));
     let submitted: Vec<_> = queue.submit_many(submits).collect().await;
     assert!(submitted.iter().all(Result::is_ok));
 }

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-use super::crashes::{Place, audit_task};
+use super::crashes::{ATTEMPTS, Place, audit_task};
 use super::migrating::raw_tasks;
 
 /// How long these clients trust what they know of the layout, instead of a minute.
@@ -147,7 +147,7 @@ async fn produce(queues: Reconnects, producer: u64, seen: &Seen) {
     // Stops only between two tasks: of each that was begun, it is known what became of it.
     loop {
         tokio::time::sleep(Duration::from_millis(250)).await;
-        let submit = queue.submit("live", number).key(format!("{producer} {number}"));
+        let submit = queue.submit("live", number).max_attempts(ATTEMPTS).key(format!("{producer} {number}"));
         match submit.await {
             Ok(submitted) => {
                 assert!(seen.acknowledged.lock().unwrap().insert(submitted.id), "one task for two keys");

@@ -158,7 +158,8 @@ pub(crate) async fn side_by_side(place: &Place, tasks: usize) {
     direct::until_named(&queue, "direct-1").await;
     direct::until_named(&queue, "direct-2").await;
     for queue in [&queue, &direct] {
-        let submits = (0..tasks / 2).map(|number| queue.submit("noop", number));
+        let submits =
+            (0..tasks / 2).map(|number| queue.submit("noop", number).max_attempts(crashes::ATTEMPTS));
         let submitted: Vec<_> = queue.submit_many(submits).collect().await;
         assert!(submitted.iter().all(Result::is_ok));
     }
