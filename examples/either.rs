@@ -1,4 +1,4 @@
-//! One program for both: a queue in a bucket, or an outpost in a folder. Which one it is, `LEASEHOLD_QUEUE_TYPE` says.
+//! One program for a queue in a bucket and for an outpost in a folder. `LEASEHOLD_QUEUE_TYPE` selects the backend.
 //!
 //! ```sh
 //! cargo run --example either
@@ -6,7 +6,7 @@
 //! ```
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
-use leasehold::{Campaign, Consistency, Context, Either, NewTask, OutpostConfig, Queue, QueueType};
+use leasehold::{AnyQueue, Campaign, Consistency, Context, NewTask, OutpostConfig, Queue, QueueType};
 use leasehold::{Shutdown, Spool, Status, SystemHost, TaskError, WorkerOptions};
 use serde_json::json;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ async fn measure(_: Context, picture: String) -> Result<usize, TaskError> {
     Ok(picture.len())
 }
 
-/// All that differs. A folder stands for the bucket here.
-async fn open(kind: QueueType, place: &std::path::Path) -> leasehold::Result<Either> {
+/// Opens the queue: the only part that differs. A folder takes the place of the bucket here.
+async fn open(kind: QueueType, place: &std::path::Path) -> leasehold::Result<AnyQueue> {
     Ok(match kind {
         QueueType::Bucket => Queue::connect(place.join("bucket").display().to_string()).await?.into(),
         QueueType::Filesystem => {
             let config = OutpostConfig {
-                // Work goes on without the bucket, and a supervisor brings it there when it can.
+                // Tasks run without the bucket, and a supervisor syncs them when the bucket is available.
                 consistency: Consistency::Relaxed,
                 ..OutpostConfig::new("pi-1".to_owned().try_into()?)
             };
@@ -42,13 +42,13 @@ async fn run(kind: QueueType) -> Result<(), Box<dyn std::error::Error>> {
         .await?;
     let task = queue.get(&id).await?;
     assert_eq!((task.status(), task.output()), (Status::Completed, Some(&json!(8))));
-    println!("{kind}: {} gave {}", task.id, json!(task.output()));
+    println!("{kind}: {} returned {}", task.id, json!(task.output()));
     Ok(())
 }
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Run without a choice, it shows both.
+    // Without the variable, runs both.
     if std::env::var_os("LEASEHOLD_QUEUE_TYPE").is_some() {
         return run(QueueType::from_env()?).await;
     }

@@ -1,15 +1,15 @@
-//! Large files: a task is given one, and gives another.
+//! artifacts: a task with an input file and a result file.
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
-use leasehold::{Artifacts, Cache, Context, PublishOptions, Queue, TaskError, Worker};
+use leasehold::{ArtifactStore, Cache, Context, PublishOptions, Queue, TaskError, Worker};
 use std::sync::Arc;
 
 async fn count_lines(context: Context, (): ()) -> Result<usize, TaskError> {
-    // It was brought to this machine before the handler began.
+    // The worker fetches the file before the handler starts.
     let text = std::fs::read_to_string(context.artifact("book.txt").ok_or(missing())?)?;
     let shouted = std::env::temp_dir().join(format!("shouted-{}.txt", context.task().id));
     std::fs::write(&shouted, text.to_uppercase())?;
-    // It is in the store before the task is completed.
+    // The worker uploads the file before the task is completed.
     context.publish("shouted.txt", shouted)?;
     Ok(text.lines().count())
 }
@@ -23,7 +23,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let home = tempfile::tempdir()?;
     let queue = Queue::connect(home.path().join("queue").as_path()).await?;
     let cache = Cache::open(home.path().join("cache"), Some(10 << 30))?;
-    let artifacts = Artifacts::new(queue.client().clone(), cache);
+    let artifacts = ArtifactStore::new(queue.client().clone(), cache);
 
     let book = home.path().join("book.txt");
     std::fs::write(&book, "once\nupon\na time\n")?;
@@ -38,6 +38,6 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let shouted = task.results().and_then(|results| results.values().next()).ok_or("no result")?;
     let (file, _) = artifacts.fetch(shouted, &|_| ()).await?;
     assert_eq!(std::fs::read_to_string(file.path())?, "ONCE\nUPON\nA TIME\n");
-    println!("{shouted} is the whole book, shouted");
+    println!("{shouted} is the book in upper case");
     Ok(())
 }

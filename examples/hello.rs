@@ -1,4 +1,4 @@
-//! Submit, work, wait: a worker beside its producer, in a folder.
+//! Submit, run, wait: a producer and a worker in one process, on a folder.
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use leasehold::{Context, Queue, Shutdown, TaskError, Worker};
@@ -10,7 +10,7 @@ async fn greet(_: Context, name: String) -> Result<String, TaskError> {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // A bucket does as well: Queue::connect("s3://my-bucket/tasks").
+    // A bucket works the same way: Queue::connect("s3://my-bucket/tasks").
     let folder = tempfile::tempdir()?;
     let queue = Queue::connect(folder.path()).await?;
 

@@ -1,4 +1,4 @@
-//! Delays, changed plans, and the history that remembers them.
+//! Delayed tasks, rescheduling, cancelling, and a task's history.
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use futures::TryStreamExt;
@@ -15,23 +15,23 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let queue = Queue::connect(folder.path()).await?;
     let worker = || Worker::new(queue.clone(), "worker-1", None)?.handle("report", report);
 
-    // Times are the store's: no local clock has to be right.
+    // Times are the store's: local clocks need not be right.
     let tomorrow = queue.now()?.earliest.plus(Duration::from_hours(24));
     let hourly = queue.submit("report", ()).delay(Duration::from_hours(1)).tag("kind", "hourly").await?;
     let daily = queue.submit("report", ()).at(tomorrow).tag("kind", "daily").await?;
     assert_eq!(queue.stats().await?.scheduled, 2);
 
-    // Nothing is due, so there is nothing to do.
+    // No task is due, so the worker returns at once.
     assert_eq!(worker()?.run_until_empty().await?.started, 0);
 
-    // One is called off; a task that is final cannot be planned any more.
+    // Cancel one task; a final task can no longer be rescheduled.
     assert!(matches!(queue.cancel(&daily.id).await?, Operated::Done(_)));
     let Operated::Refused(why) = queue.reschedule(&daily.id, tomorrow).await? else {
-        return Err("a cancelled task was planned".into());
+        return Err("a cancelled task was rescheduled".into());
     };
-    println!("refused: {why}");
+    println!("rejected: {why}");
 
-    // The other is wanted now.
+    // Run the other one now.
     queue.reschedule(&hourly.id, queue.now()?.earliest).await?;
     assert_eq!(worker()?.run_until_empty().await?.completed, 1);
 
@@ -47,7 +47,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     assert_eq!(cancelled.len(), 1);
     assert_eq!(cancelled[0].tags["kind"], "daily");
 
-    // Called off is not gone: it can be put back.
+    // A cancelled task can be retried.
     assert!(matches!(queue.retry(&daily.id).await?, Operated::Done(_)));
     assert_eq!(worker()?.run_until_empty().await?.completed, 1);
     Ok(())

@@ -1,4 +1,4 @@
-//! A handler over one's own types, and what it can say: again, later, so far; and the epoch that fences it.
+//! A handler with typed input and output: retry, snooze, progress, and the epoch as fencing token.
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use leasehold::{Context, Queue, RetryPolicy, TaskError, TaskId, Worker};
@@ -20,8 +20,8 @@ struct Receipt {
     balance_cents: u64,
 }
 
-/// Stands for something outside, which the handler changes. It remembers the highest epoch it has seen and refuses
-/// smaller ones: a run that was overtaken can do no harm, however late it comes.
+/// External system that the handler changes. It stores the highest epoch so far and rejects smaller ones: a run whose
+/// claim was lost can do no harm, however late it writes.
 #[derive(Default)]
 struct Account {
     state: Mutex<(u64, u64)>,
@@ -45,13 +45,13 @@ async fn transfer(
     was_seen: Arc<Notify>,
 ) -> Result<Receipt, TaskError> {
     match context.epoch() {
-        // The first claim fails: it is tried again after a pause, and an attempt is used up.
-        1 => return Err(TaskError::Retry("the bank does not answer".into())),
-        // The second comes at a bad time: it is put off, which costs no attempt.
+        // The first run fails: the task is retried after a delay, and an attempt is used.
+        1 => return Err(TaskError::Retry("the bank does not respond".into())),
+        // The second run snoozes, which does not count as an attempt.
         2 => return Err(TaskError::Snooze(Duration::from_millis(50))),
         _ => {}
     }
-    // Progress is written down with the next renewal of the claim; this asks for one soon.
+    // Progress is written with the next renewal of the claim; `extend` requests one soon.
     context.progress(json!({"step": "checked"}));
     context.extend();
     was_seen.notified().await;
@@ -82,14 +82,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let receipt: Receipt = serde_json::from_value(task.output().cloned().unwrap_or_default())?;
     assert_eq!(receipt, Receipt { account: "ada".into(), balance_cents: 1_250 });
 
-    // A run of an earlier claim that wakes up now is refused.
+    // A late write with the epoch of an earlier claim is rejected.
     let late = account.set_balance(2, 0);
     assert_eq!(late, Err(TaskError::Permanent("epoch 2 was overtaken by 3".into())));
-    println!("{receipt:?} after {} attempts; a late run was refused", task.attempt);
+    println!("{receipt:?} after {} attempts; a late run was rejected", task.attempt);
     Ok(())
 }
 
-/// Looks at the task until it tells how far it is, as `leasehold get` would.
+/// Polls the task until it reports progress.
 async fn until_progress(queue: &Queue, id: &TaskId, was_seen: &Notify) -> leasehold::Result<()> {
     loop {
         let task = queue.get(id).await?;

@@ -1,4 +1,4 @@
-//! Idempotency keys: what is submitted twice runs once.
+//! Idempotency keys: a task that is submitted twice runs once.
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use futures::TryStreamExt;
@@ -12,23 +12,23 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let queue = Queue::connect(folder.path()).await?;
     let welcome = |name: &str| queue.submit("welcome", json!({"name": name}));
 
-    // A producer that does not know whether its first try arrived simply tries again.
+    // A producer that does not know whether its first submit succeeded submits again.
     let first = welcome("Ada").key("signup-17").await?;
     let again = welcome("Ada").key("signup-17").await?;
     assert!(first.is_new && !again.is_new);
     assert_eq!(first.id, again.id);
 
-    // Twenty at once are still one task.
+    // Twenty concurrent submits create one task.
     let tries = (0..20).map(|_| welcome("Bob").key("signup-18"));
     let tries: Vec<_> = queue.submit_many(tries).try_collect().await?;
     assert!(tries.iter().all(|submitted| submitted.id == tries[0].id));
 
-    // The same key for something else is a mistake, and is told.
+    // Using the key for a different task is an error.
     let error = welcome("Eve").key("signup-17").await.expect_err("the key belongs to Ada");
     assert_eq!(error.kind(), Kind::Invalid);
     println!("{error}");
 
-    // Keys are unique in the whole queue for a day, unless told otherwise.
+    // By default, keys are unique in the whole queue for a day.
     let key = UniqueKey {
         scope: Scope::TaskType,
         lifetime: Duration::from_hours(48),

@@ -1,4 +1,4 @@
-"""Images are resized by a worker: models in and out, progress, a fencing token, errors that say what to do.
+"""A worker that resizes images: dataclasses as input and output, progress, a fencing token, retries.
 
     python examples/python/resize.py ./leasehold-data
 """
@@ -22,7 +22,7 @@ class Image:
 class Resized:
     url: str
     written_with: int
-    """The epoch under which it was written: a store of images would refuse a smaller one."""
+    """Epoch of the run that wrote it: an image store would reject a smaller one."""
 
 
 def make_worker(queue: Queue) -> Worker:

@@ -1,9 +1,9 @@
-//! What can be asked for.
+//! Command-line arguments.
 
 use clap::{Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
-/// Numbers: requests first, then rates against a baseline of the same run.
+/// Measure requests first, then rates against a baseline of the same run
 #[derive(Debug, Parser)]
 #[command(version)]
 pub(crate) struct Args {
@@ -13,214 +13,214 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// The raw request rate of each store, against plain calls of the same kind.
-    Raw(Raw),
-    /// Submits tasks and works them off, against what the raw request rate of the same store allows.
-    Queue(Queue),
-    /// What a task costs a worker with few and with many waiting, and how much memory the worker takes.
-    Depth(Depth),
-    /// How long it takes to decide who fetches which piece, over whole transfers.
+    /// Measure the raw request rate of each store, against plain calls of the same kind
+    Raw(RawArgs),
+    /// Submit and run tasks, against the limit set by the raw request rate of the same store
+    Queue(QueueArgs),
+    /// Measure the cost of a task and the worker's memory, with few and with many waiting tasks
+    Depth(DepthArgs),
+    /// Measure the time to assign pieces to peers, over whole transfers
     Manager(Manager),
-    /// How long the dashboard takes to answer over many tasks, and how much memory it takes.
-    Dashboard(Dashboard),
-    /// The worker of `depth`, in a process of its own.
+    /// Measure the response time and memory of the dashboard over many tasks
+    Dashboard(DashboardBenchArgs),
+    /// Run the worker of `depth` in a process of its own
     #[command(hide = true)]
-    Work(Work),
-    /// One artifact fetched from a bucket into a cache, against a plain download of the same object.
-    Artifact(Artifact),
-    /// One fetch of `artifact`, in a process of its own.
+    Work(WorkArgs),
+    /// Fetch one artifact from a bucket into a cache, against a plain download of the same object
+    Artifact(ArtifactArgs),
+    /// Run one fetch of `artifact` in a process of its own
     #[command(hide = true)]
     Carry(Carry),
 }
 
-/// Where to measure.
+/// Stores to measure.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Site {
-    /// Only this store; can be given more than once.
+pub(crate) struct SiteArgs {
+    /// Measure only this store; can be repeated
     #[arg(long, value_enum)]
-    pub(crate) only: Vec<Place>,
+    pub(crate) only: Vec<PlaceArgs>,
 
-    /// Where the folders are made; by default where temporary files go.
+    /// Directory for the folders [default: the directory of temporary files]
     #[arg(long)]
     pub(crate) dir: Option<PathBuf>,
 
-    /// The `SeaweedFS` to start; cargo sets the one that ./test installs.
+    /// Path of the `SeaweedFS` binary; cargo sets the one that ./test installs
     #[arg(long, env = "LEASEHOLD_WEED")]
     pub(crate) weed: Option<PathBuf>,
 }
 
-impl Site {
-    /// The stores that were asked for, else these.
-    pub(crate) fn places(&self, usual: &[Place]) -> Vec<Place> {
+impl SiteArgs {
+    /// Returns the stores that were selected, or `usual`.
+    pub(crate) fn places(&self, usual: &[PlaceArgs]) -> Vec<PlaceArgs> {
         if self.only.is_empty() { usual.to_vec() } else { self.only.clone() }
     }
 }
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Raw {
-    /// Seconds for each measurement, ours and the baseline alike.
+pub(crate) struct RawArgs {
+    /// Seconds per measurement, for both sides
     #[arg(long, default_value_t = 2.0)]
     pub(crate) seconds: f64,
 
-    /// Only this operation, as the table names it; can be given more than once.
+    /// Measure only this operation, named as in the table; can be repeated
     #[arg(long)]
     pub(crate) operation: Vec<String>,
 
-    /// Requests in flight: a power of two up to 64; can be given more than once.
+    /// Requests in flight, a power of two up to 64; can be repeated
     #[arg(long, default_values_t = [1, 16, 64], value_parser = in_flight)]
     pub(crate) in_flight: Vec<u32>,
 
     #[command(flatten)]
-    pub(crate) site: Site,
+    pub(crate) site: SiteArgs,
 
-    /// Print JSON for machines.
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Queue {
-    /// Tasks in each round.
+pub(crate) struct QueueArgs {
+    /// Tasks per round
     #[arg(long, default_value_t = 2_000, value_parser = at_least_one)]
     pub(crate) tasks: u64,
 
-    /// Rounds that count; one more goes before them.
+    /// Measured rounds, after one that warms up
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) rounds: u32,
 
-    /// Seconds for each kind of request when the limit is measured.
+    /// Seconds per kind of request when the limit is measured
     #[arg(long, default_value_t = 0.5)]
     pub(crate) seconds: f64,
 
     #[command(flatten)]
-    pub(crate) site: Site,
+    pub(crate) site: SiteArgs,
 
-    /// Print JSON for machines.
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Depth {
-    /// How many tasks wait; can be given more than once, and the first is what the others are compared with.
+pub(crate) struct DepthArgs {
+    /// Waiting tasks; can be repeated, and the first is the baseline of the others
     #[arg(long, default_values_t = [1_000, 100_000], value_parser = at_least_one)]
     pub(crate) waiting: Vec<u64>,
 
-    /// How many of them a worker runs in each round.
+    /// Tasks that a worker runs per round
     #[arg(long, default_value_t = 500, value_parser = at_least_one)]
     pub(crate) tasks: u64,
 
-    /// Rounds that count; one more goes before them.
+    /// Measured rounds, after one that warms up
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) rounds: u32,
 
     #[command(flatten)]
-    pub(crate) site: Site,
+    pub(crate) site: SiteArgs,
 
-    /// Print JSON for machines.
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Manager {
-    /// Pieces of the artifact.
+    /// Pieces of the artifact
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(crate) pieces: u32,
 
-    /// Peers that have some of them.
+    /// Peers that have some of the pieces
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) peers: u32,
 
-    /// Transfers, each with a seed of its own.
+    /// Transfers, each with a seed of its own
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) rounds: u32,
 
-    /// Print JSON for machines.
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Dashboard {
-    /// Tasks in the queue, which is in memory.
+pub(crate) struct DashboardBenchArgs {
+    /// Tasks in the queue, which is in memory
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) tasks: u32,
 
-    /// How often each view is asked for.
+    /// Requests per view
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) rounds: u32,
 
-    /// Print JSON for machines.
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Work {
-    /// What kind of store the queue is in.
+pub(crate) struct WorkArgs {
+    /// Kind of store of the queue
     #[arg(long, value_enum)]
-    pub(crate) place: Place,
+    pub(crate) place: PlaceArgs,
 
-    /// Where that is.
+    /// Address of the store
     #[arg(long)]
     pub(crate) address: String,
 
-    /// The server of a bucket.
+    /// Endpoint of the bucket
     #[arg(long)]
     pub(crate) endpoint: Option<String>,
 
-    /// How many tasks to run before it stops.
+    /// Tasks to run before the worker stops
     #[arg(long)]
     pub(crate) tasks: u64,
 }
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Artifact {
-    /// Its size in MiB.
+pub(crate) struct ArtifactArgs {
+    /// Size of the artifact in MiB
     #[arg(long, default_value_t = 256, value_parser = at_least_one)]
     pub(crate) mib: u64,
 
-    /// Rounds that count; one more goes before them.
+    /// Measured rounds, after one that warms up
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) rounds: u32,
 
     #[command(flatten)]
-    pub(crate) site: Site,
+    pub(crate) site: SiteArgs,
 
-    /// Print JSON for machines.
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Carry {
-    /// The store, in a bucket.
+    /// Address of the store, in a bucket
     #[arg(long)]
     pub(crate) address: String,
 
-    /// The server of the bucket.
+    /// Endpoint of the bucket
     #[arg(long)]
     pub(crate) endpoint: String,
 
-    /// What to fetch.
+    /// Artifact to fetch
     #[arg(long)]
     pub(crate) artifact: String,
 
-    /// The folder to fetch it into.
+    /// Folder to fetch it into
     #[arg(long)]
     pub(crate) to: PathBuf,
 
-    /// Who fetches.
+    /// Side that fetches
     #[arg(long, value_enum)]
     pub(crate) side: CarrySide,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CarrySide {
-    /// The fetcher, from the store alone.
+    /// The fetcher, from the store alone
     Ours,
-    /// Plain ranged reads.
+    /// Plain ranged reads
     Plain,
 }
 
@@ -234,38 +234,39 @@ impl CarrySide {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Place {
-    /// A folder whose writes count when they are on the disk.
+pub(crate) enum PlaceArgs {
+    /// A folder whose writes count when they are on the disk
     Folder,
-    /// A folder whose writes count when the operating system has them.
+    /// A folder whose writes count when the operating system has them
     Os,
-    /// A bucket on a `SeaweedFS` that is started for this.
+    /// A bucket on a `SeaweedFS` that is started for this
     S3,
 }
 
-impl Place {
-    /// The folders are kept apart in time: what one removes slows down what the next creates, for minutes.
-    pub(crate) const ALL: [Place; 3] = [Place::Folder, Place::S3, Place::Os];
+impl PlaceArgs {
+    /// All stores. The folders are measured apart in time: removals in one slow down creations in the next,
+    /// for minutes.
+    pub(crate) const ALL: [PlaceArgs; 3] = [PlaceArgs::Folder, PlaceArgs::S3, PlaceArgs::Os];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Place::Folder => "folder",
-            Place::Os => "os",
-            Place::S3 => "s3",
+            PlaceArgs::Folder => "folder",
+            PlaceArgs::Os => "os",
+            PlaceArgs::S3 => "s3",
         }
     }
 }
 
-/// Powers of two, so that the keys that are prepared can be shared out evenly.
+/// Parses a power of two, by which prepared keys can be divided evenly.
 fn in_flight(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(number @ 1..=64u32) if number.is_power_of_two() => Ok(number),
-        _ => Err("it must be 1, 2, 4, 8, 16, 32 or 64".into()),
+        _ => Err("must be 1, 2, 4, 8, 16, 32 or 64".into()),
     }
 }
 
 fn at_least_one(text: &str) -> Result<u64, String> {
-    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "it must be a number above 0".into())
+    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "must be a number above 0".into())
 }
 
 #[cfg(test)]
@@ -274,18 +275,18 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn what_can_be_asked_for_is_consistent() {
+    fn the_arguments_are_consistent() {
         Args::command().debug_assert();
     }
 
     #[test]
-    fn a_command_has_usual_stores_and_can_be_given_others() {
+    fn a_command_has_default_stores_and_accepts_others() {
         let places = |line: &str| match Args::try_parse_from(line.split(' ')).unwrap().command {
-            Command::Queue(queue) => queue.site.places(&[Place::Folder, Place::S3]),
+            Command::Queue(queue) => queue.site.places(&[PlaceArgs::Folder, PlaceArgs::S3]),
             other => panic!("{other:?}"),
         };
-        assert_eq!(places("bench queue"), [Place::Folder, Place::S3]);
-        assert_eq!(places("bench queue --only os"), [Place::Os]);
+        assert_eq!(places("bench queue"), [PlaceArgs::Folder, PlaceArgs::S3]);
+        assert_eq!(places("bench queue --only os"), [PlaceArgs::Os]);
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! The command `artifact`: one artifact fetched into a cache, against a plain download of the same object.
 //!
-//! Both ask for the same ranges, as many at once, and write them into a file that is then synced. Ours also verifies
-//! every piece and the whole, and notes what it has. Each fetch is a process of its own, so that its memory can be told;
-//! the two sides take turns.
+//! Both sides request the same ranges, with the same concurrency, and write them into a file that is then
+//! synced. Our side also verifies every piece and the whole file, and records the verified pieces. Each fetch
+//! is a process of its own, so that its memory can be measured; the two sides alternate.
 
 use anyhow::{Context, ensure};
 use leasehold_core::{ArtifactId, keys};
-use leasehold_pieces::{Artifacts, Cache, PublishOptions};
+use leasehold_pieces::{ArtifactStore, Cache, PublishOptions};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -19,20 +19,20 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-use crate::args::{self, CarrySide, Place};
+use crate::args::{self, CarrySide, PlaceArgs};
 use crate::ground::{self, Ground};
 
 use crate::memory;
 use crate::plain_bucket::PlainBucket;
-use crate::report::Report;
+use crate::report::BenchReport;
 use crate::side::cpu_time;
 
 const STORE: &str = "artifacts";
-/// What a fetch with nobody else around asks for, and how often at once.
+/// Range size and concurrency of a fetch without peers.
 const RANGE_BYTES: u64 = 16 * 1_024 * 1_024;
 const RANGES_AT_ONCE: u64 = 4;
 
-/// How one fetch went, as its process tells.
+/// Measurement of one fetch, reported by its process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Carried {
     pub(crate) bytes: u64,
@@ -43,23 +43,23 @@ pub(crate) struct Carried {
 }
 
 /// Neighbouring rounds of both sides.
-pub(crate) struct Pair {
+pub(crate) struct ArtifactPair {
     pub(crate) ours: Carried,
     pub(crate) plain: Carried,
 }
 
-pub(crate) fn run(args: &args::Artifact) -> anyhow::Result<()> {
+pub(crate) fn run(args: &args::ArtifactArgs) -> anyhow::Result<()> {
     let runtime = Arc::new(tokio::runtime::Builder::new_multi_thread().enable_all().build()?);
-    let mut report = Report::new(args.json);
-    let ground = Ground::open(Place::S3, &args.site, &runtime)?;
+    let mut report = BenchReport::new(args.json);
+    let ground = Ground::open(PlaceArgs::S3, &args.site, &runtime)?;
     let folder = tempfile::Builder::new().prefix("leasehold-bench-").to_owned();
     let folder = args.site.dir.as_ref().map_or_else(|| folder.tempdir(), |dir| folder.tempdir_in(dir))?;
     let artifact = publish(args, &ground, &folder, &runtime)?;
     let mut pairs = Vec::new();
     for round in 0..=args.rounds {
-        Report::progress(Place::S3, &format!("round {round}"));
+        BenchReport::progress(PlaceArgs::S3, &format!("round {round}"));
         let carry = |side| carry(side, &ground, &artifact, folder.path());
-        // Whoever comes second finds a disk that is still busy with the first: they take turns.
+        // The second side finds the disk still busy with the first, so they alternate.
         let (ours, plain) = if round % 2 == 0 {
             let ours = carry(CarrySide::Ours)?;
             (ours, carry(CarrySide::Plain)?)
@@ -67,9 +67,9 @@ pub(crate) fn run(args: &args::Artifact) -> anyhow::Result<()> {
             let plain = carry(CarrySide::Plain)?;
             (carry(CarrySide::Ours)?, plain)
         };
-        // The first one warms up.
+        // The first round warms up.
         if round > 0 {
-            pairs.push(Pair { ours, plain });
+            pairs.push(ArtifactPair { ours, plain });
         }
     }
     report.artifact(&pairs);
@@ -78,44 +78,45 @@ pub(crate) fn run(args: &args::Artifact) -> anyhow::Result<()> {
 }
 
 fn publish(
-    args: &args::Artifact,
+    args: &args::ArtifactArgs,
     ground: &Ground,
     folder: &TempDir,
     runtime: &Arc<Runtime>,
 ) -> anyhow::Result<ArtifactId> {
     let path = folder.path().join("file");
     let mut file = BufWriter::new(File::create(&path)?);
-    // Bytes that repeat nowhere.
+    // Content without repetitions.
     for block in 0..args.mib * 1_024 * 1_024 / 8 {
         file.write_all(&block.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes())?;
     }
     file.flush()?;
-    let node = Artifacts::new(ground.client(STORE)?, Cache::open(folder.path().join("unused"), None)?);
+    let node = ArtifactStore::new(ground.client(STORE)?, Cache::open(folder.path().join("unused"), None)?);
     let published = runtime.block_on(node.publish(&path, &PublishOptions::default()))?;
     std::fs::remove_file(path)?;
     Ok(published.manifest.artifact)
 }
 
-/// Lets a process of its own fetch, and removes what it fetched.
+/// Fetches in a process of its own, and removes the fetched file.
 fn carry(side: CarrySide, ground: &Ground, artifact: &ArtifactId, folder: &Path) -> anyhow::Result<Carried> {
     let to = folder.join("fetched");
     let mut process = Command::new(std::env::current_exe()?);
     process.args(["carry", "--address", &ground.address(STORE), "--artifact", artifact.as_str()]);
     process.arg("--to").arg(&to).args(["--side", side.name()]);
-    process.args(["--endpoint", ground.endpoint().context("it is a bucket")?]);
+    process.args(["--endpoint", ground.endpoint().context("the store is a bucket")?]);
     let ended = process.stderr(Stdio::inherit()).output()?;
-    ensure!(ended.status.success(), "the fetch has failed: {}", ended.status);
+    ensure!(ended.status.success(), "the fetch failed: {}", ended.status);
     std::fs::remove_dir_all(to)?;
-    serde_json::from_slice(&ended.stdout).context("the fetch does not say what it did")
+    serde_json::from_slice(&ended.stdout).context("failed to parse the output of the fetch")
 }
 
-/// The process of one fetch.
+/// Process of one fetch.
 pub(crate) fn work(args: &args::Carry) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let artifact: ArtifactId = args.artifact.parse().ok().context("no hash")?;
-    let client = ground::client(Place::S3, &args.address, Some(&args.endpoint))?;
-    let node = Artifacts::new(client.clone(), Cache::open(&args.to, None)?);
-    // Both begin with the manifest: its request opens the first connection.
+    let artifact: ArtifactId =
+        args.artifact.parse().ok().context("--artifact must be the hash of an artifact")?;
+    let client = ground::client(PlaceArgs::S3, &args.address, Some(&args.endpoint))?;
+    let node = ArtifactStore::new(client.clone(), Cache::open(&args.to, None)?);
+    // Both sides begin with the manifest: its request opens the first connection.
     let size = runtime.block_on(node.manifest(&artifact))?.cut.size();
     let plain_side = Plain::open(args, &artifact)?;
     runtime.block_on(plain_side.s3.range(&plain_side.key, 0..1))?;
@@ -124,7 +125,7 @@ pub(crate) fn work(args: &args::Carry) -> anyhow::Result<()> {
         CarrySide::Ours => runtime.block_on(node.fetch(&artifact, &|_| ()))?.1.origin_requests,
         CarrySide::Plain => runtime.block_on(plain_side.fetch(&args.to, size))?,
     };
-    Report::carried(&Carried {
+    BenchReport::carried(&Carried {
         bytes: size,
         requests,
         seconds: begun.elapsed().as_secs_f64(),
@@ -141,8 +142,8 @@ struct Plain {
 
 impl Plain {
     fn open(args: &args::Carry, artifact: &ArtifactId) -> anyhow::Result<Self> {
-        let address = args.address.strip_prefix("s3://").context("no bucket")?;
-        let (bucket, prefix) = address.split_once('/').context("no prefix")?;
+        let address = args.address.strip_prefix("s3://").context("the address must begin with s3://")?;
+        let (bucket, prefix) = address.split_once('/').context("the address has no prefix")?;
         let key = format!("{prefix}/{}", keys::artifact_data(artifact));
         Ok(Self { s3: Arc::new(PlainBucket::open(&args.endpoint, bucket, "")?), key })
     }
@@ -154,7 +155,7 @@ impl Plain {
         let mut fetches = JoinSet::new();
         for number in 0..ranges {
             if number >= RANGES_AT_ONCE {
-                fetches.join_next().await.context("nothing under way")???;
+                fetches.join_next().await.context("no fetch is in flight")???;
             }
             let (s3, file, key) = (self.s3.clone(), file.clone(), self.key.clone());
             fetches.spawn(async move {

@@ -1,8 +1,8 @@
-//! The command `dashboard`: how long it takes to answer over many tasks, and how much memory it takes.
+//! The command `dashboard`: response time and memory of the dashboard over many tasks.
 //!
-//! The queue is in memory, so that only the dashboard itself is measured: the reading of all tasks into its table, and then
-//! each view, asked for over loopback again and again. Its memory is what the process has more after the reading than
-//! before; the tasks themselves were there before.
+//! The queue is in memory, so that only the dashboard itself is measured: reading all tasks into its table,
+//! and then each view, requested over loopback again and again. Its memory is the growth of the process
+//! during the reading; the tasks themselves exist before.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,15 +13,15 @@ use anyhow::{Context, ensure};
 use leasehold_core::NewTask;
 use leasehold_queue::Queue;
 use leasehold_store::{Client, Host, MemoryStore, Prices, SystemHost};
-use leasehold_web::{Dashboard, Pace, WebOptions};
+use leasehold_web::{Dashboard, RefreshPace, WebOptions};
 use leasehold_worker::Shutdown;
 use serde_json::{Value, json};
 
 use crate::args;
 use crate::memory;
-use crate::report::Report;
+use crate::report::BenchReport;
 
-/// The views, with what is asked for in them.
+/// Paths of the views.
 const VIEWS: [&str; 6] = [
     "/api/overview",
     "/api/tasks?limit=200",
@@ -31,24 +31,24 @@ const VIEWS: [&str; 6] = [
     "/metrics",
 ];
 
-/// What was measured.
-pub(crate) struct Measured {
-    /// From the first look to the last task.
+/// Measurements.
+pub(crate) struct DashboardMeasurement {
+    /// Time from the first scan to the last task.
     pub(crate) reading: Duration,
     pub(crate) memory_before: u64,
     pub(crate) memory_after: u64,
-    /// How long each view took: the middle, the longest, and how many bytes it has.
+    /// Per view: median time, maximum time, and size in bytes.
     pub(crate) views: Vec<(&'static str, Duration, Duration, usize)>,
 }
 
-pub(crate) fn run(args: &args::Dashboard) -> anyhow::Result<()> {
+pub(crate) fn run(args: &args::DashboardBenchArgs) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let queue = runtime.block_on(filled(args.tasks))?;
     let options = WebOptions {
         addr: ([127, 0, 0, 1], 0).into(),
         token: None,
         allows_actions: false,
-        pace: Pace::Folder,
+        pace: RefreshPace::Folder,
         prices: Prices::of("aws")?,
         settings: Vec::new(),
     };
@@ -58,11 +58,11 @@ pub(crate) fn run(args: &args::Dashboard) -> anyhow::Result<()> {
     let measured = measure(args, addr)?;
     shutdown.abort();
     runtime.block_on(serving)?;
-    Report::dashboard(args, &measured);
+    BenchReport::dashboard(args, &measured);
     Ok(())
 }
 
-/// A queue with so many tasks of a few types and tags.
+/// Creates a queue with a number of tasks of a few types and tags.
 async fn filled(tasks: u32) -> anyhow::Result<Queue> {
     let host: Arc<dyn Host> = Arc::new(SystemHost);
     let queue = Queue::connect(Client::new(Arc::new(MemoryStore::new(&host)), host)).await?;
@@ -74,12 +74,12 @@ async fn filled(tasks: u32) -> anyhow::Result<Queue> {
     Ok(queue)
 }
 
-fn measure(args: &args::Dashboard, addr: SocketAddr) -> anyhow::Result<Measured> {
+fn measure(args: &args::DashboardBenchArgs, addr: SocketAddr) -> anyhow::Result<DashboardMeasurement> {
     let (memory_before, began) = (memory::resident()?, Instant::now());
     loop {
         let overview: Value = serde_json::from_slice(&ask(addr, "/api/overview")?)?;
         if overview["sample"]["is_complete"] == true {
-            ensure!(overview["counts"]["pending"] == args.tasks, "not all tasks were counted");
+            ensure!(overview["counts"]["pending"] == args.tasks, "the dashboard did not count all tasks");
             break;
         }
     }
@@ -96,16 +96,19 @@ fn measure(args: &args::Dashboard, addr: SocketAddr) -> anyhow::Result<Measured>
         Ok((view, times[times.len() / 2], times[times.len() - 1], bytes))
     });
     let views = views.collect::<anyhow::Result<_>>()?;
-    Ok(Measured { reading, memory_before, memory_after: memory::resident()?, views })
+    Ok(DashboardMeasurement { reading, memory_before, memory_after: memory::resident()?, views })
 }
 
-/// One request on a connection of its own; the body of its answer.
+/// Makes one request on a connection of its own. Returns the body of its answer.
 fn ask(addr: SocketAddr, path: &str) -> anyhow::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(addr)?;
     write!(stream, "GET {path} HTTP/1.1\r\nhost: {addr}\r\nconnection: close\r\n\r\n")?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
-    ensure!(answer.starts_with(b"HTTP/1.1 200"), "{path} was not answered");
-    let head = answer.windows(4).position(|part| part == b"\r\n\r\n").context("an answer without an end")?;
+    ensure!(answer.starts_with(b"HTTP/1.1 200"), "{path} was not answered with 200");
+    let head = answer
+        .windows(4)
+        .position(|part| part == b"\r\n\r\n")
+        .context("the answer has no end of its headers")?;
     Ok(answer.split_off(head + 4))
 }

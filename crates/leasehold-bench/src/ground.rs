@@ -1,4 +1,4 @@
-//! Where something is measured: a folder or a bucket made for it, with room for stores of ours and for plain calls.
+//! Store under measurement: a temporary folder or bucket, with room for our stores and for plain calls.
 
 use anyhow::Context;
 use leasehold_store::testing::Weed;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use crate::args::{Place, Site};
+use crate::args::{PlaceArgs, SiteArgs};
 use crate::plain_bucket::PlainBucket;
 use crate::plain_folder::PlainFolder;
 use crate::side::{Side, Tasks, Threads};
@@ -15,53 +15,54 @@ use crate::side::{Side, Tasks, Threads};
 const BUCKET: &str = "bench";
 
 pub(crate) struct Ground {
-    pub(crate) place: Place,
-    /// The same requests without us.
+    pub(crate) place: PlaceArgs,
+    /// Plain calls: the same requests without Leasehold.
     pub(crate) plain: Box<dyn Side>,
     root: String,
     endpoint: Option<String>,
     folder: Option<TempDir>,
-    /// Killed when this goes.
+    /// Killed on drop.
     _weed: Option<Weed>,
 }
 
 impl Ground {
-    pub(crate) fn open(place: Place, site: &Site, runtime: &Arc<Runtime>) -> anyhow::Result<Self> {
+    pub(crate) fn open(place: PlaceArgs, site: &SiteArgs, runtime: &Arc<Runtime>) -> anyhow::Result<Self> {
         match place {
-            Place::Folder | Place::Os => Self::folder(place, site),
-            Place::S3 => Self::bucket(site, runtime),
+            PlaceArgs::Folder | PlaceArgs::Os => Self::folder(place, site),
+            PlaceArgs::S3 => Self::bucket(site, runtime),
         }
     }
 
-    fn folder(place: Place, site: &Site) -> anyhow::Result<Self> {
+    fn folder(place: PlaceArgs, site: &SiteArgs) -> anyhow::Result<Self> {
         let make = tempfile::Builder::new().prefix("leasehold-bench-").to_owned();
         let folder = site.dir.as_ref().map_or_else(|| make.tempdir(), |dir| make.tempdir_in(dir))?;
-        let calls = PlainFolder::open(folder.path().join("plain"), place == Place::Folder)?;
-        let root = folder.path().to_str().context("the folder's path is not text")?.to_owned();
+        let calls = PlainFolder::open(folder.path().join("plain"), place == PlaceArgs::Folder)?;
+        let root = folder.path().to_str().context("the folder's path is not UTF-8")?.to_owned();
         let plain = Box::new(Threads { calls });
         Ok(Self { place, plain, root, endpoint: None, folder: Some(folder), _weed: None })
     }
 
-    fn bucket(site: &Site, runtime: &Arc<Runtime>) -> anyhow::Result<Self> {
-        let binary = site.weed.as_ref().context("no SeaweedFS; run ./test once, or set LEASEHOLD_WEED")?;
+    fn bucket(site: &SiteArgs, runtime: &Arc<Runtime>) -> anyhow::Result<Self> {
+        let binary =
+            site.weed.as_ref().context("SeaweedFS is missing; run ./test once, or set LEASEHOLD_WEED")?;
         let weed = runtime.block_on(async {
             let weed = Weed::start(binary).await?;
             weed.create_bucket(BUCKET).await?;
             anyhow::Ok(weed)
         });
-        let weed = weed.with_context(|| format!("{} cannot be started", binary.display()))?;
+        let weed = weed.with_context(|| format!("failed to start {}", binary.display()))?;
         let calls = Arc::new(PlainBucket::open(&weed.endpoint(), BUCKET, "plain/")?);
         let plain = Box::new(Tasks { calls, runtime: runtime.clone() });
         let (root, endpoint) = (format!("s3://{BUCKET}"), Some(weed.endpoint()));
-        Ok(Self { place: Place::S3, plain, root, endpoint, folder: None, _weed: Some(weed) })
+        Ok(Self { place: PlaceArgs::S3, plain, root, endpoint, folder: None, _weed: Some(weed) })
     }
 
-    /// The address of a store of ours in it.
+    /// Address of one of our stores in it.
     pub(crate) fn address(&self, name: &str) -> String {
         format!("{}/{name}", self.root)
     }
 
-    /// The server of a bucket.
+    /// Endpoint of the bucket.
     pub(crate) fn endpoint(&self) -> Option<&str> {
         self.endpoint.as_deref()
     }
@@ -70,15 +71,15 @@ impl Ground {
         client(self.place, &self.address(name), self.endpoint())
     }
 
-    /// Ends the server. The folder is given back, so that it is removed only when nothing is measured any more.
+    /// Stops the server. Returns the folder, so that it is removed only after all measurements.
     pub(crate) fn leave(self) -> Option<TempDir> {
         self.folder
     }
 }
 
-/// A client of a store of ours, also from another process than the one that made the ground.
-pub(crate) fn client(place: Place, address: &str, endpoint: Option<&str>) -> anyhow::Result<Client> {
-    let durability = if place == Place::Os { Durability::Os } else { Durability::Fsync };
+/// Opens a client of one of our stores, also from another process than the one that created it.
+pub(crate) fn client(place: PlaceArgs, address: &str, endpoint: Option<&str>) -> anyhow::Result<Client> {
+    let durability = if place == PlaceArgs::Os { Durability::Os } else { Durability::Fsync };
     let options = OpenOptions {
         folder: FolderOptions { durability, ..FolderOptions::default() },
         endpoint: endpoint.map(str::to_owned),

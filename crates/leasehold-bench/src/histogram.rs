@@ -1,9 +1,10 @@
-//! Latencies in a fixed amount of memory: 32 steps to each doubling, so a percentile is right within 3 %.
+//! Histogram of latencies in a fixed amount of memory: 32 steps per doubling, so a percentile is correct
+//! within 3 %.
 
 use std::time::Duration;
 
 const STEPS: usize = 32;
-/// Nanoseconds up to 2^44, about five hours.
+/// Number of doublings: nanoseconds up to 2^44, about five hours.
 const DOUBLINGS: usize = 44;
 
 pub(crate) struct Histogram {
@@ -31,7 +32,7 @@ impl Histogram {
         self.counts.iter().all(|count| *count == 0)
     }
 
-    /// The latency in milliseconds that so many of a hundred stay below.
+    /// Returns the latency in milliseconds below which this percentage lies.
     pub(crate) fn percentile_ms(&self, percent: u64) -> f64 {
         let total: u64 = self.counts.iter().sum();
         let wanted = (total * percent).div_ceil(100).max(1);
@@ -53,7 +54,7 @@ fn step(ns: u64) -> usize {
     (STEPS * shift as usize + within).min(STEPS * DOUBLINGS - 1)
 }
 
-/// The lower end of a step.
+/// Returns the lower end of a step.
 #[expect(clippy::cast_precision_loss, reason = "a step is right within 3 % anyway")]
 fn value_ns(step: usize) -> f64 {
     if step < STEPS {

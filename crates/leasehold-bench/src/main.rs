@@ -1,23 +1,23 @@
-//! Numbers: how many requests a thing takes, and then how fast it is, against a baseline of the same run.
+//! Benchmarks: number of requests first, then rates against a baseline of the same run.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
-//! | [`args`] | what can be asked for |
+//! | [`args`] | command-line arguments |
 //! | [`raw`] | the command `raw`: every kind of request on every store, ours against plain calls |
-//! | [`queue`] | the command `queue`: tasks submitted and worked off, against the limit |
+//! | [`queue`] | the command `queue`: tasks submitted and run, against the limit |
 //! | [`depth`] | the command `depth`: few and many waiting, and the worker's memory |
-//! | [`manager`] | the command `manager`: what it costs to decide who fetches which piece |
-//! | [`dashboard`] | the command `dashboard`: how long it takes to answer over many tasks, and its memory |
+//! | [`manager`] | the command `manager`: cost of assigning pieces to peers |
+//! | [`dashboard`] | the command `dashboard`: response time over many tasks, and memory |
 //! | [`artifact`] | the command `artifact`: one fetched into a cache, against a plain download |
-//! | [`limit`] | what the raw request rate of a store allows |
+//! | [`limit`] | tasks per second that the raw request rate of a store allows |
 //! | [`ground`] | the folder or the bucket that is measured |
 //! | [`operation`] | the kinds of request, and the keys they are aimed at |
-//! | [`side`] | a round of requests, in flight together: asynchronous calls, or threads |
+//! | [`side`] | a round of concurrent requests: asynchronous calls, or threads |
 //! | [`ours`] | the calls as the rest of Leasehold makes them |
-//! | [`plain_bucket`], [`plain_folder`] | the same calls without us: the baselines |
-//! | [`measure`] | ours and the baseline in alternating rounds, and what they come to |
+//! | [`plain_bucket`], [`plain_folder`] | the same calls without Leasehold: the baselines |
+//! | [`measure`] | ours and the baseline in alternating rounds, and the result |
 //! | [`histogram`] | latencies in a fixed amount of memory |
-//! | [`memory`] | the most memory that this process has had |
+//! | [`memory`] | peak and current memory of this process |
 //! | [`report`] | the only place that prints |
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 

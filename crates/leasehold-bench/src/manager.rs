@@ -1,14 +1,15 @@
-//! The command `manager`: what it costs to decide who fetches which piece, over whole transfers in a made-up time.
+//! The command `manager`: cost of assigning pieces to peers, over whole transfers in simulated time.
 //!
-//! Every peer has a random three quarters of the pieces, and one in fifty pieces fails; the origin has everything. Peers
-//! ask as soon as they have room, and when they got nothing a second later. Only the manager's answers are timed: nothing
-//! is fetched.
+//! Every peer has a random three quarters of the pieces, and one in fifty pieces fails; the origin has all
+//! pieces. Peers ask as soon as they have capacity, and a second later if they got nothing. Only the
+//! manager's answers are timed: nothing is fetched.
 
 use anyhow::ensure;
 use leasehold_core::piece::manager::{
-    FailureKind, LeaseRequest, PeerId, PeerKind, PieceCompletion, PieceLease, PieceLeaseManager, PieceResult,
+    FailureKind, LeaseRequest, PeerId, PeerKind, PieceCompletion, PieceLeaseManager, PieceRequest,
+    PieceResult,
 };
-use leasehold_core::piece::{Cut, ManagerConfig, PieceMap, PieceOrder};
+use leasehold_core::piece::{ManagerConfig, PieceCut, PieceMap, PieceOrder};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::{Duration, Instant};
@@ -16,20 +17,20 @@ use std::time::{Duration, Instant};
 use crate::args;
 use crate::histogram::Histogram;
 use crate::memory;
-use crate::report::Report;
+use crate::report::BenchReport;
 use crate::side::cpu_time;
 
 const PIECE_BYTES: u32 = 1_024 * 1_024;
 const RUN_BYTES_MAX: u64 = 16 * 1_024 * 1_024;
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// What was measured, over all transfers.
+/// Measurements over all transfers.
 #[derive(Default)]
-pub(crate) struct Measured {
+pub(crate) struct TransferMeasurement {
     pub(crate) requests: Histogram,
     pub(crate) completions: Histogram,
     pub(crate) request_max: Duration,
-    /// The most processor time of one: on a busy machine the longest wait says more about the machine.
+    /// Maximum processor time of a request: on a busy machine the longest wait says more about the machine.
     pub(crate) request_cpu_max: Duration,
     pub(crate) request_count: u64,
     pub(crate) rejected: u64,
@@ -37,24 +38,25 @@ pub(crate) struct Measured {
     pub(crate) duplicates: u64,
     pub(crate) overtaken: u64,
     pub(crate) seconds: f64,
-    /// Before the first manager was made, and the most there was.
+    /// Memory before the first manager was created; the peak follows.
     pub(crate) memory_before: u64,
     pub(crate) memory_peak: u64,
 }
 
 pub(crate) fn run(args: &args::Manager) -> anyhow::Result<()> {
-    let mut measured = Measured { memory_before: memory::peak()?, ..Measured::default() };
+    let mut measured =
+        TransferMeasurement { memory_before: memory::peak()?, ..TransferMeasurement::default() };
     let began = Instant::now();
     for seed in 1..=u64::from(args.rounds) {
         Transfer::new(args, seed)?.run(&mut measured)?;
     }
     measured.seconds = began.elapsed().as_secs_f64();
     measured.memory_peak = memory::peak()?;
-    Report::manager(args, &measured);
+    BenchReport::manager(args, &measured);
     Ok(())
 }
 
-/// What happens at a time to one of those who have pieces: it asks, or a piece of its lease ends.
+/// Event of a participant at a time: it asks, or a piece of its lease ends.
 type Happens = Reverse<(Duration, usize, Option<(u64, u32)>)>;
 
 /// One transfer.
@@ -63,12 +65,12 @@ struct Transfer {
     haves: Vec<(PeerId, PieceMap)>,
     chance: u64,
     events: BinaryHeap<Happens>,
-    leases: Vec<PieceLease>,
+    leases: Vec<PieceRequest>,
 }
 
 impl Transfer {
     fn new(args: &args::Manager, seed: u64) -> anyhow::Result<Self> {
-        let cut = Cut::new(u64::from(args.pieces) * u64::from(PIECE_BYTES), PIECE_BYTES)?;
+        let cut = PieceCut::new(u64::from(args.pieces) * u64::from(PIECE_BYTES), PIECE_BYTES)?;
         let manager = PieceLeaseManager::new(cut, ManagerConfig::default(), seed)?;
         let (haves, leases) = (Vec::new(), Vec::new());
         let mut transfer = Self { manager, haves, chance: seed, events: BinaryHeap::new(), leases };
@@ -93,7 +95,7 @@ impl Transfer {
         Ok(())
     }
 
-    fn run(mut self, measured: &mut Measured) -> anyhow::Result<()> {
+    fn run(mut self, measured: &mut TransferMeasurement) -> anyhow::Result<()> {
         while !self.manager.is_done() {
             let Some(Reverse((now, who, ending))) = self.events.pop() else { break };
             if let Some((lease, piece)) = ending {
@@ -101,7 +103,7 @@ impl Transfer {
             }
             self.ask(who, ending.is_none(), now, measured);
         }
-        ensure!(self.manager.is_done(), "the transfer has not ended");
+        ensure!(self.manager.is_done(), "the transfer did not end");
         let stats = self.manager.stats(Duration::ZERO);
         measured.looked_at += stats.looked_at;
         measured.duplicates += stats.duplicates;
@@ -109,7 +111,7 @@ impl Transfer {
         Ok(())
     }
 
-    fn ask(&mut self, who: usize, is_asking: bool, now: Duration, measured: &mut Measured) {
+    fn ask(&mut self, who: usize, is_asking: bool, now: Duration, measured: &mut TransferMeasurement) {
         let (peer, have) = self.haves[who].clone();
         let order = PieceOrder::Rarest;
         let request = LeaseRequest { peer, have, max_leases: 4, run_bytes_max: RUN_BYTES_MAX, order };
@@ -121,7 +123,7 @@ impl Transfer {
         measured.request_cpu_max = measured.request_cpu_max.max(cpu);
         measured.request_count += 1;
         measured.rejected += u64::from(response.rejected.is_some());
-        // Only one in the queue for each: those that have leases ask again when one ends.
+        // At most one request per participant is queued: those with leases ask again when one ends.
         if is_asking && response.granted.is_empty() {
             self.events.push(Reverse((now + ASK_AGAIN, who, None)));
         }
@@ -131,7 +133,7 @@ impl Transfer {
     }
 
     /// Peers are up to five times slower than the fastest.
-    fn fetch(&mut self, who: usize, lease: PieceLease, now: Duration) {
+    fn fetch(&mut self, who: usize, lease: PieceRequest, now: Duration) {
         let pause = Duration::from_millis(400 * (1 + who as u64 % 5) + self.draw() % 400);
         let mut at = now;
         for piece in lease.pieces.clone() {
@@ -141,13 +143,13 @@ impl Transfer {
         self.leases.push(lease);
     }
 
-    fn complete(&mut self, lease: u64, piece: u32, now: Duration, measured: &mut Measured) {
+    fn complete(&mut self, lease: u64, piece: u32, now: Duration, measured: &mut TransferMeasurement) {
         let failed = PieceResult::Failure(FailureKind::NetworkError);
         let result = if self.one_in(50) { failed } else { PieceResult::Success };
         let lease = &self.leases[usize::try_from(lease).expect("an index")];
         let completion = PieceCompletion { lease: lease.id, piece, peer: lease.peer.clone(), result };
         let began = Instant::now();
-        // A lease that was cancelled meanwhile is refused or not needed; the fetch of it simply ends.
+        // A lease cancelled meanwhile is refused or not needed; its fetch simply ends.
         let _ = self.manager.complete_piece(&completion, now);
         measured.completions.add(began.elapsed());
     }
@@ -173,7 +175,7 @@ mod tests {
     fn transfers_of_any_size_end() {
         for (pieces, peers) in [(1, 1), (30, 3), (200, 20)] {
             let args = args::Manager { pieces, peers, rounds: 1, json: true };
-            let mut measured = Measured::default();
+            let mut measured = TransferMeasurement::default();
             Transfer::new(&args, 1).unwrap().run(&mut measured).unwrap();
             assert!(measured.request_count > 0 && !measured.requests.is_empty());
         }

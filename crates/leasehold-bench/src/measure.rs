@@ -1,28 +1,29 @@
-//! Ours and the baseline in alternating rounds, and what they come to.
+//! Ours and the baseline in alternating rounds, and the result.
 //!
-//! Rounds are short and alternate, so that whatever else the machine does hits both alike. The ratio is the
+//! Rounds are short and alternate, so that other load on the machine affects both alike. The ratio is the
 //! median of the ratios of neighbouring rounds; rates are medians too.
 //!
-//! What a round creates stays until the store is thrown away. Removed at once it would slow down what follows:
-//! ext4 looks at every inode that was freed in the last half minute before it gives out a new one.
+//! Created objects stay until the store is deleted. Removing them at once would slow down later rounds: ext4
+//! scans every inode freed in the last half minute before it allocates a new one.
 
 use leasehold_store::{Ledger, Purpose, Snapshot};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::histogram::Histogram;
-use crate::operation::{LISTED, Operation};
-use crate::side::{Plan, Round, Side};
+use crate::operation::{BenchRequest, LISTED};
+use crate::side::{RoundPlan, RoundResult, Side};
 
-/// Odd, so that the median is one of them. The first one of each side is not counted.
+/// Number of rounds: odd, so that the median is one of them. The first round of each side is not counted.
 const ROUNDS: u32 = 15;
-/// A round of removals has at least and at most so many keys; they must be made before it.
+/// Bounds of the number of keys in a round of removals; they must be created before it.
 const REMOVED: std::ops::RangeInclusive<u64> = 64..=1_024;
-/// No round creates more keys than this, so that a store holds at most some ten thousand for each measurement.
+/// Maximum number of keys created in a round, so that a store holds at most some ten thousand per
+/// measurement.
 const CREATED_MAX: u64 = 640;
-/// What is done before and after a round has no limit in time.
+/// Unlimited time, for work before and after a round.
 pub(crate) const UNTIMED: Duration = Duration::MAX;
-/// Most workers: each has an object of its own in the pool. Whatever is prepared, is by so many.
+/// Maximum number of workers: each has an object of its own in the pool. All preparation uses this number.
 pub(crate) const WORKERS: u64 = 64;
 
 /// Both sides of one store.
@@ -32,9 +33,9 @@ pub(crate) struct Pair<'a> {
     pub(crate) ledger: &'a Ledger,
 }
 
-/// What one operation with so many in flight came to.
-pub(crate) struct Measured {
-    pub(crate) operation: Operation,
+/// Result of one operation at one number in flight.
+pub(crate) struct Measurement {
+    pub(crate) operation: BenchRequest,
     pub(crate) in_flight: u32,
     pub(crate) ours_per_second: f64,
     pub(crate) plain_per_second: f64,
@@ -44,7 +45,7 @@ pub(crate) struct Measured {
     pub(crate) ours_cpu: Duration,
     pub(crate) plain_cpu: Duration,
     pub(crate) plain_operations: u64,
-    /// Our operations in the rounds that count, and the requests they took by verb and outcome.
+    /// Our operations in the measured rounds, and their requests by verb and outcome.
     pub(crate) operations: u64,
     pub(crate) requests: BTreeMap<(&'static str, &'static str), u64>,
 }
@@ -57,11 +58,11 @@ impl Pair<'_> {
 
     pub(crate) fn measure(
         &self,
-        operation: Operation,
+        operation: BenchRequest,
         in_flight: u32,
         time: Duration,
-    ) -> anyhow::Result<Measured> {
-        let mut measured = Measured {
+    ) -> anyhow::Result<Measurement> {
+        let mut measured = Measurement {
             operation,
             in_flight,
             ours_per_second: 0.0,
@@ -80,7 +81,7 @@ impl Pair<'_> {
         for round in 0..=ROUNDS {
             let what = planned(operation, in_flight, round, time / ROUNDS, removed);
             let (ours, requests, plain);
-            // Neither is always the first after a pause.
+            // Neither side is always the first after a pause.
             if round % 2 == 0 {
                 (ours, requests) = self.ours(&what)?;
                 plain = timed(self.plain, &what)?;
@@ -104,7 +105,7 @@ impl Pair<'_> {
         Ok(measured)
     }
 
-    fn ours(&self, plan: &Plan) -> anyhow::Result<(Round, Snapshot)> {
+    fn ours(&self, plan: &RoundPlan) -> anyhow::Result<(RoundResult, Snapshot)> {
         fill(self.ours, plan)?;
         let before = self.ledger.snapshot();
         let round = self.ours.round(plan)?;
@@ -113,20 +114,20 @@ impl Pair<'_> {
     }
 }
 
-impl Measured {
-    fn count(&mut self, round: &Round, requests: &Snapshot) {
+impl Measurement {
+    fn count(&mut self, round: &RoundResult, requests: &Snapshot) {
         self.operations += round.operations;
         self.ours.merge(&round.latencies);
         self.ours_cpu += round.cpu;
-        // What workers read before they begin is for `admin`.
+        // Reads of workers before they begin count as `admin`.
         for (line, count) in requests.lines().filter(|(line, _)| line.purpose != Purpose::Admin) {
             *self.requests.entry((line.verb.name(), line.outcome.name())).or_default() += count.requests;
         }
     }
 }
 
-/// Makes the objects that are read, replaced and listed. One object in each other directory stays, because an
-/// empty directory of a folder would go and have to be made again.
+/// Creates the objects that are read, replaced and listed. One object in each other directory stays, because
+/// a folder would remove an empty directory and have to create it again.
 pub(crate) fn prepare(side: &dyn Side) -> anyhow::Result<()> {
     for directory in ["pool", "replace"] {
         create(side, directory, 0, WORKERS)?;
@@ -138,25 +139,31 @@ pub(crate) fn prepare(side: &dyn Side) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One round, after what it removes was made.
-pub(crate) fn timed(side: &dyn Side, plan: &Plan) -> anyhow::Result<Round> {
+/// Runs one round, after creating the keys that it removes.
+pub(crate) fn timed(side: &dyn Side, plan: &RoundPlan) -> anyhow::Result<RoundResult> {
     fill(side, plan)?;
     side.round(plan)
 }
 
-fn planned(operation: Operation, in_flight: u32, round: u32, time: Duration, removed: u64) -> Plan {
+fn planned(operation: BenchRequest, in_flight: u32, round: u32, time: Duration, removed: u64) -> RoundPlan {
     let (share, time) = match operation {
-        // A round of removals ends when all is gone.
-        Operation::Delete => (removed / u64::from(in_flight), UNTIMED),
-        Operation::Put | Operation::Index => (CREATED_MAX / u64::from(in_flight), time),
+        // A round of removals ends when all keys are removed.
+        BenchRequest::Delete => (removed / u64::from(in_flight), UNTIMED),
+        BenchRequest::Put | BenchRequest::Index => (CREATED_MAX / u64::from(in_flight), time),
         _ => (u64::MAX, time),
     };
-    // What other numbers in flight have created is still there.
+    // Objects created at other numbers in flight still exist.
     let round = in_flight * (ROUNDS + 1) + round;
-    Plan { operation, directory: operation.directory(), round, shares: vec![share; in_flight as usize], time }
+    RoundPlan {
+        operation,
+        directory: operation.directory(),
+        round,
+        shares: vec![share; in_flight as usize],
+        time,
+    }
 }
 
-/// How many removals fill a round, as a multiple of the workers that prepare them.
+/// Returns the number of removals that fill a round, as a multiple of the workers that prepare them.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -168,18 +175,24 @@ fn enough_for(time: Duration, per_second: f64) -> u64 {
 }
 
 fn create(side: &dyn Side, directory: &'static str, round: u32, keys: u64) -> anyhow::Result<()> {
-    side.round(&Plan { operation: Operation::Put, directory, round, shares: shares(keys), time: UNTIMED })?;
+    side.round(&RoundPlan {
+        operation: BenchRequest::Put,
+        directory,
+        round,
+        shares: shares(keys),
+        time: UNTIMED,
+    })?;
     Ok(())
 }
 
-/// So many keys, or tasks, shared out among all workers.
+/// Divides a number of keys, or tasks, among all workers.
 pub(crate) fn shares(keys: u64) -> Vec<u64> {
     (0..WORKERS.min(keys)).map(|worker| (keys - worker).div_ceil(WORKERS)).collect()
 }
 
-/// Makes what a round removes.
-fn fill(side: &dyn Side, plan: &Plan) -> anyhow::Result<()> {
-    if plan.operation == Operation::Delete {
+/// Creates the keys that a round removes.
+fn fill(side: &dyn Side, plan: &RoundPlan) -> anyhow::Result<()> {
+    if plan.operation == BenchRequest::Delete {
         create(side, plan.directory, plan.round, plan.shares.iter().sum())?;
     }
     Ok(())

@@ -1,17 +1,18 @@
-//! The memory of this process, as the kernel counts it.
+//! Memory of this process, as the kernel counts it.
 
 use anyhow::Context;
 
 const STATUS: &str = "/proc/self/status";
 
-/// In bytes: pages that were in memory at the same time, of the program and its libraries too.
+/// Returns the peak in bytes: pages in memory at the same time, including the program and its libraries.
 pub(crate) fn peak() -> anyhow::Result<u64> {
-    parse(&std::fs::read_to_string(STATUS)?).with_context(|| format!("{STATUS} does not tell the peak"))
+    parse(&std::fs::read_to_string(STATUS)?).with_context(|| format!("{STATUS} has no peak memory"))
 }
 
-/// What this process has in memory now, in bytes.
+/// Returns the current memory of this process in bytes.
 pub(crate) fn resident() -> anyhow::Result<u64> {
-    find(&std::fs::read_to_string(STATUS)?, "VmRSS:").with_context(|| format!("{STATUS} does not tell it"))
+    find(&std::fs::read_to_string(STATUS)?, "VmRSS:")
+        .with_context(|| format!("{STATUS} has no resident memory"))
 }
 
 fn parse(status: &str) -> Option<u64> {
@@ -29,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_peak_is_read_from_what_the_kernel_says() {
+    fn the_peak_is_parsed_from_the_kernels_status_file() {
         assert_eq!(parse("VmSize:\t  900 kB\nVmHWM:\t    20 kB\n"), Some(20 * 1_024));
         assert_eq!(parse("VmSize:\t  900 kB\n"), None);
     }

@@ -1,75 +1,75 @@
-//! The kinds of request, and the keys they are aimed at.
+//! Kinds of requests, and their keys.
 //!
-//! Keys are `{directory}/{round}-{number}`: made up where they are used and never kept, so that memory stays
-//! flat. The workers of a round take numbers in turn, so that the same keys can be made by many workers and
-//! removed by one.
+//! Keys are `{directory}/{round}-{number}`: computed where they are used and never stored, so that memory
+//! stays flat. The workers of a round take numbers in turn, so that many workers can create the keys that one
+//! removes.
 
 use bytes::Bytes;
 use leasehold_core::limits::PAGE_KEYS_MAX;
 use leasehold_store::{Host, HostExt, SystemHost};
 
-/// Keys under the prefix that is listed: five pages.
+/// Number of keys under the listed prefix: five pages.
 pub(crate) const LISTED: u64 = 5 * PAGE_KEYS_MAX as u64;
-/// A body of about a kilobyte, as a task's record is.
+/// Size of a body, about that of a task's record.
 const BODY_BYTES: usize = 1_000;
 
 /// One kind of request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Operation {
-    /// A kilobyte where nothing is yet.
+pub(crate) enum BenchRequest {
+    /// Create an object of a kilobyte.
     Put,
-    /// A kilobyte over the version that was written last.
+    /// Replace the last version by a kilobyte.
     Replace,
-    /// An empty object without a condition, under a new key.
+    /// Create an empty object without a condition, under a new key.
     Index,
-    /// A kilobyte read.
+    /// Read a kilobyte.
     Get,
-    /// A read that is answered "not modified".
+    /// Read an object that has not changed ("not modified").
     Unmodified,
-    /// A page of a thousand keys out of five thousand.
+    /// List a page of a thousand keys out of five thousand.
     List,
-    /// A removal.
+    /// Remove an object.
     Delete,
 }
 
-impl Operation {
-    pub(crate) const ALL: [Operation; 7] = [
-        Operation::Put,
-        Operation::Replace,
-        Operation::Index,
-        Operation::Get,
-        Operation::Unmodified,
-        Operation::List,
-        Operation::Delete,
+impl BenchRequest {
+    pub(crate) const ALL: [BenchRequest; 7] = [
+        BenchRequest::Put,
+        BenchRequest::Replace,
+        BenchRequest::Index,
+        BenchRequest::Get,
+        BenchRequest::Unmodified,
+        BenchRequest::List,
+        BenchRequest::Delete,
     ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Operation::Put => "put",
-            Operation::Replace => "replace",
-            Operation::Index => "index",
-            Operation::Get => "get",
-            Operation::Unmodified => "unmodified",
-            Operation::List => "list",
-            Operation::Delete => "delete",
+            BenchRequest::Put => "put",
+            BenchRequest::Replace => "replace",
+            BenchRequest::Index => "index",
+            BenchRequest::Get => "get",
+            BenchRequest::Unmodified => "unmodified",
+            BenchRequest::List => "list",
+            BenchRequest::Delete => "delete",
         }
     }
 
-    /// Where its keys are.
+    /// Directory of its keys.
     pub(crate) fn directory(self) -> &'static str {
         match self {
-            Operation::Get | Operation::Unmodified => "pool",
+            BenchRequest::Get | BenchRequest::Unmodified => "pool",
             _ => self.name(),
         }
     }
 
-    /// Whether a worker must know the version of its object before it begins.
+    /// Returns whether a worker must know the version of its object before it begins.
     pub(crate) fn needs_version(self) -> bool {
-        matches!(self, Operation::Replace | Operation::Unmodified)
+        matches!(self, BenchRequest::Replace | BenchRequest::Unmodified)
     }
 }
 
-/// Which of a round's requests this is.
+/// Position of a request in a round.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Spot {
     pub(crate) directory: &'static str,
@@ -80,17 +80,17 @@ pub(crate) struct Spot {
 }
 
 impl Spot {
-    /// A key of its own.
+    /// Key of this request.
     pub(crate) fn key(self) -> String {
         key(self.directory, self.round, self.nth * self.workers + self.worker)
     }
 
-    /// The one object of this worker.
+    /// Key of the worker's own object.
     pub(crate) fn own_key(self) -> String {
         key(self.directory, 0, self.worker)
     }
 
-    /// The key after which this request's page begins: the pages in turn.
+    /// Key after which this request's page begins: the pages in turn.
     pub(crate) fn page_after(self) -> Option<String> {
         let before = self.nth * PAGE_KEYS_MAX as u64 % LISTED;
         Some(key(self.directory, 0, before.checked_sub(1)?))
@@ -101,7 +101,7 @@ fn key(directory: &str, round: u32, number: u64) -> String {
     format!("{directory}/{round:05}-{number:06}")
 }
 
-/// A record of about a kilobyte, unlike any other.
+/// Creates a unique record of about a kilobyte.
 pub(crate) fn body() -> Bytes {
     const FILLING: [u8; BODY_BYTES] = [b'x'; BODY_BYTES];
     let host: &dyn Host = &SystemHost;

@@ -1,10 +1,10 @@
-//! The calls as the rest of Leasehold makes them: through [`Client`], counted and with patience.
+//! The calls as the rest of Leasehold makes them: through [`Client`], counted and with retries.
 
 use anyhow::{Context, bail, ensure};
 use bytes::Bytes;
-use leasehold_store::{Client, Get, List, Purpose, Put, Version, When};
+use leasehold_store::{Client, Get, List, Purpose, PutOutcome, Version, When};
 
-use crate::operation::{Operation, Spot, body};
+use crate::operation::{BenchRequest, Spot, body};
 use crate::side::Calls;
 
 pub(crate) struct Ours(pub(crate) Client);
@@ -14,49 +14,51 @@ impl Calls for Ours {
 
     async fn version(&self, key: &str) -> anyhow::Result<Version> {
         let found = self.0.get(Purpose::Admin, key).await?;
-        found.map(|object| object.version).with_context(|| format!("`{key}` is not there"))
+        found.map(|object| object.version).with_context(|| format!("`{key}` does not exist"))
     }
 
     async fn call(
         &self,
-        operation: Operation,
+        operation: BenchRequest,
         spot: Spot,
         known: &mut Option<Version>,
     ) -> anyhow::Result<()> {
         let client = &self.0;
         match operation {
-            Operation::Put => {
+            BenchRequest::Put => {
                 written(client.put(Purpose::Submit, &spot.key(), body(), &When::Absent).await?)?;
             }
-            Operation::Replace => {
+            BenchRequest::Replace => {
                 let when = When::Unchanged(known.take().context("no version to replace")?);
                 *known = Some(written(client.put(Purpose::Claim, &spot.own_key(), body(), &when).await?)?);
             }
-            Operation::Index => {
+            BenchRequest::Index => {
                 client.put_always(Purpose::Submit, &spot.key(), Bytes::new()).await?;
             }
-            Operation::Get => {
+            BenchRequest::Get => {
                 let found = client.get(Purpose::Claim, &spot.own_key()).await?;
                 ensure!(found.is_some_and(|object| !object.body.is_empty()), "nothing was read");
             }
-            Operation::Unmodified => {
+            BenchRequest::Unmodified => {
                 let answer = client.get_unless(Purpose::Discover, &spot.own_key(), known.as_ref()).await?;
                 ensure!(answer == Get::Unchanged, "the object has changed");
             }
-            Operation::List => {
+            BenchRequest::List => {
                 let list = List { after: spot.page_after(), ..List::all(format!("{}/", spot.directory)) };
                 let page = client.list(Purpose::Discover, &list).await?;
                 ensure!(page.entries.len() == list.limit, "a page of {} keys", page.entries.len());
             }
-            Operation::Delete => client.delete(Purpose::Sweep, &spot.key()).await?,
+            BenchRequest::Delete => client.delete(Purpose::Sweep, &spot.key()).await?,
         }
         Ok(())
     }
 }
 
-fn written(put: Put) -> anyhow::Result<Version> {
+fn written(put: PutOutcome) -> anyhow::Result<Version> {
     match put {
-        Put::Written(version) => Ok(version),
-        Put::Overtaken(_) | Put::Lost(_) => bail!("a put lost a race that nobody ran against it"),
+        PutOutcome::Written(version) => Ok(version),
+        PutOutcome::Overtaken(_) | PutOutcome::Lost(_) => {
+            bail!("a put lost a race without a competing writer")
+        }
     }
 }

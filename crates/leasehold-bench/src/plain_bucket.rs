@@ -1,4 +1,4 @@
-//! The baseline of buckets: the same requests as plain calls of `object_store`, with the same settings.
+//! Baseline of buckets: the same requests as plain calls of `object_store`, with the same settings.
 
 use anyhow::{Context, ensure};
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use object_store::{
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::operation::{Operation, Spot, body};
+use crate::operation::{BenchRequest, Spot, body};
 use crate::side::Calls;
 
 pub(crate) struct PlainBucket {
@@ -22,7 +22,7 @@ pub(crate) struct PlainBucket {
 }
 
 impl PlainBucket {
-    /// Whoever changes the settings in `leasehold-store`, `object/address.rs`, changes them here.
+    /// Opens the bucket. The settings must equal those in `leasehold-store`, `object/address.rs`.
     pub(crate) fn open(endpoint: &str, bucket: &str, prefix: &'static str) -> anyhow::Result<Self> {
         let options = ClientOptions::new()
             .with_allow_http(true)
@@ -41,7 +41,7 @@ impl PlainBucket {
         Ok(Self { s3, prefix })
     }
 
-    /// The bytes in a range of an object.
+    /// Returns the bytes in a range of an object.
     pub(crate) async fn range(&self, key: &str, range: Range<u64>) -> anyhow::Result<Bytes> {
         Ok(self.s3.get_range(&self.path(key)?, range).await?)
     }
@@ -66,32 +66,32 @@ impl Calls for PlainBucket {
 
     async fn call(
         &self,
-        operation: Operation,
+        operation: BenchRequest,
         spot: Spot,
         known: &mut Option<UpdateVersion>,
     ) -> anyhow::Result<()> {
         match operation {
-            Operation::Put => {
+            BenchRequest::Put => {
                 self.put(&spot.key(), body().into(), PutMode::Create).await?;
             }
-            Operation::Replace => {
+            BenchRequest::Replace => {
                 let mode = PutMode::Update(known.take().context("no version to replace")?);
                 *known = Some(self.put(&spot.own_key(), body().into(), mode).await?);
             }
-            Operation::Index => {
+            BenchRequest::Index => {
                 self.put(&spot.key(), PutPayload::default(), PutMode::Overwrite).await?;
             }
-            Operation::Get => {
+            BenchRequest::Get => {
                 let answer = self.s3.get_opts(&self.path(&spot.own_key())?, GetOptions::default()).await?;
                 ensure!(!answer.bytes().await?.is_empty(), "nothing was read");
             }
-            Operation::Unmodified => {
+            BenchRequest::Unmodified => {
                 let if_none_match = known.as_ref().and_then(|known| known.e_tag.clone());
                 let options = GetOptions { if_none_match, ..GetOptions::default() };
                 let answer = self.s3.get_opts(&self.path(&spot.own_key())?, options).await;
                 ensure!(matches!(answer, Err(Error::NotModified { .. })), "the object has changed");
             }
-            Operation::List => {
+            BenchRequest::List => {
                 let options = PaginatedListOptions {
                     offset: spot.page_after().map(|after| format!("{}{after}", self.prefix)),
                     max_keys: Some(PAGE_KEYS_MAX),
@@ -101,7 +101,7 @@ impl Calls for PlainBucket {
                 let keys = self.s3.list_paginated(Some(&prefix), options).await?.result.objects.len();
                 ensure!(keys == PAGE_KEYS_MAX, "a page of {keys} keys");
             }
-            Operation::Delete => self.s3.delete(&self.path(&spot.key())?).await?,
+            BenchRequest::Delete => self.s3.delete(&self.path(&spot.key())?).await?,
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The baseline of folders: what anyone would write with the standard library, one thread for each call in
+//! Baseline of folders: a straightforward implementation with the standard library, one thread per call in
 //! flight. No condition is checked, nothing is locked, no version is computed.
 //!
 //! | operation | system calls |
@@ -9,7 +9,7 @@
 //! | list | read the directory, sort, stat the thousand of the page |
 //! | delete | unlink |
 //!
-//! Without fsync (durability `os`) the two syncs are left out.
+//! Without fsync (durability `os`) the two syncs are omitted.
 
 use anyhow::ensure;
 use leasehold_core::limits::PAGE_KEYS_MAX;
@@ -17,7 +17,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use crate::operation::{Operation, Spot, body};
+use crate::operation::{BenchRequest, Spot, body};
 use crate::side::BlockingCalls;
 
 pub(crate) struct PlainFolder {
@@ -27,7 +27,7 @@ pub(crate) struct PlainFolder {
 
 impl PlainFolder {
     pub(crate) fn open(root: PathBuf, fsync: bool) -> io::Result<Self> {
-        let directories = Operation::ALL.map(Operation::directory);
+        let directories = BenchRequest::ALL.map(BenchRequest::directory);
         for directory in directories.into_iter().chain(["tmp"]) {
             fs::create_dir_all(root.join(directory))?;
         }
@@ -74,16 +74,16 @@ impl PlainFolder {
 }
 
 impl BlockingCalls for PlainFolder {
-    fn call(&self, operation: Operation, spot: Spot) -> anyhow::Result<()> {
+    fn call(&self, operation: BenchRequest, spot: Spot) -> anyhow::Result<()> {
         match operation {
-            Operation::Put => self.write(spot, &spot.key())?,
-            Operation::Replace => self.write(spot, &spot.own_key())?,
-            Operation::Index => self.create(&spot.key())?,
-            Operation::Get | Operation::Unmodified => {
+            BenchRequest::Put => self.write(spot, &spot.key())?,
+            BenchRequest::Replace => self.write(spot, &spot.own_key())?,
+            BenchRequest::Index => self.create(&spot.key())?,
+            BenchRequest::Get | BenchRequest::Unmodified => {
                 ensure!(!fs::read(self.root.join(spot.own_key()))?.is_empty(), "nothing was read");
             }
-            Operation::List => self.list(spot)?,
-            Operation::Delete => fs::remove_file(self.root.join(spot.key()))?,
+            BenchRequest::List => self.list(spot)?,
+            BenchRequest::Delete => fs::remove_file(self.root.join(spot.key()))?,
         }
         Ok(())
     }

@@ -1,16 +1,16 @@
-//! The command `queue`: tasks are submitted and then worked off, 64 in flight, against the limit of the same store.
+//! The command `queue`: tasks are submitted and then run, 64 in flight, against the limit of the same store.
 //!
 //! ```text
 //!   pace ─ submit ─ pace ─ work ─ pace ─ submit ─ pace ─ work ─ pace …        then one task at a time
 //! ```
 //!
-//! The pace of plain calls is measured before and after every stage, and a stage is compared with the mean of the
-//! two: whatever else the machine does hits all alike.
+//! The pace of plain calls is measured before and after every stage, and a stage is compared with the mean of
+//! the two, so that other load on the machine affects all alike.
 
 use anyhow::{Context as _, ensure};
 use leasehold_core::NewTask;
 use leasehold_queue::Queue;
-use leasehold_store::ledger::Line;
+use leasehold_store::ledger::LedgerLine;
 use leasehold_store::{Ledger, Snapshot};
 use leasehold_worker::{Context, Monitor, Shutdown, TaskError, Worker, WorkerOptions};
 use serde_json::Value;
@@ -21,56 +21,56 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use crate::args::{self, Place};
+use crate::args::{self, PlaceArgs};
 use crate::ground::Ground;
 use crate::histogram::Histogram;
-use crate::limit::{Mix, Pace};
+use crate::limit::{Mix, RequestPace};
 use crate::measure::{UNTIMED, WORKERS, prepare, shares};
 use crate::memory;
-use crate::operation::{Operation, Spot};
-use crate::report::Report;
-use crate::side::{Calls, Plan, Round, Side, Tasks, cpu_time};
+use crate::operation::{BenchRequest, Spot};
+use crate::report::BenchReport;
+use crate::side::{Calls, RoundPlan, RoundResult, Side, Tasks, cpu_time};
 
 const TASK_TYPE: &str = "noop";
-/// How often to look whether all is done: no event tells, and a round takes seconds.
+/// Interval at which completion is polled: there is no event for it, and a round takes seconds.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
-/// So many tasks are run one at a time.
+/// Number of tasks that are run one at a time.
 const LONE: u64 = 100;
 
-/// What the tasks of one store came to.
+/// Measurements of one store.
 pub(crate) struct Worked {
-    pub(crate) submit: Stage,
-    pub(crate) work: Stage,
-    /// From before the submit to the handler, with an idle worker in the same process.
+    pub(crate) submit: TaskStage,
+    pub(crate) work: TaskStage,
+    /// Latency from before the submit to the handler, with an idle worker in the same process.
     pub(crate) lone: Histogram,
     pub(crate) memory_peak: u64,
 }
 
-/// One half of the tasks' lives, in all rounds that count.
+/// One half of the tasks' lives, in all measured rounds.
 #[derive(Default)]
-pub(crate) struct Stage {
+pub(crate) struct TaskStage {
     pub(crate) tasks: u64,
-    pub(crate) requests: BTreeMap<Line, u64>,
+    pub(crate) requests: BTreeMap<LedgerLine, u64>,
     pub(crate) rounds: Vec<Rates>,
     pub(crate) latencies: Histogram,
     pub(crate) cpu: Duration,
 }
 
-/// Tasks in a second.
+/// Tasks per second.
 pub(crate) struct Rates {
     pub(crate) ours: f64,
-    /// What all requests allow.
+    /// Limit set by all requests.
     pub(crate) limit: f64,
-    /// What the writes alone allow.
+    /// Limit set by the writes alone.
     pub(crate) write_limit: f64,
 }
 
-pub(crate) fn run(args: &args::Queue) -> anyhow::Result<()> {
+pub(crate) fn run(args: &args::QueueArgs) -> anyhow::Result<()> {
     ensure!(args.seconds > 0.0 && args.seconds < 60.0, "--seconds must be above 0 and below a minute");
     let runtime = Arc::new(tokio::runtime::Builder::new_multi_thread().enable_all().build()?);
-    let mut report = Report::new(args.json);
+    let mut report = BenchReport::new(args.json);
     let mut folders = Vec::new();
-    for place in args.site.places(&[Place::Folder, Place::S3]) {
+    for place in args.site.places(&[PlaceArgs::Folder, PlaceArgs::S3]) {
         let ground = Ground::open(place, &args.site, &runtime)?;
         report.queue(place, &measure(args, &ground, &runtime)?);
         folders.push(ground.leave());
@@ -79,23 +79,23 @@ pub(crate) fn run(args: &args::Queue) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn measure(args: &args::Queue, ground: &Ground, runtime: &Arc<Runtime>) -> anyhow::Result<Worked> {
+fn measure(args: &args::QueueArgs, ground: &Ground, runtime: &Arc<Runtime>) -> anyhow::Result<Worked> {
     let queue = runtime.block_on(Queue::connect(ground.client("ours")?))?;
     prepare(&*ground.plain)?;
     let mut paces = 0;
     let mut pace = || {
         paces += 1;
-        Pace::measure(&*ground.plain, paces, Duration::from_secs_f64(args.seconds))
+        RequestPace::measure(&*ground.plain, paces, Duration::from_secs_f64(args.seconds))
     };
-    let (mut submit, mut work) = (Stage::default(), Stage::default());
+    let (mut submit, mut work) = (TaskStage::default(), TaskStage::default());
     let mut before = pace()?;
     for round in 0..=args.rounds {
-        Report::progress(ground.place, &format!("round {round} of {}", args.rounds));
+        BenchReport::progress(ground.place, &format!("round {round} of {}", args.rounds));
         let submitted = counted(queue.client().ledger(), || submitted(&queue, args.tasks, runtime))?;
         let between = pace()?;
         let worked = counted(queue.client().ledger(), || runtime.block_on(worked(&queue, args.tasks)))?;
         let after = pace()?;
-        // The first one warms up.
+        // The first round warms up.
         if round > 0 {
             submit.count(&submitted, &before.mean(&between));
             work.count(&worked, &between.mean(&after));
@@ -106,18 +106,18 @@ fn measure(args: &args::Queue, ground: &Ground, runtime: &Arc<Runtime>) -> anyho
     Ok(Worked { submit, work, lone, memory_peak: memory::peak()? })
 }
 
-/// A round, and the requests it took.
+/// Runs a round. Returns it with its requests.
 fn counted(
     ledger: &Ledger,
-    round: impl FnOnce() -> anyhow::Result<Round>,
-) -> anyhow::Result<(Round, Snapshot)> {
+    round: impl FnOnce() -> anyhow::Result<RoundResult>,
+) -> anyhow::Result<(RoundResult, Snapshot)> {
     let before = ledger.snapshot();
     let round = round()?;
     Ok((round, ledger.snapshot().since(&before)))
 }
 
-impl Stage {
-    fn count(&mut self, (round, requests): &(Round, Snapshot), pace: &Pace) {
+impl TaskStage {
+    fn count(&mut self, (round, requests): &(RoundResult, Snapshot), pace: &RequestPace) {
         let mix = Mix::of(requests, round.operations);
         let (limit, write_limit) = (pace.limit(&mix), pace.limit(&mix.writes()));
         self.rounds.push(Rates { ours: round.per_second(), limit, write_limit });
@@ -130,12 +130,12 @@ impl Stage {
     }
 }
 
-/// Submits so many tasks, 64 in flight.
-pub(crate) fn submitted(queue: &Queue, tasks: u64, runtime: &Arc<Runtime>) -> anyhow::Result<Round> {
+/// Submits a number of tasks, 64 in flight.
+pub(crate) fn submitted(queue: &Queue, tasks: u64, runtime: &Arc<Runtime>) -> anyhow::Result<RoundResult> {
     let side = Tasks { calls: Arc::new(Submits(queue.clone())), runtime: runtime.clone() };
     // Tasks have keys of their own, so the plan's are not used.
-    side.round(&Plan {
-        operation: Operation::Put,
+    side.round(&RoundPlan {
+        operation: BenchRequest::Put,
         directory: TASK_TYPE,
         round: 0,
         shares: shares(tasks),
@@ -152,14 +152,14 @@ impl Calls for Submits {
         Ok(())
     }
 
-    async fn call(&self, _: Operation, _: Spot, _: &mut Option<()>) -> anyhow::Result<()> {
+    async fn call(&self, _: BenchRequest, _: Spot, _: &mut Option<()>) -> anyhow::Result<()> {
         self.0.submit_task(NewTask::new(TASK_TYPE, Value::Null)?).await?;
         Ok(())
     }
 }
 
-/// Works off at least so many tasks, 64 at once.
-pub(crate) async fn worked(queue: &Queue, tasks: u64) -> anyhow::Result<Round> {
+/// Runs at least a number of tasks, 64 at once.
+pub(crate) async fn worked(queue: &Queue, tasks: u64) -> anyhow::Result<RoundResult> {
     let worker = worker(queue, || ())?;
     let (monitor, shutdown) = (worker.monitor(), Shutdown::default());
     let (cpu, began) = (cpu_time(), Instant::now());
@@ -167,11 +167,11 @@ pub(crate) async fn worked(queue: &Queue, tasks: u64) -> anyhow::Result<Round> {
     let stop = shutdown.clone();
     watch.spawn(async move {
         completed(&monitor, tasks).await;
-        // What is still under way counts as well, so the end is when the worker has ended.
+        // Tasks still running count as well, so the round ends when the worker has ended.
         stop.drain();
     });
     let counts = worker.run(shutdown).await?;
-    Ok(Round {
+    Ok(RoundResult {
         operations: counts.completed,
         latencies: Histogram::default(),
         lasted: began.elapsed(),
@@ -195,23 +195,23 @@ async fn completed(monitor: &Monitor, tasks: u64) {
     }
 }
 
-/// From before the submit to the handler, one task at a time.
+/// Measures the time from before the submit to the handler, one task at a time.
 async fn one_at_a_time(queue: &Queue) -> anyhow::Result<Histogram> {
-    let (tell, told) = mpsc::unbounded_channel();
+    let (sender, receiver) = mpsc::unbounded_channel();
     let worker = worker(queue, move || {
-        // Nobody listens any more once the last one was heard of.
-        let _ = tell.send(Instant::now());
+        // The receiver is gone once the last start was received.
+        let _ = sender.send(Instant::now());
     })?;
     let (monitor, shutdown) = (worker.monitor(), Shutdown::default());
     let (producer, stop) = (queue.clone(), shutdown.clone());
     let mut submits = JoinSet::new();
     submits.spawn(async move {
-        let latencies = lone(&producer, &monitor, told).await;
+        let latencies = lone(&producer, &monitor, receiver).await;
         stop.drain();
         latencies
     });
     worker.run(shutdown).await?;
-    submits.join_next().await.context("it was spawned")??
+    submits.join_next().await.context("the submits were spawned")??
 }
 
 async fn lone(
@@ -223,7 +223,7 @@ async fn lone(
     for nth in 1..=LONE {
         let asked = Instant::now();
         queue.submit_task(NewTask::new(TASK_TYPE, Value::Null)?).await?;
-        let started = started.recv().await.context("the worker has ended")?;
+        let started = started.recv().await.context("the worker ended")?;
         latencies.add(started - asked);
         completed(monitor, nth).await;
     }

@@ -5,20 +5,20 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
-use crate::args::{Place, Raw};
+use crate::args::{PlaceArgs, RawArgs};
 use crate::ground::Ground;
-use crate::measure::{Measured, Pair};
-use crate::operation::Operation;
+use crate::measure::{Measurement, Pair};
+use crate::operation::BenchRequest;
 use crate::ours::Ours;
-use crate::report::Report;
+use crate::report::BenchReport;
 use crate::side::Tasks;
 
-pub(crate) fn run(raw: &Raw) -> anyhow::Result<()> {
+pub(crate) fn run(raw: &RawArgs) -> anyhow::Result<()> {
     ensure!(raw.seconds > 0.0 && raw.seconds < 3_600.0, "--seconds must be above 0 and below an hour");
     let runtime = Arc::new(tokio::runtime::Builder::new_multi_thread().enable_all().build()?);
-    let mut report = Report::new(raw.json);
+    let mut report = BenchReport::new(raw.json);
     let mut folders = Vec::new();
-    for place in raw.site.places(&Place::ALL) {
+    for place in raw.site.places(&PlaceArgs::ALL) {
         let ground = Ground::open(place, &raw.site, &runtime)?;
         report.requests(place, &compare(raw, &ground, &runtime)?);
         folders.push(ground.leave());
@@ -27,18 +27,18 @@ pub(crate) fn run(raw: &Raw) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn compare(raw: &Raw, ground: &Ground, runtime: &Arc<Runtime>) -> anyhow::Result<Vec<Measured>> {
+fn compare(raw: &RawArgs, ground: &Ground, runtime: &Arc<Runtime>) -> anyhow::Result<Vec<Measurement>> {
     let client = ground.client("ours")?;
     let ours = Tasks { calls: Arc::new(Ours(client.clone())), runtime: runtime.clone() };
     let pair = Pair { ours: &ours, plain: &*ground.plain, ledger: client.ledger() };
     pair.prepare()?;
     let mut measured = Vec::new();
-    for operation in Operation::ALL {
+    for operation in BenchRequest::ALL {
         if !raw.operation.is_empty() && !raw.operation.iter().any(|name| name == operation.name()) {
             continue;
         }
         for in_flight in &raw.in_flight {
-            Report::progress(ground.place, &format!("{} {in_flight}", operation.name()));
+            BenchReport::progress(ground.place, &format!("{} {in_flight}", operation.name()));
             measured.push(pair.measure(operation, *in_flight, Duration::from_secs_f64(raw.seconds))?);
         }
     }

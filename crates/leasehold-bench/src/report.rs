@@ -1,15 +1,15 @@
-//! The only place that prints: requests first, then rates and latencies. Progress goes to standard error.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "printing is what this module is for")]
+//! Output, in one place: requests first, then rates and latencies. Progress goes to standard error.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "this module prints the report")]
 
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use crate::args::Place;
+use crate::args::PlaceArgs;
 use crate::histogram::Histogram;
-use crate::measure::{Measured, median};
-use crate::operation::Operation;
+use crate::measure::{Measurement, median};
+use crate::operation::BenchRequest;
 
 mod artifact;
 mod dashboard;
@@ -17,24 +17,24 @@ mod depth;
 mod manager;
 mod queue;
 
-pub(crate) struct Report {
+pub(crate) struct BenchReport {
     json: bool,
     stores: Vec<Value>,
 }
 
-impl Report {
+impl BenchReport {
     pub(crate) fn new(json: bool) -> Self {
         Self { json, stores: Vec::new() }
     }
 
-    pub(crate) fn progress(place: Place, what: &str) {
+    pub(crate) fn progress(place: PlaceArgs, what: &str) {
         if std::io::stderr().is_terminal() {
             eprintln!("{} {what}", place.name());
         }
     }
 
-    /// All about the requests of one store.
-    pub(crate) fn requests(&mut self, place: Place, measured: &[Measured]) {
+    /// Prints the requests of one store.
+    pub(crate) fn requests(&mut self, place: PlaceArgs, measured: &[Measurement]) {
         if self.json {
             let rows: Vec<_> = measured.iter().map(as_json).collect();
             self.stores.push(json!({"store": place.name(), "rows": rows}));
@@ -51,10 +51,10 @@ impl Report {
     }
 }
 
-/// What the ledger counted in the rounds that count, for all numbers in flight together.
-fn print_requests(place: Place, measured: &[Measured]) {
+/// Prints the ledger's counts in the measured rounds, for all numbers in flight together.
+fn print_requests(place: PlaceArgs, measured: &[Measurement]) {
     println!("{:<7} {:<10} {:>10}  requests by the ledger", "store", "operation", "operations");
-    for operation in Operation::ALL {
+    for operation in BenchRequest::ALL {
         let rows = || measured.iter().filter(|row| row.operation == operation);
         let operations: u64 = rows().map(|row| row.operations).sum();
         let mut requests = BTreeMap::new();
@@ -71,7 +71,7 @@ fn print_requests(place: Place, measured: &[Measured]) {
     println!();
 }
 
-fn print_rates(place: Place, measured: &[Measured]) {
+fn print_rates(place: PlaceArgs, measured: &[Measurement]) {
     println!(
         "{:<7} {:<10} {:>9} {:>9} {:>10} {:>6} {:>8} {:>8} {:>8} {:>8} {:>8}",
         "store",
@@ -103,7 +103,7 @@ fn print_rates(place: Place, measured: &[Measured]) {
     println!();
 }
 
-fn as_json(row: &Measured) -> Value {
+fn as_json(row: &Measurement) -> Value {
     let requests: Vec<_> = row
         .requests
         .iter()
@@ -124,7 +124,8 @@ fn as_json(row: &Measured) -> Value {
     })
 }
 
-/// Processor time of this process for one operation; what the server or the kernel's own threads use is not in it.
+/// Returns the processor time of this process per operation, without that of the server or the kernel's own
+/// threads.
 #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 operations")]
 fn cpu_us(cpu: Duration, operations: u64) -> f64 {
     cpu.as_secs_f64() * 1e6 / operations.max(1) as f64
@@ -140,7 +141,7 @@ fn per_task(requests: u64, tasks: u64) -> f64 {
     requests as f64 / tasks.max(1) as f64
 }
 
-/// The median of the rounds, and how far they go.
+/// Returns the median of the rounds, and their range.
 fn spread(values: impl Iterator<Item = f64> + Clone) -> (f64, String) {
     let (least, most) = (values.clone().fold(f64::INFINITY, f64::min), values.clone().fold(0.0, f64::max));
     (median(values), format!("{least:.2} to {most:.2}"))

@@ -1,7 +1,7 @@
-//! A round: so many workers, each with one request in flight, for a short time.
+//! A round: several workers, each with one request in flight, for a short time.
 //!
-//! What a worker needs to know beforehand it learns before the round begins; all begin together, and the round
-//! lasts until the last of them is done.
+//! Workers read what they need before the round begins. All begin together, and the round lasts until the
+//! last of them is done.
 
 use std::future::Future;
 use std::sync::{Arc, Barrier};
@@ -10,29 +10,29 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 use crate::histogram::Histogram;
-use crate::operation::{Operation, Spot};
+use crate::operation::{BenchRequest, Spot};
 
-/// What a round does.
+/// Plan of a round.
 #[derive(Debug, Clone)]
-pub(crate) struct Plan {
-    pub(crate) operation: Operation,
+pub(crate) struct RoundPlan {
+    pub(crate) operation: BenchRequest,
     pub(crate) directory: &'static str,
     pub(crate) round: u32,
-    /// At most so many requests of each worker.
+    /// Maximum number of requests of each worker.
     pub(crate) shares: Vec<u64>,
-    /// No request begins after so long.
+    /// Time after which no request begins.
     pub(crate) time: Duration,
 }
 
-impl Plan {
+impl RoundPlan {
     fn spot(&self, worker: usize) -> Spot {
         let (workers, worker) = (self.shares.len() as u64, worker as u64);
         Spot { directory: self.directory, round: self.round, workers, worker, nth: 0 }
     }
 }
 
-/// What became of a round.
-pub(crate) struct Round {
+/// Measurements of a round.
+pub(crate) struct RoundResult {
     pub(crate) operations: u64,
     pub(crate) latencies: Histogram,
     pub(crate) lasted: Duration,
@@ -40,29 +40,29 @@ pub(crate) struct Round {
     pub(crate) cpu: Duration,
 }
 
-impl Round {
+impl RoundResult {
     #[expect(clippy::cast_precision_loss, reason = "a round has far fewer than 2^52 requests")]
     pub(crate) fn per_second(&self) -> f64 {
         self.operations as f64 / self.lasted.as_secs_f64()
     }
 }
 
-/// One of the two that are compared.
+/// One of the two sides that are compared.
 pub(crate) trait Side {
-    fn round(&self, plan: &Plan) -> anyhow::Result<Round>;
+    fn round(&self, plan: &RoundPlan) -> anyhow::Result<RoundResult>;
 }
 
 /// Calls that are awaited.
 pub(crate) trait Calls: Send + Sync + 'static {
     type Version: Send;
 
-    /// The version of an object that is there.
+    /// Returns the version of an existing object.
     fn version(&self, key: &str) -> impl Future<Output = anyhow::Result<Self::Version>> + Send;
 
-    /// One request.
+    /// Makes one request.
     fn call(
         &self,
-        operation: Operation,
+        operation: BenchRequest,
         spot: Spot,
         known: &mut Option<Self::Version>,
     ) -> impl Future<Output = anyhow::Result<()>> + Send;
@@ -70,7 +70,7 @@ pub(crate) trait Calls: Send + Sync + 'static {
 
 /// Calls that block their thread.
 pub(crate) trait BlockingCalls: Sync {
-    fn call(&self, operation: Operation, spot: Spot) -> anyhow::Result<()>;
+    fn call(&self, operation: BenchRequest, spot: Spot) -> anyhow::Result<()>;
 }
 
 pub(crate) struct Tasks<C> {
@@ -79,7 +79,7 @@ pub(crate) struct Tasks<C> {
 }
 
 impl<C: Calls> Side for Tasks<C> {
-    fn round(&self, plan: &Plan) -> anyhow::Result<Round> {
+    fn round(&self, plan: &RoundPlan) -> anyhow::Result<RoundResult> {
         self.runtime.block_on(async {
             let start = Arc::new(tokio::sync::Barrier::new(plan.shares.len()));
             let mut workers = JoinSet::new();
@@ -103,7 +103,11 @@ impl<C: Calls> Side for Tasks<C> {
     }
 }
 
-async fn prepared<C: Calls>(calls: &C, plan: &Plan, worker: usize) -> anyhow::Result<Option<C::Version>> {
+async fn prepared<C: Calls>(
+    calls: &C,
+    plan: &RoundPlan,
+    worker: usize,
+) -> anyhow::Result<Option<C::Version>> {
     if !plan.operation.needs_version() {
         return Ok(None);
     }
@@ -115,7 +119,7 @@ pub(crate) struct Threads<C> {
 }
 
 impl<C: BlockingCalls> Side for Threads<C> {
-    fn round(&self, plan: &Plan) -> anyhow::Result<Round> {
+    fn round(&self, plan: &RoundPlan) -> anyhow::Result<RoundResult> {
         let start = Barrier::new(plan.shares.len());
         let work = |worker| {
             start.wait();
@@ -135,7 +139,7 @@ impl<C: BlockingCalls> Side for Threads<C> {
     }
 }
 
-/// What one worker does in a round.
+/// Part of one worker in a round.
 struct Shift {
     spot: Spot,
     share: u64,
@@ -149,9 +153,9 @@ struct Shift {
 }
 
 impl Shift {
-    fn begin(plan: &Plan, worker: usize) -> Self {
+    fn begin(plan: &RoundPlan, worker: usize) -> Self {
         let spot = plan.spot(worker);
-        // Also what the histogram takes from the system is no part of the round.
+        // The histogram's allocation is no part of the round.
         let latencies = Histogram::default();
         let (cpu, now) = (cpu_time(), Instant::now());
         Self {
@@ -183,7 +187,7 @@ impl Shift {
     }
 }
 
-fn add_up(shifts: &[Shift]) -> Round {
+fn add_up(shifts: &[Shift]) -> RoundResult {
     let mut latencies = Histogram::default();
     for shift in shifts {
         latencies.merge(&shift.latencies);
@@ -191,7 +195,7 @@ fn add_up(shifts: &[Shift]) -> Round {
     let all = || shifts.iter();
     let lasted = all().map(|shift| shift.ended).max().zip(all().map(|shift| shift.began).min());
     let cpu = all().map(|shift| shift.cpu_ended).max().zip(all().map(|shift| shift.cpu_began).min());
-    Round {
+    RoundResult {
         operations: all().map(|shift| shift.spot.nth).sum(),
         latencies,
         lasted: lasted.map_or(Duration::ZERO, |(ended, began)| ended - began),
@@ -199,7 +203,7 @@ fn add_up(shifts: &[Shift]) -> Round {
     }
 }
 
-/// What all threads of this process have used so far.
+/// Returns the processor time of all threads of this process so far.
 pub(crate) fn cpu_time() -> Duration {
     let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     used.try_into().unwrap_or_default()

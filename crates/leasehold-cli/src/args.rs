@@ -1,4 +1,4 @@
-//! What can be asked for.
+//! Command-line arguments: global options and commands.
 
 #[cfg(test)]
 mod reference;
@@ -10,10 +10,10 @@ use crate::commands::{
     serve_pieces, submit, submit_many, tail, up, worker, workers,
 };
 
-/// Below the options of the command itself.
+/// Heading of the global options in every help text.
 const GLOBAL: &str = "Options of every command";
 
-/// A task queue with no server of its own: a bucket, or a folder, is enough.
+/// A task queue on object storage: needs a bucket or a folder, and no server
 #[derive(Debug, Parser)]
 #[command(name = "leasehold", version, max_term_width = 100)]
 pub(crate) struct Args {
@@ -23,153 +23,151 @@ pub(crate) struct Args {
     pub(crate) command: Command,
 }
 
-/// What every command understands, before or after its name.
+/// Options of every command, accepted before and after its name.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Global {
-    /// Where the queue is: a path, `s3://bucket/prefix`, `gs://…`, `az://…` or `memory://` (setting `queue.store`)
+    /// Store of the queue: a path, `s3://bucket/prefix`, `gs://…`, `az://…` or `memory://` (setting `queue.store`)
+    /// [default: ./leasehold-data]
     #[arg(long, global = true, value_name = "URI", help_heading = GLOBAL)]
     pub(crate) store: Option<String>,
-    /// Which `[profiles.NAME]` of the settings files to use; else `LEASEHOLD_PROFILE` says
+    /// Use the profile `[profiles.NAME]` of the settings files [default: `LEASEHOLD_PROFILE`]
     #[arg(long, global = true, value_name = "NAME", help_heading = GLOBAL)]
     pub(crate) profile: Option<String>,
-    /// Print JSON for machines instead of words for people
+    /// Print JSON instead of text
     #[arg(long, global = true, help_heading = GLOBAL)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Make a queue usable with one command: found it if need be, run tasks with programs, recover lost ones, show how
-    /// it goes, also on a page for browsers
+    /// Run a queue with one command: create it, run tasks, recover lost ones, serve the dashboard
     #[command(
         after_help = "Example:\n  leasehold up --exec 'resize=./resize.sh --fast'",
-        // All of `worker`, but a program can be added later.
+        // The options of `worker`, except that `--exec` is optional.
         mut_arg("exec", |exec| exec.required(false)),
         mut_arg("drain", |drain| drain.requires("exec"))
     )]
     Up(up::Up),
-    /// A tour that ends by itself: tasks worked in a folder, a worker killed, its tasks recovered
+    /// Run a short demo in a temporary folder: run tasks, kill a worker, recover its tasks
     #[command(after_help = "Example:\n  leasehold demo")]
     Demo,
     /// Create a queue, or verify that it exists
     #[command(after_help = "Example:\n  leasehold init --store s3://my-bucket/tasks --shard-prefix-len 2")]
-    Init(overview::Init),
+    Init(overview::InitArgs),
     /// Submit a task
     #[command(
         after_help = "Example:\n  leasehold submit -t resize -i '{\"url\": \"a.png\"}' --delay 5m --key img-1"
     )]
-    Submit(submit::Submit),
-    /// Submit many tasks, one JSON object per line
+    Submit(submit::SubmitArgs),
+    /// Submit many tasks from a file, one JSON object per line
     #[command(
         after_help = "Example:\n  echo '{\"task_type\": \"resize\", \"input\": 1}' | leasehold submit-many -"
     )]
     SubmitMany(submit_many::SubmitMany),
     /// Run tasks with programs
     #[command(after_help = "Example:\n  leasehold worker --exec 'resize=./resize.sh --fast' --concurrency 4")]
-    Worker(worker::Work),
-    /// Only recover, sweep and expire: what every worker also does
+    Worker(worker::WorkerArgs),
+    /// Recover lost tasks, clean up the index and expire tasks, without running any
     #[command(after_help = "Example:\n  leasehold monitor --store s3://my-bucket/tasks")]
     Monitor,
     /// List tasks, newest first
     #[command(after_help = "Example:\n  leasehold list --status failed --type resize --sort updated")]
-    List(list::List),
+    List(list::ListArgs),
     /// Show a task
     #[command(after_help = "Example:\n  leasehold get 3f2c9a4e")]
-    Get(get::Get),
-    /// Show a task's history; `--json` has whole reasons
+    Get(get::GetArgs),
+    /// Show a task's history; `--json` prints reasons in full
     #[command(after_help = "Example:\n  leasehold history 3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3")]
-    History(get::Get),
-    /// Wait until a task is final; the exit code tells how it ended
+    History(get::GetArgs),
+    /// Wait until a task is final; the exit code shows its status
     #[command(after_help = "Example:\n  leasehold wait 3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3 --timeout 5m")]
-    Wait(get::Wait),
-    /// Call tasks off
+    Wait(get::WaitArgs),
+    /// Cancel tasks
     #[command(after_help = "Example:\n  leasehold cancel --type resize")]
-    Cancel(operate::Which),
-    /// Let tasks run again that have failed, were cancelled or have expired
+    Cancel(operate::TaskSelector),
+    /// Retry failed, cancelled or expired tasks
     #[command(after_help = "Example:\n  leasehold retry 3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3")]
-    Retry(operate::Which),
-    /// Plan a waiting task for another time
+    Retry(operate::TaskSelector),
+    /// Change the start time of a pending task
     #[command(after_help = "Example:\n  leasehold reschedule ID --at 2026-12-24T18:00:00Z")]
     Reschedule(operate::Reschedule),
-    /// Remove final tasks that are past their retention
+    /// Delete final tasks that are past their retention
     #[command(after_help = "Example:\n  leasehold purge --older-than-days 30 --status completed")]
     Purge(operate::Purge),
     /// Check the queue for inconsistencies
     #[command(after_help = "Example:\n  leasehold check --repair")]
-    Check(overview::Check),
-    /// Take corrupt objects out of the way: cancel the task, free the key or the lease, and keep a copy
+    Check(overview::CheckArgs),
+    /// Quarantine corrupt objects: cancel the task, free the key or release the lease, and keep a copy
     #[command(
         after_help = "Example:\n  leasehold quarantine tasks/3/3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3.json"
     )]
     Quarantine(quarantine::Quarantine),
-    /// Change the number of shards of a live queue; takes up a migration from wherever it stands
+    /// Change the number of shards of a live queue; resumes an interrupted migration
     #[command(after_help = "Example:\n  leasehold migrate-shards --to 2 --dry-run")]
     MigrateShards(migrate::Migrate),
-    /// Count tasks by status: one request per task, up to 10,000
+    /// Count tasks by status: one request per task, up to 10,000 tasks
     #[command(after_help = "Example:\n  leasehold stats --json")]
-    Stats(overview::Stats),
+    Stats(overview::StatsArgs),
     /// Show which worker holds which shards, and until when
     #[command(
         after_help = "Example:\n  leasehold shards --json | jq -r 'select(.state == \"free\") | .shards'"
     )]
     Shards,
-    /// Show the workers that divide the shards among themselves or have inboxes: until when they are counted on, and what
-    /// is in the inboxes
+    /// List workers that lease shards or have an inbox, with lease expiry and inbox size
     #[command(after_help = "Example:\n  leasehold workers --store s3://my-bucket/tasks")]
-    Workers(workers::Workers),
-    /// Change leases on shards and on workers' names
+    Workers(workers::WorkersArgs),
+    /// Manage leases on shards, worker ids and inboxes
     #[command(after_help = "Example:\n  leasehold leases break worker:w-3f2c9a4e")]
     Leases {
         #[command(subcommand)]
         command: LeasesCommand,
     },
-    /// Print tasks as they change from now on, until interrupted
+    /// Print tasks as they change, until interrupted
     #[command(after_help = "Example:\n  leasehold tail --every 5")]
     Tail(tail::Tail),
-    /// Show the queue on a page for browsers, until interrupted: how full it is, every task, workers, shards, cost
+    /// Serve the dashboard until interrupted: tasks, workers, shards, cost
     #[command(after_help = "Example:\n  leasehold dashboard --allow-actions")]
-    Dashboard(dashboard::Dashboard),
-    /// Put large files into the store, get them, list them, remove what is not kept any more
+    Dashboard(dashboard::DashboardArgs),
+    /// Put, get, list and prune artifacts: large files in the store
     #[command(after_help = "Example:\n  leasehold artifact put model.bin")]
     Artifact {
         #[command(subcommand)]
-        command: artifact::Artifact,
+        command: artifact::ArtifactCommand,
     },
-    /// Give the pieces of the artifacts in this machine's cache to peers, until interrupted
+    /// Serve the pieces of cached artifacts to peers, until interrupted
     #[command(
         after_help = "Example:\n  leasehold serve-pieces --listen 0.0.0.0:7400 --advertise 10.0.0.5:7400"
     )]
     ServePieces(serve_pieces::ServePieces),
-    /// A queue in a folder of this machine, for links that come and go: work goes on, and a supervisor keeps it in step
-    /// with a bucket
+    /// Run a queue in a local folder that works offline and syncs with a bucket
     #[command(after_help = "Example:\n  leasehold outpost init --campaign survey/photos --node pi-1")]
-    Outpost(outpost::Outpost),
-    /// What a workload would cost in a month: the real code in virtual time, every request counted
+    Outpost(outpost::OutpostArgs),
+    /// Estimate the monthly cost of a workload: simulate it in virtual time and count the requests
     #[command(
         after_help = "Example:\n  leasehold cost --workers 50 --tasks-per-day 100000 --mode leased --provider aws"
     )]
     Cost(cost::Cost),
-    /// Find out whether a store is good enough: it must honour conditions, list at once and tell the time
+    /// Check whether a store meets the requirements: conditional writes, consistent listing, a clock
     #[command(after_help = "Example:\n  leasehold doctor --store s3://my-bucket/tasks")]
     Doctor,
-    /// See the settings: from defaults, files, a profile, the environment and flags
+    /// Show the settings: from defaults, files, a profile, the environment and flags
     #[command(after_help = "Example:\n  leasehold config show --profile production")]
     Config {
         #[command(subcommand)]
         command: ConfigCommand,
     },
-    /// Print completions for a shell
+    /// Print shell completions
     #[command(
         after_help = "Example:\n  leasehold completions bash > ~/.local/share/bash-completion/completions/leasehold"
     )]
     Completions {
-        /// For which shell
+        /// Shell to print completions for
         shell: clap_complete::Shell,
     },
 }
 
 impl Command {
-    /// Whether it goes on until someone stops it, and wants to be told.
+    /// True for a command that runs until it is stopped, and so handles signals itself.
     pub(crate) fn runs_until_stopped(&self) -> bool {
         use Command::{Dashboard, Demo, Monitor, Outpost, ServePieces, Tail, Up, Worker};
         use outpost::OutpostCommand;
@@ -182,15 +180,15 @@ impl Command {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Print every setting, its value and where it came from; secrets are masked
+    /// Print every setting, its value and its origin; secrets are masked
     Show,
-    /// Print where settings files are looked for, and which were read
+    /// Print the paths of settings files, and which of them were read
     Paths,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum LeasesCommand {
-    /// End a lease, whoever holds it: others may take it at once. Its holder notices when it renews it next
+    /// Break a lease: other workers may take it at once, and its holder loses it at the next renewal
     #[command(after_help = "Example:\n  leasehold leases break shard:40")]
     Break(leases::Break),
 }

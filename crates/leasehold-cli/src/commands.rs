@@ -70,7 +70,7 @@ pub(crate) async fn run(
     Ok(())
 }
 
-/// The settings that hold; what was ignored is said.
+/// Loads the settings, and prints their warnings.
 fn loaded(around: &Surroundings, flags: &Flags, printer: &Printer) -> leasehold_core::Result<Settings> {
     let settings = settings::load(around, flags)?;
     for warning in &settings.warnings {
@@ -79,15 +79,17 @@ fn loaded(around: &Surroundings, flags: &Flags, printer: &Printer) -> leasehold_
     Ok(settings)
 }
 
-/// What works on a bucket only says so.
+/// Refuses a command that works only on a bucket, not on an outpost.
 pub(crate) fn only_on_a_bucket(settings: &Settings) -> leasehold_core::Result<()> {
-    if settings.queue.kind == typed::QueueType::Filesystem {
-        return Err(Error::invalid("this works on the bucket, not on an outpost; set queue.type to bucket"));
+    if settings.queue.kind == typed::StoreKind::Filesystem {
+        return Err(Error::invalid(
+            "command works only on a bucket, not on an outpost; set queue.type to bucket",
+        ));
     }
     Ok(())
 }
 
-/// The commands that are the same on an outpost.
+/// Runs a command that also works on an outpost.
 async fn with_spool(
     command: Command,
     settings: &Settings,
@@ -115,7 +117,7 @@ async fn with_queue(
     printer: &Printer,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
-    if settings.queue.kind == typed::QueueType::Filesystem {
+    if settings.queue.kind == typed::StoreKind::Filesystem {
         return Box::pin(with_spool(command, settings, printer, shutdown)).await;
     }
     let queue = &open_queue(&command, settings).await?;
@@ -154,7 +156,7 @@ async fn with_queue(
     }
 }
 
-/// The flags, as settings.
+/// Flags of the command line as settings.
 fn flags(global: &Global, command: &Command) -> Flags {
     let flags = Flags::default().with_profile(global.profile.as_deref());
     let flags = flags.with("--store", "queue.store", global.store.as_deref());
@@ -189,7 +191,7 @@ fn flags(global: &Global, command: &Command) -> Flags {
                 _ => flags,
             }
         }
-        Command::Artifact { command: artifact::Artifact::Get(get) } => flags
+        Command::Artifact { command: artifact::ArtifactCommand::Get(get) } => flags
             .with("--cache", "pieces.cache", get.cache.as_deref())
             .with("--no-peers", "pieces.peers", get.no_peers.then_some(false)),
         Command::Dashboard(args) => flags
@@ -206,8 +208,8 @@ fn flags(global: &Global, command: &Command) -> Flags {
     }
 }
 
-/// Those of a worker.
-fn of_work(flags: Flags, work: &worker::Work) -> Flags {
+/// Adds the flags of a worker.
+fn of_work(flags: Flags, work: &worker::WorkerArgs) -> Flags {
     let direct = work.direct.then_some("direct");
     flags
         .with("--direct", "queue.dispatch_mode", direct)
@@ -222,28 +224,28 @@ fn of_work(flags: Flags, work: &worker::Work) -> Flags {
         .with("--serve-pieces", "pieces.serve", work.serve_pieces.then_some(true))
 }
 
-/// A client of the store, which is created if it is a folder that is missing.
-pub(crate) fn client(settings: &typed::Queue) -> leasehold_core::Result<Client> {
+/// Client of the store. Creates a missing folder.
+pub(crate) fn client(settings: &typed::QueueSettings) -> leasehold_core::Result<Client> {
     client_for(settings, OpenMode::Create)
 }
 
-fn client_for(settings: &typed::Queue, mode: OpenMode) -> leasehold_core::Result<Client> {
+fn client_for(settings: &typed::QueueSettings, mode: OpenMode) -> leasehold_core::Result<Client> {
     let folder = leasehold_store::FolderOptions { mode, ..settings.open.folder };
     Client::open(&settings.store, &OpenOptions { folder, ..settings.open.clone() })
 }
 
-/// A client of a store that need not hold a queue. A folder has to exist.
-pub(crate) fn existing(settings: &typed::Queue, mode: OpenMode) -> leasehold_core::Result<Client> {
+/// Client of a store that need not contain a queue. A folder must exist.
+pub(crate) fn existing(settings: &typed::QueueSettings, mode: OpenMode) -> leasehold_core::Result<Client> {
     match leasehold_store::open::folder(&settings.store)? {
         Some(path) if !path.exists() => {
             Err(Error::invalid(format!("no folder at {}; create it with `leasehold init`", path.display()))
-                .about(leasehold_core::Matter::Missing))
+                .about(leasehold_core::Reason::Missing))
         }
         _ => client_for(settings, mode),
     }
 }
 
-/// What a command opens the queue for: only those that put work into it, or wait for work, create one.
+/// Open mode of a command. Only commands that submit or run tasks create a queue.
 fn mode(command: &Command, settings: &Settings) -> OpenMode {
     match command {
         Command::Init(_)
@@ -265,7 +267,7 @@ fn mode(command: &Command, settings: &Settings) -> OpenMode {
     }
 }
 
-pub(crate) fn config(settings: &typed::Queue, by: &str) -> QueueConfig {
+pub(crate) fn config(settings: &typed::QueueSettings, by: &str) -> QueueConfig {
     QueueConfig {
         shard_prefix_len: settings.shard_len.map_or(QueueConfig::AS_FOUND, leasehold_core::ShardLen::digits),
         by: by.into(),
@@ -278,12 +280,12 @@ async fn open_queue(command: &Command, settings: &Settings) -> anyhow::Result<Qu
     let mode = mode(command, settings);
     let settings = &settings.queue;
     let mut config = QueueConfig { mode, ..config(settings, "cli") };
-    if let Command::Check(overview::Check { grace_secs: Some(grace), .. }) = command {
+    if let Command::Check(overview::CheckArgs { grace_secs: Some(grace), .. }) = command {
         config.ahead_grace = Duration::from_secs(*grace);
         config.stale_grace = config.ahead_grace;
     }
     if let Command::MigrateShards(_) = command {
-        // What the settings say may be what the queue is to become, or what it was.
+        // The setting may be the old or the new number of digits.
         config.shard_prefix_len = QueueConfig::AS_FOUND;
     }
     let client = client_for(settings, mode)?;

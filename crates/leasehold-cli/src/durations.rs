@@ -1,8 +1,8 @@
-//! Durations as people write them.
+//! Parsing of durations.
 
 use std::time::Duration;
 
-/// Reads seconds, or a number with a unit: `90`, `1.5s`, `5m`, `12h`, `90d`.
+/// Parses seconds, or a number with a unit: `90`, `1.5s`, `5m`, `12h`, `90d`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || "expected a duration such as 90, 1.5s, 5m, 12h or 90d".to_owned();
     let is_number = |letter: char| letter.is_ascii_digit() || letter == '.';
@@ -21,7 +21,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * secs).map_err(|_| wrong())
 }
 
-/// Whole seconds; a part of one counts as one.
+/// Whole seconds, rounded up.
 pub(crate) fn whole_secs(duration: Duration) -> u64 {
     duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0))
 }

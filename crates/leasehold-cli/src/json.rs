@@ -1,9 +1,9 @@
-//! JSON from outside.
+//! Parsing of JSON input.
 
 use leasehold_core::{Error, Result};
 use serde_json::Value;
 
-/// Reads JSON. Whole numbers beyond 64 bits are refused, because they would be stored as other numbers.
+/// Parses JSON. Refuses whole numbers beyond 64 bits, which would be stored as other numbers.
 pub(crate) fn read(what: &str, text: &str) -> Result<Value> {
     check_numbers(what, text)?;
     serde_json::from_str(text).map_err(|error| Error::invalid(format!("{what} is not JSON: {error}")))
@@ -19,7 +19,7 @@ pub(crate) fn check_numbers(what: &str, text: &str) -> Result<()> {
     }
 }
 
-/// The first whole number that does not fit into 64 bits. Strings are skipped; whether the rest is JSON is not checked.
+/// First whole number that does not fit into 64 bits. Skips strings; does not check that the rest is JSON.
 fn too_large(text: &str) -> Option<&str> {
     let mut rest = text;
     while let Some(at) = rest.find(|letter: char| letter == '"' || letter == '-' || letter.is_ascii_digit()) {
@@ -41,7 +41,7 @@ fn too_large(text: &str) -> Option<&str> {
     None
 }
 
-/// What follows the closing quote; nothing if there is none.
+/// Text after the closing quote; empty if there is none.
 fn after_string(text: &str) -> &str {
     let mut letters = text.char_indices();
     while let Some((at, letter)) = letters.next() {

@@ -1,16 +1,16 @@
-//! The command line of Leasehold.
+//! Command line of Leasehold.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! | --- | --- |
-//! | [`args`] | what can be asked for |
+//! | [`args`] | command-line arguments |
 //! | [`commands`] | one file per command |
-//! | [`durations`], [`json`] | text that is read: `5m`, and JSON without numbers that would change |
-//! | [`printer`] | the only place that prints: for people on a terminal, for machines with `--json` |
-//! | [`run_dirs`] | directories of runs, and what killed processes left of theirs |
-//! | [`table`] | columns for people |
-//! | [`settings`] | what a user has said in files, variables and flags, and which of it counts |
-//! | [`telemetry`] | what happens, for whoever asks: on the standard error, and for OpenTelemetry (feature `otel`) |
-//! | [`front`] | the same settings, and the orders of `submit-many`, for other fronts of the queue |
+//! | [`durations`], [`json`] | parsing of durations such as `5m`, and of JSON with exact numbers |
+//! | [`printer`] | the only module that prints: text, or JSON with `--json` |
+//! | [`run_dirs`] | directories of runs, and removal of those of killed processes |
+//! | [`table`] | tables for the terminal |
+//! | [`settings`] | settings from files, variables and flags |
+//! | [`telemetry`] | logs on standard error, and spans for OpenTelemetry (feature `otel`) |
+//! | [`front`] | the settings and the lines of `submit-many` for other front ends, such as Python |
 
 mod args;
 mod commands;
@@ -38,11 +38,11 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use printer::Printer;
 
-/// So long threads may go on with what they are at when all else is done.
+/// Time that blocking threads have to finish when everything else is done.
 const THREADS_WAIT: Duration = Duration::from_secs(1);
 
-/// Does what the arguments ask for, the first of which is the program's name, and gives its exit code. `program` is how
-/// this command line is started: the tour starts workers of its own.
+/// Runs the command line and returns its exit code. The first argument is the name of the program. `program` is the command
+/// that starts this command line: `demo` starts workers with it.
 pub fn main(program: &[OsString], args: impl IntoIterator<Item = OsString>) -> u8 {
     let args = match args::Args::try_parse_from(args) {
         Ok(args) => args,
@@ -52,7 +52,7 @@ pub fn main(program: &[OsString], args: impl IntoIterator<Item = OsString>) -> u
     exit_code(&printer, || run(program, args, &printer))
 }
 
-/// Runs a command and gives its exit code. A panic is an error like any other, and a bug.
+/// Runs a command and returns its exit code. A panic becomes an internal error.
 fn exit_code(printer: &Printer, run: impl FnOnce() -> anyhow::Result<()>) -> u8 {
     let result = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         let message = format!("internal error: {}; please report it", words_of(&*panic));
@@ -69,8 +69,8 @@ fn run(program: &[OsString], args: args::Args, printer: &Printer) -> anyhow::Res
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let shutdown = Shutdown::default();
     let result = runtime.block_on(async {
-        // What runs until it is told to stop: Ctrl-C drains; twice, it aborts. Anything else ends at once, as programs
-        // do; the queue is made for being left at any instant.
+        // Commands that run until they are stopped: Ctrl-C drains, a second one aborts. All other commands end at once: a
+        // client may stop at any point without harm to the queue.
         let signals = args
             .command
             .runs_until_stopped()
@@ -79,7 +79,7 @@ fn run(program: &[OsString], args: args::Args, printer: &Printer) -> anyhow::Res
         drop(signals);
         result
     });
-    // A thread may still be reading a large file for a run that was given up: nobody waits for that.
+    // A thread may still be reading a large file for a run that was aborted: it is not waited for.
     runtime.shutdown_timeout(THREADS_WAIT);
     telemetry.end();
     result

@@ -1,4 +1,4 @@
-//! The program `leasehold`; what it does is in the library of this crate, which Python runs too.
+//! Program `leasehold`. Its code is in the library of this crate, which Python runs too.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! The only place that prints. Words and colour for people on a terminal, JSON for machines.
+//! Output: text and colours on a terminal, JSON with `--json`. The only module that prints.
 #![expect(clippy::print_stderr, reason = "printing is what this module is for")]
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle, WeakProgressBar};
@@ -12,26 +12,26 @@ use std::time::Duration;
 
 use crate::commands::get::TaskEnded;
 
-/// How often a spinner turns while nothing else happens.
+/// Interval between two frames of a spinner.
 const TURN_EVERY: Duration = Duration::from_millis(120);
-/// What a shell reports of a program that was killed by a broken pipe.
+/// Exit code that a shell reports for a program killed by a broken pipe.
 const BROKEN_PIPE: i32 = 141;
 
-/// How something looks on a terminal.
+/// Style of text on a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Style {
     Plain,
     Strong,
     Good,
     Bad,
-    /// One of several that are told apart and mean nothing.
+    /// One of several colours that only distinguish.
     Tint(usize),
 }
 
-/// The bar that was drawn last, if it is still there: log lines are printed above it.
+/// Bar that was drawn last, if it still exists: log lines are printed above it.
 static DRAWN: Mutex<Option<WeakProgressBar>> = Mutex::new(None);
 
-/// Neither green nor red: those mean something.
+/// Colours of [`Style::Tint`], without green and red, which have a meaning.
 const TINTS: [&str; 8] = ["36", "33", "35", "34", "96", "93", "95", "94"];
 
 impl Style {
@@ -58,7 +58,7 @@ impl Printer {
         Self { json, colour: wanted && std::io::stdout().is_terminal() }
     }
 
-    /// One that paints although no terminal is there.
+    /// Printer that paints without a terminal.
     #[cfg(test)]
     pub(crate) fn coloured() -> Self {
         Self { json: false, colour: true }
@@ -76,7 +76,7 @@ impl Printer {
         }
     }
 
-    /// Something worth knowing that is not the answer.
+    /// Prints a note to standard error.
     pub(crate) fn note(&self, text: &str) {
         if self.json {
             eprintln!("{}", escaped_except_colours(&json!({"note": text}).to_string()));
@@ -85,7 +85,7 @@ impl Printer {
         }
     }
 
-    /// A line that the program of a task has written to its standard error.
+    /// Prints a line from the standard error of a task's program.
     pub(crate) fn of_program(&self, task: &Task, text: &str) {
         let id = task.id.to_string();
         let line = if self.json {
@@ -97,29 +97,29 @@ impl Printer {
         above_bars(format!("{line}\n").as_bytes());
     }
 
-    /// Whether a person is watching: both what is said and what moves can be seen.
+    /// True if both standard output and standard error are a terminal.
     pub(crate) fn is_watched(&self) -> bool {
         !self.json && std::io::stderr().is_terminal() && std::io::stdout().is_terminal()
     }
 
-    /// A bar for long work: only for people on a terminal.
+    /// Progress bar; hidden unless standard error is a terminal.
     pub(crate) fn bar(&self, length: u64, what: &'static str) -> ProgressBar {
         let template = "{msg} {wide_bar} {pos}/{len} {pace} {eta}";
         self.drawn(template, || ProgressBar::new(length).with_message(what))
     }
 
-    /// A bar for bytes that come, how fast they come and how long it will take; its length may be told later.
+    /// Progress bar for bytes, with rate and remaining time. Its length may be set later.
     pub(crate) fn bytes(&self, what: &'static str) -> ProgressBar {
         let template = "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}";
         self.drawn(template, || ProgressBar::new(0).with_message(what))
     }
 
-    /// For long work of unknown length: what is done, how many times, and for how long already.
+    /// Spinner for work of unknown length, with a count and the elapsed time.
     pub(crate) fn spinner(&self, what: &'static str) -> ProgressBar {
         self.turning("{spinner} {msg}: {pos}, {elapsed}", what)
     }
 
-    /// For long work without steps: what is done, and for how long already.
+    /// Spinner for work without steps, with the elapsed time.
     pub(crate) fn clock(&self, what: &'static str) -> ProgressBar {
         self.turning("{spinner} {msg}, {elapsed}", what)
     }
@@ -132,7 +132,7 @@ impl Printer {
         })
     }
 
-    /// One line that is written over again and again, cut at the edge of the terminal.
+    /// Line that is redrawn in place, cut at the edge of the terminal.
     pub(crate) fn live_line(&self) -> ProgressBar {
         self.drawn("{wide_msg}", ProgressBar::new_spinner)
     }
@@ -142,9 +142,9 @@ impl Printer {
             return ProgressBar::hidden();
         }
         let style = ProgressStyle::with_template(template).expect("the templates above are well formed");
-        // indicatif's own pace has four decimals.
+        // The rate of indicatif has four decimals.
         let style = style.with_key("pace", |state: &ProgressState, text: &mut dyn fmt::Write| {
-            // A pace that cannot be written is not missed.
+            // A failed write only omits the rate.
             let _ = write!(text, "{:.0}/s", state.per_sec());
         });
         let bar = make().with_style(style);
@@ -152,7 +152,7 @@ impl Printer {
         bar
     }
 
-    /// Says what went wrong, and gives the exit code that goes with it.
+    /// Prints an error and returns its exit code.
     pub(crate) fn error(&self, error: &anyhow::Error) -> u8 {
         let known = error.downcast_ref::<Error>();
         let (name, code) = named(error);
@@ -164,12 +164,12 @@ impl Printer {
         } else {
             eprintln!("error: {}", escaped_lines(&error.to_string()));
         }
-        tracing::debug!("{error:?}");
+        tracing::debug!(?error, "command failed");
         code
     }
 }
 
-/// The name of an error for machines, and its exit code.
+/// Kind of an error in JSON, and its exit code.
 fn named(error: &anyhow::Error) -> (&'static str, u8) {
     if let Some(ended) = error.downcast_ref::<TaskEnded>() {
         return (ended.status.name(), ended.status.exit_code());
@@ -178,12 +178,12 @@ fn named(error: &anyhow::Error) -> (&'static str, u8) {
     (kind.name(), kind.exit_code())
 }
 
-/// One line for people, or one JSON value for machines.
+/// Prints one line, or one JSON value, to standard output.
 pub(crate) fn line(line: impl fmt::Display) {
     let written = writeln!(std::io::stdout(), "{}", escaped_except_colours(&line.to_string()));
     if written.is_err_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe) {
-        // Whoever read this has seen enough, as in `list | head`: the rest would be read from the store in vain. A
-        // spinner may stand where the shell goes on.
+        // The reader has closed the pipe, as in `list | head`: the rest would be read from the store in vain. Clear the
+        // spinner, so that the shell prompt starts on an empty line.
         if std::io::stderr().is_terminal() {
             eprint!("\r\x1b[K");
         }
@@ -194,7 +194,7 @@ pub(crate) fn line(line: impl fmt::Display) {
 /// Prints bytes to standard error, above the bar if one is drawn. Must not be called while that bar is suspended.
 pub(crate) fn above_bars(bytes: &[u8]) {
     let print = || {
-        // Nobody is left to tell if the terminal is gone.
+        // The terminal may be gone.
         let _ = std::io::stderr().write_all(bytes);
     };
     let drawn = DRAWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -206,7 +206,7 @@ pub(crate) fn above_bars(bytes: &[u8]) {
     }
 }
 
-/// Text in one line without control characters: a task or a file must not be able to control a terminal.
+/// Escapes control characters, including line feeds: a task or a file must not be able to control a terminal.
 pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
     if !text.contains(char::is_control) {
         return Cow::Borrowed(text);
@@ -215,14 +215,14 @@ pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.chars().flat_map(escape).collect())
 }
 
-/// Text of several lines: line feeds stay, tabs become spaces, other control characters are escaped.
+/// Escapes control characters except line feeds; tabs become spaces.
 pub(crate) fn escaped_lines(text: &str) -> String {
     let lines = text.lines().map(|line| escaped(&line.replace('\t', "    ")).into_owned());
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The last resort for everything that is printed: escapes control characters except line feeds, tabs and the colours
-/// that [`Printer::paint`] writes. The escapes are those of JSON, in which DEL and C1 characters may stand as they are.
+/// Escapes control characters in all output, except line feeds, tabs and the colours of [`Printer::paint`]. Uses the
+/// escapes of JSON, which does not require them for DEL and C1 characters.
 fn escaped_except_colours(text: &str) -> Cow<'_, str> {
     let is_harmless = |c: char| !c.is_control() || c == '\n' || c == '\t';
     if text.chars().all(is_harmless) {
@@ -239,15 +239,15 @@ fn escaped_except_colours(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// Whether the text begins with a colour: an escape character, `[`, at most two digits, `m`.
+/// True if the text begins with a colour: an escape character, `[`, at most two digits, `m`.
 fn is_colour(text: &str) -> bool {
     let code = text.strip_prefix("\x1b[").and_then(|rest| rest.split_once('m'));
     code.is_some_and(|(digits, _)| digits.len() <= 2 && digits.bytes().all(|digit| digit.is_ascii_digit()))
 }
 
-/// Help and version are answers; anything else is a call to be fixed.
+/// Prints help, version or a usage error, and returns the exit code.
 pub(crate) fn usage(usage: &clap::Error) -> u8 {
-    // Nobody is left to tell if the terminal is gone.
+    // The terminal may be gone.
     let _ = usage.print();
     if usage.use_stderr() { Kind::Invalid.exit_code() } else { 0 }
 }
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn only_colours_pass_the_last_resort() {
+    fn only_colours_are_not_escaped() {
         let painted = Printer::coloured().paint(Style::Good, "ok");
         assert_eq!(escaped_except_colours(&painted), painted);
         for (text, safe) in [

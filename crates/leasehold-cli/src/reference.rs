@@ -1,6 +1,6 @@
-//! `docs/reference`, written from the code.
+//! Generated files of `docs/reference`.
 
-/// Holds a file there against what the code says; with `UPDATE_DOCS=1` writes it first.
+/// Asserts that a file of `docs/reference` equals the generated text; with `UPDATE_DOCS=1`, writes it first.
 pub(crate) fn agrees(file: &str, said: &str) {
     let documented = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference").join(file);
     if std::env::var_os("UPDATE_DOCS").is_some() {

@@ -1,7 +1,7 @@
-//! Directories of runs, for this user alone.
+//! Private directories of task runs.
 //!
-//! All of a process lie in one directory, whose lock file the process holds locked. The kernel frees the lock however the
-//! process ends: directories that were left by a process that was killed are removed by the next one that makes its own.
+//! Those of a process are in one directory, whose lock file the process keeps locked. The kernel releases the lock however
+//! the process ends: the next process that creates its directory removes those of killed processes.
 
 use leasehold_store::{Host, SystemHost};
 use std::fs::{self, File, Permissions};
@@ -12,45 +12,45 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use tempfile::{Builder, TempDir};
 
-/// How their names begin.
+/// Prefix of the directory names.
 const PREFIX: &str = "leasehold-runs-";
-/// The name of the lock file.
+/// Name of the lock file.
 const LOCK: &str = "lock";
-/// A directory without a lock file is being made, or its process was killed while making it. The latter if it is this old.
+/// Age from which on a directory without a lock file is abandoned. A younger one may still be under creation.
 const UNLOCKED_MAX: Duration = Duration::from_hours(24);
 
 static CURRENT: Mutex<Weak<Root>> = Mutex::new(Weak::new());
 
-/// The directory of this process. A worker holds it from start to end.
+/// Directory of this process. A worker keeps it from start to end.
 #[derive(Debug)]
 pub(crate) struct Root {
     directory: TempDir,
     _lock: File,
 }
 
-/// The directory of one run. Removed when it is dropped.
+/// Directory of one run. Removed on drop.
 #[derive(Debug)]
 pub struct RunDirectory {
     directory: TempDir,
-    // Dropped after what lies in it.
+    // Dropped after the directory in it.
     _root: Arc<Root>,
 }
 
 impl RunDirectory {
-    /// Makes one.
+    /// Creates a directory, readable only by this user.
     pub fn new() -> io::Result<Self> {
         let root = hold()?;
         Ok(Self { directory: private().tempdir_in(root.directory.path())?, _root: root })
     }
 
-    /// Where it is.
+    /// Path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.directory.path()
     }
 }
 
-/// The directory of this process; it stays as long as somebody holds it.
+/// Directory of this process, created if necessary. Exists as long as a reference to it does.
 pub(crate) fn hold() -> io::Result<Arc<Root>> {
     let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(root) = current.upgrade() {
@@ -71,7 +71,7 @@ impl Root {
     fn new(base: &Path) -> io::Result<Self> {
         remove_abandoned(base);
         let directory = private().prefix(PREFIX).tempdir_in(base)?;
-        // Locked before it has its name: nobody finds it free.
+        // Locked before it gets its name, so that no other process finds it unlocked.
         let new = directory.path().join("lock.new");
         let lock = File::create_new(&new)?;
         lock.lock()?;
@@ -80,7 +80,7 @@ impl Root {
     }
 }
 
-/// Removes what processes of this user that were killed have left. What cannot be removed is tried again next time.
+/// Removes directories of killed processes of this user. Ignores failures: the next process tries again.
 fn remove_abandoned(base: &Path) {
     for entry in fs::read_dir(base).into_iter().flatten().flatten() {
         let is_named_so = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
@@ -91,7 +91,7 @@ fn remove_abandoned(base: &Path) {
 }
 
 fn is_abandoned(directory: &Path) -> io::Result<bool> {
-    // Not through a link: the directory of temporary files is everyone's.
+    // Does not follow links: any user can create one in the directory of temporary files.
     let found = fs::symlink_metadata(directory)?;
     if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() {
         return Ok(false);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_can_look_into_the_directory_of_a_run() {
+    fn the_directory_of_a_run_is_private() {
         let run = RunDirectory::new().unwrap();
         assert_eq!((mode(run.path()), mode(run.path().parent().unwrap())), (0o700, 0o700));
         let path = run.path().to_owned();

@@ -1,21 +1,20 @@
-//! Settings: what a user has said, in which place, and which of it counts.
+//! Settings from defaults, files, profiles, the environment and flags.
 //!
-//! Later wins: defaults < user file < project file < profile < environment < flags. A profile has the same
-//! tables as the top level, in either file; the project's wins over the user's of the same name. Whatever is
-//! said is checked where it stands, even if something later wins over it or nobody chose its profile: a mistake
-//! is told when it is made, not when it begins to matter.
+//! Later wins: defaults < user file < project file < profile < environment < flags. A profile has the same tables as the
+//! top level, in either file; the project's wins over the user's of the same name. Every value is validated, even if a
+//! later one overrides it or its profile is not chosen: a mistake is reported when it is made, not when it takes effect.
 //!
-//! [`load`] depends on nothing but its arguments and the two files they lead to. The process and its environment
-//! are looked at in [`Surroundings::of_process`] and nowhere else. Credentials, region and endpoint of buckets
-//! have further sources of their own (`AWS_…`), which the store asks when the settings here are unset.
+//! [`load`] depends only on its arguments and on the two files that they lead to. Only [`Surroundings::of_process`] reads
+//! the process and its environment. Credentials, region and endpoint of buckets have further sources (`AWS_…`), which the
+//! store reads when the settings here are unset.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! | --- | --- |
-//! | [`table`] | every setting: the one list from which the rest follows |
-//! | [`kind`] | what a setting may be, and what it is |
-//! | [`files`] | the two files, and the line of every key |
+//! | [`table`] | the table of all settings |
+//! | [`kind`] | kinds and values of settings |
+//! | [`files`] | the two files, with the line of every key |
 //! | [`nearest`] | "did you mean" |
-//! | [`typed`] | the settings as commands use them |
+//! | [`typed`] | typed settings for the commands |
 
 pub(crate) mod files;
 pub(crate) mod kind;
@@ -35,10 +34,10 @@ use std::path::PathBuf;
 
 use kind::Value;
 use table::{Setting, TABLE};
-use typed::{Dashboard, Outpost, Pieces, Queue, Worker};
+use typed::{DashboardSettings, OutpostSettings, PiecesSettings, QueueSettings, WorkerSettings};
 
-/// Variables that are ours but set nothing: what is logged, which profile, what a worker tells the programs it runs (they
-/// may use this command line, too), the servers of the tests.
+/// Variables of Leasehold that are not settings: the log filter, the profile, those that a worker sets for its programs
+/// (which may run this command line too), and the servers of the tests.
 const OTHER_VARIABLES: [&str; 10] = [
     "LEASEHOLD_LOG",
     PROFILE_VARIABLE,
@@ -53,7 +52,7 @@ const OTHER_VARIABLES: [&str; 10] = [
 ];
 const PROFILE_VARIABLE: &str = "LEASEHOLD_PROFILE";
 
-/// Everything outside the settings that they depend on. No `Debug`: variables hold secrets.
+/// Environment of the settings: directories and variables. No `Debug`: variables contain secrets.
 pub(crate) struct Surroundings {
     pub(crate) cwd: PathBuf,
     pub(crate) home: Option<PathBuf>,
@@ -61,10 +60,11 @@ pub(crate) struct Surroundings {
 }
 
 impl Surroundings {
-    /// Those of this process. An empty variable counts as unset, as usual.
+    /// Reads the environment of this process. An empty variable counts as unset.
     pub(crate) fn of_process() -> Result<Self> {
-        let cwd = std::env::current_dir()
-            .map_err(|error| Error::invalid("the working directory is gone; go to another").because(error))?;
+        let cwd = std::env::current_dir().map_err(|error| {
+            Error::invalid("working directory does not exist; change to another").because(error)
+        })?;
         let variables: BTreeMap<_, _> = std::env::vars_os()
             .filter(|(_, value)| !value.is_empty())
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
@@ -73,7 +73,7 @@ impl Surroundings {
     }
 }
 
-/// What the command line says.
+/// Settings from the command line.
 #[derive(Debug, Default)]
 pub(crate) struct Flags {
     profile: Option<String>,
@@ -85,15 +85,15 @@ impl Flags {
         Self { profile: profile.map(ToOwned::to_owned), ..self }
     }
 
-    /// A flag for a setting; nothing happens if it was not used.
+    /// Adds a flag for a setting, if it has a value.
     pub(crate) fn with(mut self, flag: &'static str, setting: &str, value: Option<impl ToString>) -> Self {
-        let setting = table::find(setting).expect("a flag stands for a setting in the table");
+        let setting = table::find(setting).expect("a flag has a setting in the table");
         self.given.extend(value.map(|value| (setting, flag, value.to_string())));
         self
     }
 }
 
-/// Who said something; the later in this order wins.
+/// Layer of a value; the later in this order wins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Layer {
     Default,
@@ -105,59 +105,58 @@ pub(crate) enum Layer {
     Flag,
 }
 
-/// Where a value came from.
+/// Origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Origin {
+pub(crate) struct ValueOrigin {
     pub(crate) layer: Layer,
     /// File and line, variable or flag.
     place: String,
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for ValueOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.place)
     }
 }
 
-/// One value that someone has said.
+/// Value that is set in one layer.
 struct Given {
     setting: &'static Setting,
     value: Value,
-    origin: Origin,
+    origin: ValueOrigin,
     profile: Option<String>,
 }
 
-/// What a setting is in the end.
+/// Effective value of a setting, and its origin.
 #[derive(Debug)]
 pub(crate) struct Effective {
     pub(crate) setting: &'static Setting,
     pub(crate) value: Option<Value>,
-    pub(crate) origin: Origin,
+    pub(crate) origin: ValueOrigin,
 }
 
-/// What holds for this call.
+/// Effective settings.
 #[derive(Debug)]
 pub(crate) struct Settings {
-    pub(crate) queue: Queue,
-    pub(crate) worker: Worker,
-    pub(crate) pieces: Pieces,
-    pub(crate) outpost: Outpost,
-    pub(crate) dashboard: Dashboard,
-    /// All of them, in the order of the table.
+    pub(crate) queue: QueueSettings,
+    pub(crate) worker: WorkerSettings,
+    pub(crate) pieces: PiecesSettings,
+    pub(crate) outpost: OutpostSettings,
+    pub(crate) dashboard: DashboardSettings,
+    /// All settings, in the order of the table.
     pub(crate) all: Vec<Effective>,
-    /// What was ignored, and why; for the caller to print.
+    /// Warnings about ignored variables, for the caller to print.
     pub(crate) warnings: Vec<String>,
 }
 
-/// Finds out what holds.
+/// Loads the settings.
 pub(crate) fn load(around: &Surroundings, flags: &Flags) -> Result<Settings> {
     let (all, warnings) = resolve(around, flags)?;
     let settings = typed(all, files::cache_folder(around), files::data_folder(around))?;
     Ok(Settings { warnings, ..settings })
 }
 
-/// The value of each setting that counts, each fit for itself, and warnings. Whether the values fit together is checked in
-/// [`typed`].
+/// Effective value of each setting, validated one by one, and warnings. [`typed`] checks them against each other.
 fn resolve(around: &Surroundings, flags: &Flags) -> Result<(Vec<Effective>, Vec<String>)> {
     let (mut given, mut profiles) = (Vec::new(), BTreeSet::new());
     for looked in files::look(around) {
@@ -174,15 +173,16 @@ fn resolve(around: &Surroundings, flags: &Flags) -> Result<(Vec<Effective>, Vec<
     Ok((effective(&given), warnings))
 }
 
-/// What holds where neither files nor variables count.
+/// Loads the settings from flags only, without files and variables.
 pub(crate) fn load_bare(flags: &Flags) -> Result<Settings> {
     typed(effective(&from_flags(flags)?), None, None)
 }
 
-/// Checks them against each other; `cache` and `data` are where artifacts and outposts are if nobody says where.
+/// Checks the settings against each other; `cache` and `data` are the default directories of artifacts and outposts.
 fn typed(all: Vec<Effective>, cache: Option<PathBuf>, data: Option<PathBuf>) -> Result<Settings> {
-    let (queue, worker, pieces) = (Queue::new(&all)?, Worker::new(&all)?, Pieces::new(&all, cache)?);
-    let (outpost, dashboard) = (Outpost::new(&all, data), Dashboard::new(&all)?);
+    let (queue, worker, pieces) =
+        (QueueSettings::new(&all)?, WorkerSettings::new(&all)?, PiecesSettings::new(&all, cache)?);
+    let (outpost, dashboard) = (OutpostSettings::new(&all, data), DashboardSettings::new(&all)?);
     Ok(Settings { queue, worker, pieces, outpost, dashboard, all, warnings: Vec::new() })
 }
 
@@ -191,14 +191,14 @@ fn effective(given: &[Given]) -> Vec<Effective> {
         let said = given.iter().filter(|given| given.setting == setting);
         let last = said.max_by_key(|given| given.origin.layer);
         last.map_or_else(
-            || Effective { setting, value: default(setting), origin: Origin::default() },
+            || Effective { setting, value: default(setting), origin: ValueOrigin::default() },
             |given| Effective { setting, value: Some(given.value.clone()), origin: given.origin.clone() },
         )
     };
     TABLE.iter().map(effective).collect()
 }
 
-impl Default for Origin {
+impl Default for ValueOrigin {
     fn default() -> Self {
         Self { layer: Layer::Default, place: "default".into() }
     }
@@ -225,15 +225,15 @@ fn chosen_profile(
     }
     let there: Vec<_> = profiles.iter().map(|profile| format!("`{profile}`")).collect();
     let there = match there.as_slice() {
-        [] => "there are none; `leasehold config paths` shows where they are looked for".to_owned(),
-        [one] => format!("there is {one}"),
-        many => format!("there are {}", many.join(", ")),
+        [] => "no profiles are defined; `leasehold config paths` lists the settings files".to_owned(),
+        [one] => format!("use {one}"),
+        many => format!("use one of {}", many.join(", ")),
     };
-    Err(Error::invalid(format!("no profile is called `{chosen}` ({origin}); {there}")))
+    Err(Error::invalid(format!("unknown profile `{chosen}` ({origin}); {there}")))
 }
 
-/// What variables say, and warnings about those that say nothing. A variable that is nearly one of ours is an error: it was
-/// meant to set something. Any other may belong to whoever runs us.
+/// Settings from variables, and warnings about unknown ones. A variable that resembles a setting is an error, probably a
+/// misspelling. Any other may belong to another program.
 fn from_environment(around: &Surroundings) -> Result<(Vec<Given>, Vec<String>)> {
     let (mut given, mut warnings) = (Vec::new(), Vec::new());
     let ours = around.variables.iter().filter(|(name, _)| name.starts_with(nearest::PREFIX));
@@ -243,7 +243,7 @@ fn from_environment(around: &Surroundings) -> Result<(Vec<Given>, Vec<String>)> 
         }
         match TABLE.iter().find(|setting| setting.variable == name) {
             Some(setting) => {
-                let origin = Origin { layer: Layer::Environment, place: setting.variable.into() };
+                let origin = ValueOrigin { layer: Layer::Environment, place: setting.variable.into() };
                 given.push(said(setting, &text(name, value)?, origin)?);
             }
             None => match nearest::variable(name) {
@@ -260,8 +260,8 @@ fn from_environment(around: &Surroundings) -> Result<(Vec<Given>, Vec<String>)> 
     Ok((given, warnings))
 }
 
-/// Whether Kubernetes sets this variable: in every container, for each service, and a service may be called `leasehold`. A
-/// service `leasehold-dashboard` sets `LEASEHOLD_DASHBOARD_PORT`, which is a setting: the value tells them apart.
+/// True if Kubernetes sets this variable: in every container, for each service, and a service may be called `leasehold`. A
+/// service `leasehold-dashboard` sets `LEASEHOLD_DASHBOARD_PORT`, which is also a setting: the value distinguishes them.
 fn is_of_kubernetes(name: &str, value: &OsString) -> bool {
     let is_address = value
         .to_str()
@@ -272,7 +272,7 @@ fn is_of_kubernetes(name: &str, value: &OsString) -> bool {
         || name.rsplit_once("_PORT_").is_some_and(|(_, rest)| is_port_and_protocol(rest))
 }
 
-/// Whether this is like `80_TCP` or `80_TCP_ADDR`.
+/// True for a text like `80_TCP` or `80_TCP_ADDR`.
 fn is_port_and_protocol(text: &str) -> bool {
     let Some((port, rest)) = text.split_once('_') else { return false };
     let (protocol, field) = rest.split_once('_').unwrap_or((rest, ""));
@@ -284,24 +284,24 @@ fn is_port_and_protocol(text: &str) -> bool {
 
 fn from_flags(flags: &Flags) -> Result<Vec<Given>> {
     let given = flags.given.iter().map(|(setting, flag, text)| {
-        said(setting, text, Origin { layer: Layer::Flag, place: (*flag).into() })
+        said(setting, text, ValueOrigin { layer: Layer::Flag, place: (*flag).into() })
     });
     given.collect()
 }
 
-/// What a variable or a flag says about a setting.
-fn said(setting: &'static Setting, text: &str, origin: Origin) -> Result<Given> {
+/// Parses the value of a variable or a flag.
+fn said(setting: &'static Setting, text: &str, origin: ValueOrigin) -> Result<Given> {
     let value = setting.kind.parse(text);
     let value = value.ok_or_else(|| refused(setting, &setting.kind.quote(text), &origin))?;
     Ok(Given { setting, value, origin, profile: None })
 }
 
 fn text(name: &str, value: &OsString) -> Result<String> {
-    let text = value.to_str().ok_or_else(|| Error::invalid(format!("the variable {name} is not UTF-8")))?;
+    let text = value.to_str().ok_or_else(|| Error::invalid(format!("variable {name} is not UTF-8")))?;
     Ok(text.to_owned())
 }
 
-fn refused(setting: &Setting, written: &str, origin: &Origin) -> Error {
+fn refused(setting: &Setting, written: &str, origin: &ValueOrigin) -> Error {
     let Setting { name, kind, .. } = setting;
     Error::invalid(format!("{name} must be {kind}, not {written} ({origin})"))
 }

@@ -1,7 +1,7 @@
-//! Columns for people: aligned, under a header, coloured on a terminal.
+//! Tables: aligned columns with a header, coloured on a terminal.
 //!
 //! A list is printed while it is read, so the widths of its columns are given beforehand; where all rows are known, the
-//! columns grow to fit them. Nothing is ever cut: ids are there to be copied. Text is padded before it is painted,
+//! columns grow to fit them. Text is never cut: ids must stay complete, to be copied. Text is padded before it is painted,
 //! because colours have no width. The last column is not padded, so that no line ends in spaces.
 
 use leasehold_core::{Status, StoreTime};
@@ -9,11 +9,11 @@ use std::fmt;
 
 use crate::printer::{Printer, Style, escaped, line};
 
-/// As wide as a moment of another day.
+/// Width of a time with a date.
 pub(crate) const MOMENT: usize = 19;
 const GAP: &str = "  ";
 
-/// What stands in one row and column.
+/// Cell of a table.
 #[derive(Debug, Clone)]
 pub(crate) struct Cell {
     text: String,
@@ -21,7 +21,7 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    /// Control characters are escaped: a cell is one line, whatever a task has put into it.
+    /// Creates a cell. Escapes control characters: a cell is one line, whatever its data.
     pub(crate) fn new(style: Style, text: impl fmt::Display) -> Self {
         Self { text: escaped(&text.to_string()).into_owned(), style }
     }
@@ -30,7 +30,7 @@ impl Cell {
         self.text.chars().count()
     }
 
-    /// As it looks outside a table.
+    /// Text of the cell in its style, without padding.
     pub(crate) fn painted(&self, printer: &Printer) -> String {
         printer.paint(self.style, &self.text)
     }
@@ -55,19 +55,19 @@ struct Column {
     side: Side,
 }
 
-/// Columns, and how wide they are.
+/// Columns and their widths.
 #[derive(Debug, Default)]
-pub(crate) struct Table {
+pub(crate) struct TextTable {
     columns: Vec<Column>,
 }
 
-impl Table {
-    /// A column of words, at least so wide.
+impl TextTable {
+    /// Adds a left-aligned column with a minimum width.
     pub(crate) fn left(self, name: &'static str, width: usize) -> Self {
         self.with(name, width, Side::Left)
     }
 
-    /// A column of numbers, at least so wide.
+    /// Adds a right-aligned column with a minimum width.
     pub(crate) fn right(self, name: &'static str, width: usize) -> Self {
         self.with(name, width, Side::Right)
     }
@@ -116,7 +116,7 @@ impl Table {
     }
 }
 
-/// A moment in UTC, as short as can be: only the time of day if it is of the same day as `now`.
+/// Time in UTC; without the date if it is on the same day as `now`.
 pub(crate) fn moment(at: StoreTime, now: StoreTime) -> String {
     let (at, now) = (at.to_string(), now.to_string());
     match at.trim_end_matches('Z').split_once('T') {
@@ -126,12 +126,12 @@ pub(crate) fn moment(at: StoreTime, now: StoreTime) -> String {
     }
 }
 
-/// A status in its colour.
+/// Status in its colour.
 pub(crate) fn status(status: Status) -> Cell {
     Cell::new(colour(status), status)
 }
 
-/// The colour of a status: good and bad ends stand out, and what is going on.
+/// Colour of a status. Completed, failed, expired and running stand out.
 pub(crate) fn colour(status: Status) -> Style {
     match status {
         Status::Completed => Style::Good,
@@ -141,7 +141,7 @@ pub(crate) fn colour(status: Status) -> Style {
     }
 }
 
-/// A number of things, in words.
+/// Number with a noun in the singular or plural.
 pub(crate) fn count(number: u64, one: &str, many: &str) -> String {
     if number == 1 { format!("1 {one}") } else { format!("{number} {many}") }
 }
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn colours_have_no_width() {
-        let table = Table::default().left("A", 6).right("B", 4).left("C", 9);
+        let table = TextTable::default().left("A", 6).right("B", 4).left("C", 9);
         let cells = [status(Status::Failed), Cell::new(Style::Good, 12), "end".into()];
         let coloured = table.text(&cells, &Printer::coloured());
         assert_eq!(coloured, "\u{1b}[31mfailed\u{1b}[0m  \u{1b}[32m  12\u{1b}[0m  end");

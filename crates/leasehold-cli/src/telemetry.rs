@@ -1,8 +1,8 @@
-//! What happens, for whoever asks for it.
+//! Logs and spans.
 //!
-//! `LEASEHOLD_LOG` says what is printed on the standard error; without it, warnings and errors are. With the feature `otel`,
-//! and if `OTEL_EXPORTER_OTLP_ENDPOINT` says where, spans go to a collector of OpenTelemetry, too: one for each run of a
-//! task, and what `LEASEHOLD_LOG` asks for besides. All of it that is left is sent when the program ends.
+//! `LEASEHOLD_LOG` filters the log on standard error; by default, warnings and errors are printed. With the feature `otel`,
+//! and if `OTEL_EXPORTER_OTLP_ENDPOINT` is set, spans are sent to a collector of OpenTelemetry: one for each run of a task,
+//! and those that `LEASEHOLD_LOG` enables. Remaining spans are sent when the program ends.
 
 use std::io::{self, IsTerminal};
 use std::sync::OnceLock;
@@ -14,23 +14,23 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::printer;
 
-/// Which variable says what is of interest.
+/// Variable with the log filter.
 const LOG: &str = "LEASEHOLD_LOG";
 
-/// Keeps it going.
+/// Running telemetry.
 #[derive(Debug, Default)]
 pub(crate) struct Telemetry {
     #[cfg(feature = "otel")]
     provider: Option<opentelemetry_sdk::trace::SdkTracerProvider>,
 }
 
-/// Starts it for the command line. Has to come before any runtime is entered: what sends spans has one of its own.
+/// Starts telemetry for the command line. Must be called before any runtime is entered: the exporter has its own.
 #[must_use]
 pub(crate) fn start() -> Telemetry {
     start_at(LevelFilter::WARN)
 }
 
-/// Starts it; `level` is printed unless `LEASEHOLD_LOG` says otherwise.
+/// Starts telemetry; `level` is the default log level.
 fn start_at(level: LevelFilter) -> Telemetry {
     let filter = EnvFilter::builder().with_default_directive(level.into()).with_env_var(LOG).from_env_lossy();
     let printed = tracing_subscriber::fmt::layer()
@@ -40,7 +40,7 @@ fn start_at(level: LevelFilter) -> Telemetry {
     let registry = tracing_subscriber::registry().with(printed);
     #[cfg(feature = "otel")]
     if let Some(provider) = otel::provider() {
-        // Whoever runs this in a process of its own may have seen to that already.
+        // Fails if the host program has installed a subscriber already.
         let _ = registry.with(otel::layer(&provider)).try_init();
         return Telemetry { provider: Some(provider) };
     }
@@ -48,20 +48,20 @@ fn start_at(level: LevelFilter) -> Telemetry {
     Telemetry::default()
 }
 
-/// Starts it in a process of someone else, until that ends. Only errors are printed there without being asked for: a
-/// library reports warnings through the logging of its program.
+/// Starts telemetry in a host program, until that ends. Prints only errors by default: a library reports warnings through
+/// the logging of its host program.
 pub(crate) fn start_for_good() {
     static STARTED: OnceLock<Telemetry> = OnceLock::new();
     STARTED.get_or_init(|| start_at(LevelFilter::ERROR));
 }
 
-/// Colours are for terminals: in a file they are noise.
+/// True if log lines are coloured: on a terminal, unless `NO_COLOR` is set.
 fn is_coloured() -> bool {
     let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     wanted && io::stderr().is_terminal()
 }
 
-/// One event, which is printed as a whole when it is dropped.
+/// Buffer of one event, printed as a whole on drop.
 #[derive(Default)]
 struct AboveBars(Vec<u8>);
 
@@ -83,12 +83,12 @@ impl Drop for AboveBars {
 }
 
 impl Telemetry {
-    /// Sends what is left.
-    #[cfg_attr(not(feature = "otel"), expect(clippy::unused_self, reason = "nothing is left"))]
+    /// Sends the remaining spans.
+    #[cfg_attr(not(feature = "otel"), expect(clippy::unused_self, reason = "no spans without the feature"))]
     pub(crate) fn end(self) {
         #[cfg(feature = "otel")]
         if let Some(Err(error)) = self.provider.map(|provider| provider.shutdown()) {
-            tracing::warn!("not all spans were sent: {error}");
+            tracing::warn!(%error, "failed to send remaining spans");
         }
     }
 }
@@ -103,17 +103,18 @@ mod otel {
     use tracing::Subscriber;
     use tracing_subscriber::registry::LookupSpan;
 
-    /// The variable that says where a collector is; others of OpenTelemetry are honoured by its own crates.
+    /// Variables with the address of a collector. The crates of OpenTelemetry read its other variables.
     const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
 
-    /// Gathers spans and sends them now and then, if there is someone to send them to.
+    /// Creates the provider, which sends spans in batches; `None` if no collector is configured.
     pub(super) fn provider() -> Option<SdkTracerProvider> {
         let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         ENDPOINTS.into_iter().find(is_set)?;
         let exporter = SpanExporter::builder().with_http().build();
-        let exporter = exporter.inspect_err(|error| tracing::error!("no spans are sent: {error}")).ok()?;
+        let exporter =
+            exporter.inspect_err(|error| tracing::error!(%error, "failed to create span exporter")).ok()?;
         let resource = Resource::builder();
-        // Unless someone has given it another name.
+        // The variable overrides the default service name.
         let resource = if std::env::var_os("OTEL_SERVICE_NAME").is_some() {
             resource
         } else {
@@ -127,8 +128,8 @@ mod otel {
         )
     }
 
-    /// Makes spans of those of the program: the runs of tasks, and whatever else is asked for. What sends them is not
-    /// among it, or it would tell of itself for ever.
+    /// Exports the spans of the program: the runs of tasks, and those that `LEASEHOLD_LOG` enables. Excludes the crates
+    /// that send spans, which would otherwise cause new ones for ever.
     pub(super) fn layer<S: Subscriber + for<'a> LookupSpan<'a>>(
         provider: &SdkTracerProvider,
     ) -> impl Layer<S> + use<S> {

@@ -1,38 +1,38 @@
-//! The one error type of the library crates.
+//! Error type of the library crates.
 //!
-//! Outcomes that a caller is expected to meet (a lost race, a missing object, a rejected event) are values.
-//! An [`Error`] is a failure, and its [`Kind`] says what to *do* about it. The same six kinds are exit codes
-//! on the command line, HTTP statuses on the dashboard and exceptions in Python; this table is the only one.
+//! Expected outcomes (a lost race, a missing object, a rejected event) are values, not errors. An [`Error`] is a
+//! failure, and its [`Kind`] tells the caller what to *do* about it. The six kinds map to exit codes on the command
+//! line, HTTP statuses on the dashboard and exceptions in Python; the table here is the only one.
 
 use std::error::Error as StdError;
 use std::fmt;
 
-/// A result whose failure is an [`Error`].
+/// Result with [`Error`] as its error type.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What to do about an error.
+/// Kind of an error, by the action that it calls for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// The store did not answer in time: try again later.
+    /// The store did not answer in time: retry later.
     Unavailable,
-    /// The store refused us: fix the credentials or the permissions.
+    /// The store refused the request: fix the credentials or the permissions.
     Denied,
     /// The call or a setting is wrong: fix it.
     Invalid,
-    /// Something in the store cannot be understood: stop, keep it, look at it.
+    /// An object in the store is corrupt: stop, keep it, inspect it.
     Corrupt,
-    /// What we held belongs to someone else now: stop acting on it.
+    /// A lease or claim is no longer held by this process: stop acting on it.
     Lost,
-    /// A bug of ours.
+    /// A bug in Leasehold.
     Internal,
 }
 
 impl Kind {
-    /// Every kind, in the order of the table.
+    /// All kinds, in the order of the table.
     pub const ALL: [Kind; 6] =
         [Kind::Unavailable, Kind::Denied, Kind::Invalid, Kind::Corrupt, Kind::Lost, Kind::Internal];
 
-    /// The word for it in machine-readable output.
+    /// Name in machine-readable output.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -45,7 +45,7 @@ impl Kind {
         }
     }
 
-    /// The exit code of the command line (those of `sysexits.h` where it has one).
+    /// Exit code of the command line, from `sysexits.h` where it has one.
     #[must_use]
     pub fn exit_code(self) -> u8 {
         match self {
@@ -58,7 +58,7 @@ impl Kind {
         }
     }
 
-    /// The status of an HTTP answer.
+    /// Status of an HTTP response.
     #[must_use]
     pub fn http_status(self) -> u16 {
         match self {
@@ -72,84 +72,84 @@ impl Kind {
     }
 }
 
-/// What an error is about, where a caller may want to tell it from others of its kind.
+/// Reason for an error, for callers that handle errors of one kind differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Matter {
-    /// There is no such thing.
+pub enum Reason {
+    /// The thing that was asked for does not exist.
     Missing,
-    /// It contradicts what is there.
+    /// The request contradicts the current state.
     Conflict,
-    /// What was waited for has not happened in time.
+    /// The awaited event did not happen in time.
     NotYet,
 }
 
-impl Matter {
-    /// The word for it in machine-readable output.
+impl Reason {
+    /// Name in machine-readable output.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Matter::Missing => "missing",
-            Matter::Conflict => "conflict",
-            Matter::NotYet => "not-yet",
+            Reason::Missing => "missing",
+            Reason::Conflict => "conflict",
+            Reason::NotYet => "not-yet",
         }
     }
 }
 
-/// A failure, with the kind that says what to do and a message that names the thing.
+/// Failure with a kind, which tells the caller what to do, and a message that names the subject.
 #[derive(Debug)]
 pub struct Error {
     kind: Kind,
     message: String,
     outcome_unknown: bool,
-    matter: Option<Matter>,
+    matter: Option<Reason>,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
 impl Error {
-    /// An error of this kind; the message is lower case, without a full stop, and names the thing.
+    /// Creates an error. The message is lower case, without a full stop, and names the subject.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), outcome_unknown: false, matter: None, source: None }
     }
 
-    /// The call or a setting is wrong.
+    /// Creates an error of kind [`Kind::Invalid`]: the call or a setting is wrong.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(Kind::Invalid, message)
     }
 
-    /// Adds what led to it.
+    /// Adds the cause.
     #[must_use]
     pub fn because(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.source = Some(source.into());
         self
     }
 
-    /// Marks that a write of ours may or may not have happened, or may still happen.
+    /// Marks the outcome of a write as unknown: it may have happened, or may still happen.
     #[must_use]
     pub fn with_unknown_outcome(mut self) -> Self {
         self.outcome_unknown = true;
         self
     }
 
-    /// Says what it is about.
+    /// Adds the reason.
     #[must_use]
-    pub fn about(mut self, matter: Matter) -> Self {
+    pub fn about(mut self, matter: Reason) -> Self {
         self.matter = Some(matter);
         self
     }
 
-    /// What it is about, where that was said.
+    /// Returns the reason, if one was given.
     #[must_use]
-    pub fn matter(&self) -> Option<Matter> {
+    pub fn matter(&self) -> Option<Reason> {
         self.matter
     }
 
-    /// What to do about it.
+    /// Returns the kind.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Whether a write of ours may have happened, or may still happen.
+    /// True if a write may have happened, or may still happen.
     #[must_use]
     pub fn outcome_is_unknown(&self) -> bool {
         self.outcome_unknown
@@ -190,9 +190,9 @@ mod tests {
 
     #[test]
     fn an_error_keeps_its_cause() {
-        let error = Error::invalid("queue name `a/b` has a slash").because("told so");
+        let error = Error::invalid("queue name `a/b` has a slash").because("contains `/`");
         assert_eq!(error.to_string(), "queue name `a/b` has a slash");
-        assert_eq!(error.source().map(ToString::to_string).as_deref(), Some("told so"));
+        assert_eq!(error.source().map(ToString::to_string).as_deref(), Some("contains `/`"));
         assert!(!error.outcome_is_unknown());
         assert!(error.with_unknown_outcome().outcome_is_unknown());
     }

@@ -1,6 +1,6 @@
-//! Names: of tasks, workers, leases, writes. Chance is passed in: this crate has none of its own.
+//! Names of tasks, workers, leases and writes. Random bits are passed in: this crate generates none.
 
-use crate::error::{Error, Matter, Result};
+use crate::error::{Error, Reason, Result};
 use crate::limits::NAME_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,19 +8,19 @@ use std::fmt;
 use std::str::FromStr;
 use uuid::Uuid;
 
-/// 128 random bits as a name.
+/// Name of 128 random bits, written as 32 hex digits.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct HexName(String);
 
 impl HexName {
-    /// A name made of these bits.
+    /// Creates a name from random bits.
     #[must_use]
     pub fn from_random(bits: u128) -> Self {
         Self(format!("{bits:032x}"))
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -33,21 +33,20 @@ impl fmt::Display for HexName {
     }
 }
 
-/// The name of one write: fresh in every record that is written on condition, so that after a lost answer
-/// the writer can recognise its own bytes. It also makes equal records differ, since stores derive versions
-/// from content.
+/// Id of one write. Every conditional write of a record has a new one, so that the writer recognises its own bytes
+/// after a lost answer. It also makes otherwise equal records differ, because stores derive versions from content.
 pub type WriteId = HexName;
 
-/// The name of one claim: whoever knows it holds the task, or held it.
+/// Id of one claim, known only to the worker that holds the task or held it.
 pub type LeaseId = HexName;
 
-/// A task's id: a random UUID, so that tasks spread evenly over the shards.
+/// Id of a task: a random UUID, so that tasks spread evenly over the shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct TaskId(Uuid);
 
 impl TaskId {
-    /// An id made of these bits.
+    /// Creates an id from random bits.
     #[must_use]
     pub fn from_random(bits: u128) -> Self {
         Self(uuid::Builder::from_random_bytes(bits.to_be_bytes()).into_uuid())
@@ -77,47 +76,48 @@ impl TryFrom<String> for TaskId {
 impl FromStr for TaskId {
     type Err = Error;
 
-    /// Only the one form in which ids are written: one task has one key.
+    /// Accepts only the canonical form: one task has one key.
     fn from_str(text: &str) -> Result<Self> {
         let id = Uuid::try_parse(text).ok().map(Self).filter(|id| id.to_string() == text);
         id.ok_or_else(|| {
             let example = "3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3";
-            Error::invalid(format!("`{text}` is not a task id; ids look like {example}"))
+            Error::invalid(format!("`{text}` is not a task id; use an id like {example}"))
         })
     }
 }
 
-/// The first characters of a task id, at least four: as many as can name a shard.
+/// First characters of a task id: at least four, as many as a shard name can have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskIdPrefix(String);
 
 impl TaskIdPrefix {
-    /// Fewer characters could not name the shard of every queue.
+    /// Minimum length. Fewer characters do not determine the shard in every queue.
     pub const CHARS_MIN: usize = 4;
 
-    /// The characters.
+    /// Returns the characters.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether an id begins with them.
+    /// True if the id begins with these characters.
     #[must_use]
     pub fn fits(&self, id: &TaskId) -> bool {
         id.to_string().starts_with(&self.0)
     }
 
-    /// The only one of the ids that were found; an error if there is none or more than one.
+    /// Returns the only id of `found`; an error if there is none or more than one.
     pub fn only(&self, found: &BTreeSet<TaskId>) -> Result<TaskId> {
         let mut ids = found.iter();
         match (ids.next(), ids.next()) {
             (Some(id), None) => Ok(*id),
             (Some(one), Some(other)) => Err(Error::invalid(format!(
-                "task id `{}` is ambiguous: {one} and {other} begin with it; give more characters",
+                "task id `{}` is ambiguous: {one} and {other} begin with it; use more characters",
                 self.0
             ))),
-            (None, _) => Err(Error::invalid(format!("there is no task whose id begins with `{}`", self.0))
-                .about(Matter::Missing)),
+            (None, _) => {
+                Err(Error::invalid(format!("no task id begins with `{}`", self.0)).about(Reason::Missing))
+            }
         }
     }
 }
@@ -132,41 +132,41 @@ impl FromStr for TaskIdPrefix {
             return Ok(Self(text.to_owned()));
         }
         Err(Error::invalid(format!(
-            "`{text}` is not a task id; ids look like 3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3, and their first {} or \
-             more characters will do",
+            "`{text}` is not a task id; use an id like 3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3, or at least its first {} \
+             characters",
             Self::CHARS_MIN
         )))
     }
 }
 
-/// The name of an artifact: the hash of its bytes. 64 hexadecimal digits of BLAKE3, or `sha256-` and 64 digits.
+/// Id of an artifact: the hash of its bytes. 64 hex digits of BLAKE3, or `sha256-` and 64 hex digits.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ArtifactId(String);
 
-/// What names made with SHA-256 begin with.
+/// Prefix of ids that are SHA-256 hashes.
 const SHA_256: &str = "sha256-";
 
 impl ArtifactId {
-    /// The artifact with this BLAKE3 hash.
+    /// Creates an id from a BLAKE3 hash.
     #[must_use]
     pub fn blake3(hash: [u8; 32]) -> Self {
         Self(hex(&hash))
     }
 
-    /// The artifact with this SHA-256 hash.
+    /// Creates an id from a SHA-256 hash.
     #[must_use]
     pub fn sha256(hash: [u8; 32]) -> Self {
         Self(format!("{SHA_256}{}", hex(&hash)))
     }
 
-    /// Whether it was made with SHA-256.
+    /// True for a SHA-256 hash.
     #[must_use]
     pub fn is_sha256(&self) -> bool {
         self.0.starts_with(SHA_256)
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -176,7 +176,7 @@ impl ArtifactId {
 impl FromStr for ArtifactId {
     type Err = Error;
 
-    /// Only the one form in which they are written: one artifact has one key.
+    /// Accepts only the canonical form: one artifact has one key.
     fn from_str(text: &str) -> Result<Self> {
         let digits = text.strip_prefix(SHA_256).unwrap_or(text);
         let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
@@ -184,7 +184,7 @@ impl FromStr for ArtifactId {
             return Ok(Self(text.to_owned()));
         }
         Err(Error::invalid(format!(
-            "`{}` is not the hash of an artifact; it has 64 digits 0-9 and a-f, after `sha256-` if it is one",
+            "`{}` is not an artifact hash; use 64 hex digits (0-9, a-f), with the prefix `sha256-` for SHA-256",
             text.escape_debug()
         )))
     }
@@ -219,40 +219,40 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// A name that people choose: of a worker, a task type, a queue. Letters, digits, `-`, `_`, `.`; at most 128
-/// bytes; not starting with a dot. It can be part of any key.
+/// User-chosen name of a worker, a task type or a queue: letters, digits, `-`, `_`, `.`; at most 128 bytes; not
+/// starting with a dot. It can be part of any key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Name(String);
 
-/// The name of a worker.
+/// Id of a worker.
 pub type WorkerId = Name;
 
-/// What kind of work a task is: which handler runs it.
+/// Type of a task, which selects the handler that runs it.
 pub type TaskType = Name;
 
-/// Artifacts by the names under which a handler knows them. A name can be that of a file.
+/// Artifacts by name, as a handler receives them. Each name is a valid file name.
 pub type Artifacts = BTreeMap<Name, ArtifactId>;
 
 impl Name {
-    /// Checks a name; `what` says whose it is, for the message.
+    /// Validates a name; `what` is the subject of the error message.
     pub fn checked(what: &str, text: &str) -> Result<Self> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         let fault = if text.is_empty() {
-            "is empty".to_owned()
+            "must not be empty".to_owned()
         } else if text.len() > NAME_BYTES_MAX {
-            format!("is {} bytes long; at most {NAME_BYTES_MAX} are allowed", text.len())
+            format!("must be at most {NAME_BYTES_MAX} bytes, got {}", text.len())
         } else if text.starts_with('.') {
-            format!("`{text}` starts with a dot")
+            format!("`{text}` must not start with a dot")
         } else if !text.bytes().all(plain) {
-            format!("`{}` has a character other than letters, digits, `-`, `_` and `.`", text.escape_debug())
+            format!("`{}` must have only letters, digits, `-`, `_` and `.`", text.escape_debug())
         } else {
             return Ok(Self(text.to_owned()));
         };
         Err(Error::invalid(format!("{what} {fault}")))
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -297,9 +297,9 @@ mod tests {
         let ambiguous = only("3f2c", &[one, other]).unwrap_err().to_string();
         assert_eq!(
             ambiguous,
-            format!("task id `3f2c` is ambiguous: {one} and {other} begin with it; give more characters")
+            format!("task id `3f2c` is ambiguous: {one} and {other} begin with it; use more characters")
         );
-        assert_eq!(only("3f2d", &[one, other]).unwrap_err().matter(), Some(Matter::Missing));
+        assert_eq!(only("3f2d", &[one, other]).unwrap_err().matter(), Some(Reason::Missing));
         for wrong in
             ["", "3f2", "3F2C", "3f2c9a4e0", "3f2c9a4e-0d1b-", "3f2c-", "3f2g", "é3f2c", &one.to_string()]
         {
@@ -320,17 +320,17 @@ mod tests {
     }
 
     #[test]
-    fn names_say_what_is_wrong_with_them() {
+    fn invalid_names_are_explained() {
         for (text, message) in [
-            ("", "task type is empty"),
-            (".x", "task type `.x` starts with a dot"),
-            ("a/b", "task type `a/b` has a character other than letters, digits, `-`, `_` and `.`"),
-            ("ä", "task type `ä` has a character other than letters, digits, `-`, `_` and `.`"),
+            ("", "task type must not be empty"),
+            (".x", "task type `.x` must not start with a dot"),
+            ("a/b", "task type `a/b` must have only letters, digits, `-`, `_` and `.`"),
+            ("ä", "task type `ä` must have only letters, digits, `-`, `_` and `.`"),
         ] {
             assert_eq!(Name::checked("task type", text).unwrap_err().to_string(), message);
         }
         let long = Name::checked("worker id", &"x".repeat(129)).unwrap_err();
-        assert_eq!(long.to_string(), "worker id is 129 bytes long; at most 128 are allowed");
+        assert_eq!(long.to_string(), "worker id must be at most 128 bytes, got 129");
         assert_eq!(Name::checked("task type", "resize_image.v2-x").unwrap().as_str(), "resize_image.v2-x");
     }
 }

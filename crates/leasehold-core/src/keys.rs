@@ -1,30 +1,30 @@
-//! Every path in the store is built here and nowhere else.
+//! Paths of all objects in the store. No other module builds them.
 //!
-//! `{shard}` is the first digits of the task's id, `{bucket}` a UTC minute of the store's time, `{rev}` the task's
-//! revision, padded so that it sorts.
+//! `{shard}` is the first digits of the task's id, `{bucket}` a UTC minute in store time, `{rev}` the task's
+//! revision, padded so that it sorts. *Absent* and *unchanged* are the conditions of the writes.
 //!
-//! | key | holds | written by | goes when |
+//! | key | content | written by | removed |
 //! | --- | --- | --- | --- |
-//! | `queue.json` | what all clients agree on (promise P8) | the first connection, on condition *absent* and only where no key of a queue exists; `leasehold init --restore` (*absent*); a migration (*unchanged*) | never |
-//! | `tasks/{shard}/{id}.json` | a task, its whole state and history, for life; or the mark of one that has moved to a shard of another length | its producer (*absent*), then whoever moves it on (*unchanged*) | retention; a mark at the end of the migration |
-//! | `ready/{shard}/{bucket}/{9-priority}{id}.{rev}` | nothing: a pointer, due in that minute | producer, retry, recovery | the task moved on |
-//! | `leases/{shard}/{bucket}/{id}.{rev}` | nothing: a pointer, due when the lease runs out | claimer, recovery | the task moved on |
-//! | `inbox/{worker}/{bucket}/{9-priority}{id}.{rev}` | nothing: a pointer for one worker | producer | its task was settled, or went elsewhere; whoever finds the worker dead moves it to the overflow |
-//! | `overflow/{bucket}/{9-priority}{id}.{rev}` | nothing: a pointer from the inbox of a dead worker, for everyone | whoever finds the worker dead | the task moved on |
-//! | `unique/{hash}.json` | an idempotency record | producer (*absent*) | its expiry |
-//! | `index/bell` | that something was made pending (a ring) | everyone who makes a task pending | overwritten |
-//! | `index/bells/{worker}` | that something was put into an inbox (a ring) | producers | overwritten |
-//! | `shard-leases/{first}.json` | the lease on a group of shards | workers | never: released or taken over |
-//! | `duty-leases/{duty}.json` | the lease on a duty that one worker does for all | workers | never: released or taken over |
-//! | `workers/{id}.lease.json` | the lease on the name of a worker that divides the shards with others | the worker | a week after it ran out |
-//! | `workers/{id}.inbox.json` | the lease on a worker's inbox, and so on its name | the worker | a week after it ran out |
-//! | `artifacts/{hash}/manifest.json` | how an artifact is cut, with the hash of every piece; later the mark that it is leaving | its publisher (*absent*), publishers who find it old, retention (*unchanged*) | a day after its retention, with its data |
-//! | `artifacts/{hash}/data` | the bytes of an artifact, which are named by their hash | its publisher, before the manifest | before its manifest |
-//! | `peers/{id}.json` | the lease on a peer's name, with the address at which it serves pieces | the peer | a week after it ran out |
-//! | `probe/{name}/…` | throw-away objects | `leasehold doctor`, the first connection | at the end of the probe; what a killed one left, at `leasehold check --repair` a day later |
-//! | `quarantine/{write_id}/{key}` | the bytes of a corrupt object | `leasehold quarantine` (*absent*) | never: an operator deletes it |
+//! | `queue.json` | configuration shared by all clients (promise P8) | the first connection (*absent*), only where no key of a queue exists; `leasehold init --restore` (*absent*); a migration (*unchanged*) | never |
+//! | `tasks/{shard}/{id}.json` | a task with its state and history, for its whole life; or the forwarding marker of a task that moved to a shard of another length | its producer (*absent*), then each process that changes it (*unchanged*) | by retention; a forwarding marker at the end of the migration |
+//! | `ready/{shard}/{bucket}/{9-priority}{id}.{rev}` | empty: a pointer, due in that minute | producer, retry, recovery | once the task has moved on |
+//! | `leases/{shard}/{bucket}/{id}.{rev}` | empty: a pointer, due when the lease expires | claiming worker, recovery | once the task has moved on |
+//! | `inbox/{worker}/{bucket}/{9-priority}{id}.{rev}` | empty: a pointer for one worker | producer | once its task is settled or elsewhere; a worker that detects that the owner is dead moves it to the overflow |
+//! | `overflow/{bucket}/{9-priority}{id}.{rev}` | empty: a pointer from the inbox of a dead worker, for all workers | the worker that detects the death | once the task has moved on |
+//! | `unique/{hash}.json` | an idempotency record | producer (*absent*) | at its expiry |
+//! | `index/bell` | notification object ("bell"): changes when a task becomes pending | every process that makes a task pending | never: overwritten |
+//! | `index/bells/{worker}` | bell of an inbox: changes when an entry is put into it | producers | never: overwritten |
+//! | `shard-leases/{first}.json` | lease on a group of shards | workers | never: released or taken over |
+//! | `duty-leases/{duty}.json` | lease on a maintenance duty that one worker does for all | workers | never: released or taken over |
+//! | `workers/{id}.lease.json` | lease on the name of a worker that shares the shards with other workers | the worker | a week after its expiry |
+//! | `workers/{id}.inbox.json` | lease on a worker's inbox, and so on its name | the worker | a week after its expiry |
+//! | `artifacts/{hash}/manifest.json` | pieces of an artifact with their hashes; later the marker that it is being removed | its publisher (*absent*); later publishers and retention (*unchanged*) | a day after its retention, with its data |
+//! | `artifacts/{hash}/data` | bytes of an artifact, named by their hash | its publisher, before the manifest | before its manifest |
+//! | `peers/{id}.json` | lease on a peer's name, with the address at which it serves pieces | the peer | a week after its expiry |
+//! | `probe/{name}/…` | temporary objects | `leasehold doctor`, the first connection | at the end of the probe; those of a killed probe by `leasehold check --repair` a day later |
+//! | `quarantine/{write_id}/{key}` | bytes of a corrupt object | `leasehold quarantine` (*absent*) | never: an operator deletes it |
 //!
-//! No key is a path prefix of another: folders cannot hold both, and some S3-compatibles refuse it.
+//! No key is a path prefix of another: folders cannot store both, and some S3-compatible stores refuse it.
 
 use std::fmt;
 
@@ -35,30 +35,30 @@ use crate::shard::{Shard, ShardLen, ShardRange};
 use crate::task::Priority;
 use crate::time::Minute;
 
-/// What all clients of a queue agree on.
+/// Configuration shared by all clients of a queue.
 pub const QUEUE: &str = "queue.json";
 
-/// Beginnings of keys that only a queue has. Files and peers are not among them: a store may have them before it has a
-/// queue.
+/// Prefixes of keys that only a queue has. Artifacts and peers are not among them: a store may have them before it has
+/// a queue.
 pub const QUEUE_PREFIXES: [&str; 10] =
     [TASKS, "ready/", "leases/", INBOXES, OVERFLOW, UNIQUE, "index/", SHARD_LEASES, "duty-leases/", WORKERS];
 
-/// The first part of keys that stores keep for themselves (locks and temporary files of a folder).
+/// First segment of keys that are reserved for stores (locks and temporary files of a folder).
 pub const RESERVED: &str = ".leasehold";
 
-/// A throw-away key of the probe called `name`.
+/// Key of a temporary object of the probe called `name`.
 #[must_use]
 pub fn probe(name: &str, object: &str) -> String {
     format!("{PROBES}{name}/{object}")
 }
 
-/// Prefix of all throw-away keys.
+/// Prefix of all probes.
 pub const PROBES: &str = "probe/";
 
 /// Prefix of all copies of corrupt objects.
 pub const QUARANTINE: &str = "quarantine/";
 
-/// The copy of the corrupt object at `key`.
+/// Key of the copy of the corrupt object at `key`.
 #[must_use]
 pub fn quarantine(write_id: &WriteId, key: &str) -> String {
     format!("{QUARANTINE}{write_id}/{key}")
@@ -68,48 +68,48 @@ pub fn quarantine(write_id: &WriteId, key: &str) -> String {
 pub const OTHERS: [&str; 9] =
     [UNIQUE, INDEX, SHARD_LEASES, DUTY_LEASES, WORKERS, PEERS, ARTIFACTS, PROBES, QUARANTINE];
 
-/// The task with this id.
+/// Key of a task.
 #[must_use]
 pub fn task(shard: &Shard, id: &TaskId) -> String {
     format!("{}{id}.json", tasks(shard))
 }
 
-/// What the keys of all tasks of a shard begin with.
+/// Prefix of all tasks of a shard.
 #[must_use]
 pub fn tasks(shard: &Shard) -> String {
     format!("{TASKS}{shard}/")
 }
 
-/// What the keys of the tasks of a shard begin with whose ids begin with these characters.
+/// Prefix of all tasks of a shard whose ids begin with `prefix`.
 #[must_use]
 pub fn tasks_with_prefix(shard: &Shard, prefix: &TaskIdPrefix) -> String {
     format!("{}{}", tasks(shard), prefix.as_str())
 }
 
-/// What the keys of all tasks begin with.
+/// Prefix of all tasks.
 pub const TASKS: &str = "tasks/";
 
-/// How many digits name the shard in the key of a task, and the task; nothing if no task can lie there.
+/// Returns the length of the shard name in the key of a task, and the task's id; none if it is not the key of a task.
 #[must_use]
 pub fn task_place(key: &str) -> Option<(ShardLen, TaskId)> {
     let (shard, id) = parse_task(key)?;
     Some((Shard::of(&id, &shard)?.len(), id))
 }
 
-/// The task id in a key below [`tasks`]; nothing if it is not the key of a task.
+/// Parses the key of a task into the shard name and the task's id; none if it is not the key of a task.
 #[must_use]
 pub fn parse_task(key: &str) -> Option<(String, TaskId)> {
     let (shard, name) = key.strip_prefix(TASKS)?.split_once('/')?;
     Some((shard.to_owned(), name.strip_suffix(".json")?.parse().ok()?))
 }
 
-/// The idempotency record with this hash.
+/// Key of the idempotency record with this hash.
 #[must_use]
 pub fn unique(hash: &str) -> String {
     format!("{UNIQUE}{hash}.json")
 }
 
-/// What the keys of all idempotency records begin with.
+/// Prefix of all idempotency records.
 pub const UNIQUE: &str = "unique/";
 
 /// True for the keys that [`unique`] gives for a hash.
@@ -122,10 +122,10 @@ pub fn is_unique(key: &str) -> bool {
 /// Prefix of all notification objects (bells).
 pub const INDEX: &str = "index/";
 
-/// Changes when something was made pending.
+/// Notification object ("bell") that changes when a task becomes pending.
 pub const BELL: &str = "index/bell";
 
-/// Changes when something was put into the inbox of this worker.
+/// Bell that changes when an entry is put into the inbox of this worker.
 #[must_use]
 pub fn inbox_bell(worker: &WorkerId) -> String {
     format!("{INBOX_BELLS}{worker}")
@@ -140,10 +140,10 @@ pub fn is_bell(key: &str) -> bool {
     key == BELL || worker.is_some_and(|worker| WorkerId::checked("worker id", worker).is_ok())
 }
 
-/// What the keys of all leases on shards begin with.
+/// Prefix of all leases on shards.
 pub const SHARD_LEASES: &str = "shard-leases/";
 
-/// The lease on a group of shards.
+/// Key of the lease on a group of shards.
 #[must_use]
 pub fn shard_lease(group: &ShardRange) -> String {
     format!("{SHARD_LEASES}{}.json", group.first)
@@ -167,35 +167,35 @@ pub fn is_lease(key: &str) -> bool {
         || parse_peer(key).is_some()
 }
 
-/// The lease on looking for lost claims, among workers that do not divide the shards.
+/// Lease on the recovery of expired claims, among workers that do not lease shards.
 pub const RECOVERY_LEASE: &str = "duty-leases/recover.json";
 
-/// The lease on looking for inboxes of dead workers.
+/// Lease on the recovery of inboxes of dead workers.
 pub const RESCUE_LEASE: &str = "duty-leases/rescue.json";
 
-/// What the keys of all inboxes begin with.
+/// Prefix of all inboxes.
 pub const INBOXES: &str = "inbox/";
 
-/// What the keys of an inbox begin with.
+/// Prefix of the inbox of a worker.
 #[must_use]
 pub fn inbox(worker: &WorkerId) -> String {
     format!("{INBOXES}{worker}/")
 }
 
-/// The worker whose inbox begins so.
+/// Parses the prefix of an inbox into its worker.
 #[must_use]
 pub fn parse_inbox(prefix: &str) -> Option<WorkerId> {
     let name = prefix.strip_prefix(INBOXES)?.strip_suffix('/')?;
     WorkerId::checked("worker id", name).ok()
 }
 
-/// What the keys of all pointers from the inboxes of dead workers begin with.
+/// Prefix of the overflow: entries from the inboxes of dead workers.
 pub const OVERFLOW: &str = "overflow/";
 
-/// What the keys of all workers' own objects begin with.
+/// Prefix of the objects of all workers.
 pub const WORKERS: &str = "workers/";
 
-/// The lease on a worker's name.
+/// Key of the lease on a worker's name.
 #[must_use]
 pub fn worker_lease(worker: &WorkerId) -> String {
     format!("{WORKERS}{worker}{WORKER_LEASE}")
@@ -203,14 +203,14 @@ pub fn worker_lease(worker: &WorkerId) -> String {
 
 const WORKER_LEASE: &str = ".lease.json";
 
-/// The worker whose name a key is the lease on.
+/// Parses the key of a lease on a worker's name.
 #[must_use]
 pub fn parse_worker_lease(key: &str) -> Option<WorkerId> {
     let name = key.strip_prefix(WORKERS)?.strip_suffix(WORKER_LEASE)?;
     WorkerId::checked("worker id", name).ok()
 }
 
-/// The lease on a worker's inbox.
+/// Key of the lease on a worker's inbox.
 #[must_use]
 pub fn inbox_lease(worker: &WorkerId) -> String {
     format!("{WORKERS}{worker}{INBOX_LEASE}")
@@ -218,17 +218,17 @@ pub fn inbox_lease(worker: &WorkerId) -> String {
 
 const INBOX_LEASE: &str = ".inbox.json";
 
-/// The worker whose inbox a key is the lease on.
+/// Parses the key of a lease on a worker's inbox.
 #[must_use]
 pub fn parse_inbox_lease(key: &str) -> Option<WorkerId> {
     let name = key.strip_prefix(WORKERS)?.strip_suffix(INBOX_LEASE)?;
     WorkerId::checked("worker id", name).ok()
 }
 
-/// What the keys of all artifacts begin with.
+/// Prefix of all artifacts.
 pub const ARTIFACTS: &str = "artifacts/";
 
-/// How an artifact is cut.
+/// Key of the manifest of an artifact.
 #[must_use]
 pub fn manifest(artifact: &ArtifactId) -> String {
     format!("{ARTIFACTS}{artifact}{MANIFEST}")
@@ -236,13 +236,13 @@ pub fn manifest(artifact: &ArtifactId) -> String {
 
 const MANIFEST: &str = "/manifest.json";
 
-/// The artifact that a key is the manifest of.
+/// Parses the key of a manifest.
 #[must_use]
 pub fn parse_manifest(key: &str) -> Option<ArtifactId> {
     key.strip_prefix(ARTIFACTS)?.strip_suffix(MANIFEST)?.parse().ok()
 }
 
-/// The bytes of an artifact.
+/// Key of the bytes of an artifact.
 #[must_use]
 pub fn artifact_data(artifact: &ArtifactId) -> String {
     format!("{ARTIFACTS}{artifact}{DATA}")
@@ -250,47 +250,47 @@ pub fn artifact_data(artifact: &ArtifactId) -> String {
 
 const DATA: &str = "/data";
 
-/// The artifact that a key holds the bytes of.
+/// Parses the key of the bytes of an artifact.
 #[must_use]
 pub fn parse_artifact_data(key: &str) -> Option<ArtifactId> {
     key.strip_prefix(ARTIFACTS)?.strip_suffix(DATA)?.parse().ok()
 }
 
-/// What the keys of all peers begin with.
+/// Prefix of all peers.
 pub const PEERS: &str = "peers/";
 
-/// The lease on a peer's name, with its address.
+/// Key of the lease on a peer's name, with its address.
 #[must_use]
 pub fn peer(peer: &Name) -> String {
     format!("{PEERS}{peer}.json")
 }
 
-/// The peer whose name a key is the lease on.
+/// Parses the key of a lease on a peer's name.
 #[must_use]
 pub fn parse_peer(key: &str) -> Option<Name> {
     Name::checked("peer id", key.strip_prefix(PEERS)?.strip_suffix(".json")?).ok()
 }
 
-/// What the keys of all entries begin with.
+/// Prefixes of all index entries.
 pub const ENTRIES: [&str; 4] = ["ready/", "leases/", INBOXES, OVERFLOW];
 
-/// An index that is divided into shards.
+/// Index that is divided into shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Index {
-    /// Tasks that wait for a worker.
+    /// Tasks that are waiting for a worker.
     Ready,
-    /// Tasks that a worker holds.
+    /// Tasks that are held by a worker.
     Lease,
 }
 
 impl Index {
-    /// What the keys of this index begin with in a shard.
+    /// Prefix of this index in a shard.
     #[must_use]
     pub fn prefix(self, shard: &Shard) -> String {
         format!("{}{shard}/", self.root())
     }
 
-    /// What the keys of this index begin with.
+    /// Prefix of this index.
     #[must_use]
     pub fn root(self) -> &'static str {
         match self {
@@ -300,83 +300,83 @@ impl Index {
     }
 }
 
-/// Where an entry lies.
+/// Location of an index entry.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Where {
-    /// Among the tasks of a shard that wait for any worker.
+pub enum IndexLocation {
+    /// Tasks of a shard that are waiting for any worker.
     Ready(Shard),
-    /// Among the tasks of a shard that a worker holds.
+    /// Tasks of a shard that are held by a worker.
     Lease(Shard),
-    /// In the inbox of one worker.
+    /// Inbox of one worker.
     Inbox(WorkerId),
-    /// Among what was found in the inboxes of dead workers: for everyone.
+    /// Entries from the inboxes of dead workers, for all workers.
     Overflow,
 }
 
-impl Where {
-    /// What the keys of entries begin with there.
+impl IndexLocation {
+    /// Prefix of the entries at this location.
     #[must_use]
     pub fn prefix(&self) -> String {
         match self {
-            Where::Ready(shard) => Index::Ready.prefix(shard),
-            Where::Lease(shard) => Index::Lease.prefix(shard),
-            Where::Inbox(worker) => inbox(worker),
-            Where::Overflow => OVERFLOW.to_owned(),
+            IndexLocation::Ready(shard) => Index::Ready.prefix(shard),
+            IndexLocation::Lease(shard) => Index::Lease.prefix(shard),
+            IndexLocation::Inbox(worker) => inbox(worker),
+            IndexLocation::Overflow => OVERFLOW.to_owned(),
         }
     }
 
-    /// The shard, if what lies there is divided into shards.
+    /// Shard, if the location is divided into shards.
     #[must_use]
     pub fn shard(&self) -> Option<&Shard> {
         match self {
-            Where::Ready(shard) | Where::Lease(shard) => Some(shard),
-            Where::Inbox(_) | Where::Overflow => None,
+            IndexLocation::Ready(shard) | IndexLocation::Lease(shard) => Some(shard),
+            IndexLocation::Inbox(_) | IndexLocation::Overflow => None,
         }
     }
 }
 
-/// An index entry: an empty object whose key says all. It is a hint (promise P9) to look at a task in a certain
-/// minute; because it carries the revision, removing it late can never hit a newer one.
+/// Index entry: an empty object whose key contains all its data. It is a hint (promise P9) to read a task in a certain
+/// minute. Because the key includes the revision, a late removal never removes a newer entry.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Entry {
-    /// Where it lies.
-    pub place: Where,
-    /// The minute in which to look.
+    /// Location of the entry.
+    pub place: IndexLocation,
+    /// Minute in which the task is due.
     pub bucket: Minute,
-    /// The task's priority, which sorts entries of waiting tasks inside their minute.
+    /// Priority of the task, which sorts entries of waiting tasks within their minute.
     pub priority: Priority,
-    /// The task.
+    /// Id of the task.
     pub id: TaskId,
-    /// The task's revision that calls for this entry.
+    /// Revision of the task that requires this entry.
     pub rev: u64,
 }
 
 impl Entry {
-    /// Its key.
+    /// Returns the key.
     #[must_use]
     pub fn key(&self) -> String {
         self.to_string()
     }
 
-    /// The same entry somewhere else.
+    /// Returns a copy of the entry at another location.
     #[must_use]
-    pub fn moved(&self, place: Where) -> Self {
+    pub fn moved(&self, place: IndexLocation) -> Self {
         Self { place, ..self.clone() }
     }
 
-    /// The shard in which it lies, if it lies in one.
+    /// Shard of the entry, if its location has shards.
     #[must_use]
     pub fn shard(&self) -> Option<&Shard> {
         self.place.shard()
     }
 
-    /// Whether the length of its shard's name is this one.
+    /// True if the entry is in a shard with a name of this length.
     #[must_use]
     pub fn has_shard_of(&self, len: ShardLen) -> bool {
         self.shard().is_some_and(|shard| shard.len() == len)
     }
 
-    /// Reads a key; nothing if it is not that of an entry.
+    /// Parses the key of an entry; none if it is not one.
     #[must_use]
     pub fn parse(key: &str) -> Option<Self> {
         let (root, rest) = key.split_once('/')?;
@@ -389,14 +389,14 @@ impl Entry {
         };
         let id: TaskId = id.parse().ok()?;
         let place = match root {
-            "ready" => Where::Ready(Shard::of(&id, part)?),
-            "leases" => Where::Lease(Shard::of(&id, part)?),
-            "inbox" => Where::Inbox(WorkerId::checked("worker id", part).ok()?),
-            "overflow" => Where::Overflow,
+            "ready" => IndexLocation::Ready(Shard::of(&id, part)?),
+            "leases" => IndexLocation::Lease(Shard::of(&id, part)?),
+            "inbox" => IndexLocation::Inbox(WorkerId::checked("worker id", part).ok()?),
+            "overflow" => IndexLocation::Overflow,
             _ => return None,
         };
         let entry = Self { place, bucket: Minute::parse(bucket)?, priority, id, rev: rev.parse().ok()? };
-        // Only the one form in which entries are written: whoever covers an entry must get the very same key.
+        // Accepts only the canonical form: every process must compute the same key for an entry.
         (entry.key() == key).then_some(entry)
     }
 }
@@ -406,18 +406,18 @@ impl fmt::Display for Entry {
         let Entry { place, bucket, priority, id, rev } = self;
         write!(f, "{}{bucket}/", place.prefix())?;
         match place {
-            Where::Lease(_) => write!(f, "{id}.{rev:010}"),
+            IndexLocation::Lease(_) => write!(f, "{id}.{rev:010}"),
             _ => write!(f, "{}{id}.{rev:010}", priority.inverted()),
         }
     }
 }
 
-/// Refuses a key that could leave a folder, or that some store could not hold.
+/// Rejects a key that could leave a folder, or that some stores do not accept.
 pub fn check_key(key: &str) -> Result<()> {
     let fault = if key.len() > KEY_BYTES_MAX {
         Some("is longer than 768 bytes")
     } else if key.starts_with(RESERVED) {
-        Some("begins with `.leasehold`, which is kept for the store itself")
+        Some("begins with `.leasehold`, which is reserved for the store")
     } else {
         key.split('/').find_map(segment_fault)
     };
@@ -427,7 +427,7 @@ pub fn check_key(key: &str) -> Result<()> {
     }
 }
 
-/// Refuses a prefix below which no key of ours can lie. It may end in the middle of a part.
+/// Rejects a prefix that no valid key has. It may end in the middle of a segment.
 pub fn check_prefix(prefix: &str) -> Result<()> {
     // Any accepted prefix is the beginning of an accepted key.
     check_key(&format!("{prefix}x"))
@@ -436,9 +436,9 @@ pub fn check_prefix(prefix: &str) -> Result<()> {
 fn segment_fault(segment: &str) -> Option<&'static str> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.=+@~".contains(&byte);
     match segment {
-        "" => Some("has an empty part"),
-        "." | ".." => Some("has a part that is `.` or `..`"),
-        _ if segment.len() > SEGMENT_BYTES_MAX => Some("has a part longer than 255 bytes"),
+        "" => Some("has an empty segment"),
+        "." | ".." => Some("has a segment that is `.` or `..`"),
+        _ if segment.len() > SEGMENT_BYTES_MAX => Some("has a segment longer than 255 bytes"),
         _ if !segment.bytes().all(plain) => Some("has a character other than letters, digits and `-_.=+@~`"),
         _ => None,
     }
@@ -460,7 +460,7 @@ mod tests {
         assert!(check_key(&"x".repeat(256)).is_err());
         assert!(check_key(&["x"; 400].join("/")).is_err());
         let error = check_key("a/../b").unwrap_err();
-        assert_eq!(error.to_string(), "key `a/../b` has a part that is `.` or `..`");
+        assert_eq!(error.to_string(), "key `a/../b` has a segment that is `.` or `..`");
     }
 
     #[test]
@@ -503,12 +503,12 @@ mod tests {
         let id = TaskId::from_random(bits);
         let shard = ShardLen::DEFAULT.shard_of(&id);
         let place = match place {
-            0 => Where::Ready(shard),
-            1 => Where::Lease(shard),
-            2 => Where::Inbox(WorkerId::checked("worker id", "host-1.x").unwrap()),
-            _ => Where::Overflow,
+            0 => IndexLocation::Ready(shard),
+            1 => IndexLocation::Lease(shard),
+            2 => IndexLocation::Inbox(WorkerId::checked("worker id", "host-1.x").unwrap()),
+            _ => IndexLocation::Overflow,
         };
-        let is_lease = matches!(place, Where::Lease(_));
+        let is_lease = matches!(place, IndexLocation::Lease(_));
         let priority = if is_lease { Priority::default() } else { Priority::new(priority).unwrap() };
         let bucket = Minute::of(crate::StoreTime::from_millis(minute * 60_000));
         Entry { place, bucket, priority, id, rev }
@@ -539,7 +539,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_entrys_key_gives_it_back(
+        fn the_key_of_an_entry_parses_to_the_entry(
             place in 0u8..4, minute in 0i64..100_000_000, priority in 0u8..10, bits: u128, rev in 0u64..9_999_999_999,
         ) {
             let entry = entry(place, minute, priority, bits, rev);

@@ -1,4 +1,4 @@
-//! The lease: whatever has one holder for a while — a shard, a worker's name — is held by an object like this.
+//! Lease on anything that has one holder at a time: a shard, a worker's name, a maintenance duty.
 //!
 //! ```text
 //!              take: absent, or free ─▶ epoch + 1
@@ -9,19 +9,19 @@
 //!                                                    └──────────────────┘
 //! ```
 //!
-//! * **Take**: put on condition *absent*. If it is there, it is read; only one that is *free* — released, or run out
-//!   beyond doubt — or our own is put on condition *unchanged*, with `epoch + 1`. Our own is never simply gone on with:
-//!   a release of it may still be under way, and would free it for others while we trust it.
-//! * **Renew**: put on condition *unchanged*. Refused: read; our epoch and instance mean that an earlier renewal has
-//!   landed late, and its version and expiry are adopted. Anything else means lost.
-//! * **Release**: put a lease that has run out already, on condition *unchanged*. Lease objects are never deleted:
-//!   epochs would repeat, and two holders could trust at once.
+//! * **Take**: put on condition *absent*. If the object exists, it is read; a lease that is *free* (released, or surely
+//!   expired) or our own is put on condition *unchanged*, with `epoch + 1`. Our own lease is never reused as it is:
+//!   a release of it may still be in flight, and would free it for other workers while we trust it.
+//! * **Renew**: put on condition *unchanged*. If that is refused, the object is read: our epoch and instance mean that
+//!   an earlier renewal arrived late, and its version and expiry are adopted. Anything else means lost.
+//! * **Release**: put an already expired lease on condition *unchanged*. Lease objects are never deleted: epochs would
+//!   repeat, and two holders could trust the lease at once.
 //!
-//! A holder is known by its `instance`, which is random per process: a name is not an identity. A lease is trusted by its
-//! holder only until the last *confirmed* expiry, which counts from when that renewal was sent.
+//! A holder is identified by its `instance`, which is random per process: names are not unique. A holder trusts its
+//! lease only until the last *confirmed* expiry, which counts from the moment when that renewal was sent.
 //!
-//! A released lease is padded with spaces to [`RELEASED_BYTES`]: a list shows sizes and stamps, not bodies, and this
-//! way one list tells which of the leases that were stamped lately are held.
+//! A released lease is padded with spaces to [`RELEASED_BYTES`]. A list returns sizes and times, but no bodies; with
+//! the padding, one list shows which of the recently written leases are held.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -32,52 +32,52 @@ use crate::ids::{HexName, WorkerId, WriteId};
 use crate::time::{Now, StoreTime};
 use crate::unread::why_corrupt;
 
-/// A lease of at least this size is released. One that is held is smaller: names have at most 128 bytes.
+/// Minimum size of a released lease. A held lease is smaller: names have at most 128 bytes.
 pub const RELEASED_BYTES: u64 = 1_024;
 
-/// A lease, as it stands in the store.
+/// Lease object in the store.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Lease {
-    /// What is held, in words of its own; also whatever a newer program has written.
+    /// Fields that describe the subject of the lease, and unknown fields of newer programs.
     #[serde(flatten)]
     pub subject: Map<String, Value>,
-    /// The name of the holder.
+    /// Worker id of the holder.
     pub worker_id: WorkerId,
-    /// Which process of that name.
+    /// Process of that name, random.
     pub instance: HexName,
-    /// Grows with every take-over: the fencing token.
+    /// Fencing token, incremented by every takeover.
     pub epoch: u64,
-    /// Until when it is held; long past if it was released.
+    /// Expiry; the epoch of 1970 if the lease was released.
     #[serde(rename = "lease_expires_at")]
     pub expires_at: StoreTime,
-    /// When it was last written.
+    /// Time of the last write.
     pub updated_at: StoreTime,
-    /// The write that made it so.
+    /// Id of the last write.
     pub write_id: WriteId,
 }
 
-/// Who wants to hold something, for how long at a time.
+/// Identity of a holder, and the duration of its leases.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Holder {
-    /// Its name.
+    /// Worker id.
     pub worker_id: WorkerId,
-    /// Random per process.
+    /// Process, random.
     pub instance: HexName,
-    /// How long a lease lasts without renewal.
+    /// Duration of a lease without renewal.
     pub ttl: Duration,
 }
 
-/// What to do about a lease that someone wants.
+/// Decision about taking a lease.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Take {
-    /// It is free: write this.
+    /// The lease is free: write this.
     Write(Lease),
-    /// Someone holds it.
+    /// Another process holds the lease.
     Held(Lease),
 }
 
 impl Lease {
-    /// Decides upon taking what stands there.
+    /// Decides whether a lease can be taken, given the object that was read.
     #[must_use]
     pub fn take(
         found: Option<Lease>,
@@ -89,7 +89,7 @@ impl Lease {
         match found {
             Some(held) if !held.is_free(now) && held.instance != holder.instance => Take::Held(held),
             Some(free) => {
-                // What a newer program has written there is not ours to drop.
+                // Fields of newer programs are kept.
                 let subject = free.subject.into_iter().chain(subject.clone()).collect();
                 Take::Write(Self::first(free.epoch.saturating_add(1), &subject, holder, now, write_id))
             }
@@ -97,17 +97,17 @@ impl Lease {
         }
     }
 
-    /// The lease that replaces one which makes no sense. Its epoch is above any that can still be found there; if none
-    /// can, the time is above any count of take-overs.
+    /// Returns the lease that replaces a corrupt one. Its epoch is above the one in the corrupt body; if there is none,
+    /// the time in seconds is above any number of takeovers.
     #[must_use]
     pub fn in_place_of(
-        nonsense: &[u8],
+        corrupt: &[u8],
         subject: &Map<String, Value>,
         holder: &Holder,
         now: Now,
         write_id: WriteId,
     ) -> Lease {
-        let found = serde_json::from_slice::<Value>(nonsense).ok();
+        let found = serde_json::from_slice::<Value>(corrupt).ok();
         let epoch = found.and_then(|found| found.get("epoch")?.as_u64());
         let seconds = now.earliest.as_millis().div_euclid(1_000);
         let above = epoch.unwrap_or_else(|| u64::try_from(seconds).unwrap_or(0));
@@ -126,45 +126,45 @@ impl Lease {
         }
     }
 
-    /// The same, for longer; never for less than what was confirmed before.
+    /// Returns the lease renewed. Never shortens an expiry that was confirmed before.
     #[must_use]
     pub fn renewed(&self, ttl: Duration, now: Now, write_id: WriteId) -> Self {
         let expires_at = self.expires_at.max(now.earliest.plus(ttl));
         Self { expires_at, updated_at: now.earliest, write_id, ..self.clone() }
     }
 
-    /// The same, given back: free at once.
+    /// Returns the lease released: free at once.
     #[must_use]
     pub fn released(&self, now: Now, write_id: WriteId) -> Self {
         Self { expires_at: StoreTime::from_millis(0), updated_at: now.earliest, write_id, ..self.clone() }
     }
 
-    /// Whether it was given back.
+    /// True if the lease was released.
     #[must_use]
     pub fn is_released(&self) -> bool {
         self.expires_at == StoreTime::from_millis(0)
     }
 
-    /// Whether anyone may take it.
+    /// True if any worker may take the lease.
     #[must_use]
     pub fn is_free(&self, now: Now) -> bool {
         self.is_released() || now.is_past(self.expires_at)
     }
 
-    /// Whether this is the very claim of that epoch and instance.
+    /// True if both have the same epoch and instance.
     #[must_use]
     pub fn is_same_claim(&self, other: &Lease) -> bool {
         self.epoch == other.epoch && self.instance == other.instance
     }
 
-    /// Reads what stands at a key.
+    /// Parses the lease at a key.
     pub fn read(key: &str, body: &[u8]) -> Result<Self> {
         serde_json::from_slice(body)
             .map_err(|error| why_corrupt(body, &error))
             .map_err(|why| Error::new(Kind::Corrupt, format!("`{key}` is not a lease: {why}")))
     }
 
-    /// The bytes that stand for it.
+    /// Returns the bytes of the lease; padded if it was released.
     #[must_use]
     pub fn write(&self) -> Vec<u8> {
         if self.is_released() {
@@ -173,7 +173,7 @@ impl Lease {
         serde_json::to_vec(self).expect("maps with text for keys, numbers and text")
     }
 
-    /// The same, as large as if it were released: a lease that keeps others away, but that nobody lives by.
+    /// Returns the bytes padded as if it were released: for a lease that blocks other workers but that no worker uses.
     #[must_use]
     pub fn write_as_released(&self) -> Vec<u8> {
         let mut body = serde_json::to_vec(self).expect("maps with text for keys, numbers and text");
@@ -213,10 +213,10 @@ mod tests {
     }
 
     #[test]
-    fn it_is_taken_when_nothing_is_there_when_it_ran_out_and_when_it_was_released() {
+    fn it_is_taken_when_absent_expired_or_released() {
         let first = taken(None, "w1", at(1_000)).unwrap();
         assert_eq!((first.epoch, first.expires_at), (1, StoreTime::from_millis(31_000)));
-        assert_eq!(taken(Some(&first), "other", at(31_000)), None, "not past beyond doubt");
+        assert_eq!(taken(Some(&first), "other", at(31_000)), None, "not surely expired");
         assert_eq!(taken(Some(&first), "other", at(31_001)).unwrap().epoch, 2);
         let released = first.released(at(2_000), write_id());
         assert_eq!(taken(Some(&released), "other", at(2_000)).unwrap().epoch, 2);
@@ -226,13 +226,13 @@ mod tests {
     }
 
     #[test]
-    fn our_own_is_taken_anew_so_that_what_is_under_way_for_it_comes_to_nothing() {
+    fn our_own_lease_is_taken_with_a_new_epoch_so_that_writes_in_flight_fail() {
         let first = taken(None, "w1", at(1_000)).unwrap();
         assert_eq!(taken(Some(&first), "w1", at(1_000)).unwrap().epoch, 2);
     }
 
     #[test]
-    fn who_takes_over_keeps_what_it_does_not_know_and_says_what_it_holds() {
+    fn a_takeover_keeps_unknown_fields_and_sets_the_subject() {
         let mut first = taken(None, "w1", at(1_000)).unwrap();
         first.subject.insert("newer".into(), json!(1));
         first.subject.insert("shard".into(), json!("wrong"));
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_replaces_nonsense_has_an_epoch_above_any_that_can_be_found() {
+    fn the_replacement_of_a_corrupt_lease_has_a_higher_epoch() {
         let subject = Map::new();
         let epoch =
             |body: &[u8]| Lease::in_place_of(body, &subject, &holder("w"), at(9_000), write_id()).epoch;

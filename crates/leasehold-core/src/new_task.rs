@@ -1,4 +1,4 @@
-//! What a producer asks for. Everything is checked here, before anything is written.
+//! New task of a producer, with validation. Every field is checked here, before the first write.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -12,53 +12,53 @@ use crate::limits::{
 use crate::outpost::SURELY_BUCKET;
 use crate::retry::RetryPolicy;
 use crate::shard::Shard;
-use crate::step::Act;
+use crate::step::StepContext;
 use crate::task::{ABANDONED, CREATED, Change, History, Priority, State, Task};
 use crate::time::{Now, StoreTime};
 
-/// How many attempts a task has unless its producer says otherwise.
+/// Default number of attempts of a task.
 pub const MAX_ATTEMPTS: u32 = 4;
 
-/// A task as its producer wants it.
+/// Task to submit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewTask {
-    /// Which handler runs it.
+    /// Type, which selects the handler.
     pub task_type: TaskType,
-    /// What the handler gets.
+    /// Input of the handler.
     pub input: Value,
-    /// Files that are brought to the worker before the handler runs. They have to be published before.
+    /// Files that are staged on the worker before the handler runs. They must be published before the submit.
     pub artifacts: Artifacts,
-    /// When it may start.
+    /// Earliest start.
     pub start: Start,
-    /// How many attempts there are.
+    /// Maximum number of attempts.
     pub max_attempts: u32,
-    /// How long to wait between them.
+    /// Backoff between attempts.
     pub retry_policy: RetryPolicy,
-    /// How long one run of the handler may take.
+    /// Maximum duration of one run of the handler.
     pub timeout_secs: Option<u64>,
-    /// So long after its submission it is not worth starting any more.
+    /// Time after the submit from which the task is no longer started.
     pub expires_in: Option<Duration>,
-    /// Which of the tasks of one minute goes first.
+    /// Priority among tasks that are due in the same minute.
     pub priority: Priority,
-    /// For finding it.
+    /// Labels for finding the task.
     pub tags: BTreeMap<String, String>,
-    /// Submit it only once under this key.
+    /// Idempotency key: only one submit with this key creates a task.
     pub idempotency_key: Option<String>,
 }
 
-/// When a task may start.
+/// Earliest start of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// At once.
+    /// Immediately.
     Now,
-    /// After a while.
+    /// After a delay.
     After(Duration),
-    /// At this moment of the store's time.
+    /// At this store time.
     At(StoreTime),
 }
 
 impl NewTask {
-    /// A task of this type, with everything else as usual.
+    /// Creates a task of this type, with defaults for all other fields.
     pub fn new(task_type: &str, input: Value) -> Result<Self> {
         Ok(Self {
             task_type: Name::checked("task type", task_type)?,
@@ -75,23 +75,23 @@ impl NewTask {
         })
     }
 
-    /// Refuses what could not be carried out.
+    /// Validates all fields.
     pub fn check(&self, now: StoreTime) -> Result<()> {
         check_size("input", &self.input)?;
         self.retry_policy.check()?;
         if self.max_attempts == 0 {
-            return Err(Error::invalid("max_attempts 0 would never run the task; it must be at least 1"));
+            return Err(Error::invalid("max_attempts must be at least 1, got 0"));
         }
         if self.timeout_secs == Some(0) {
-            return Err(Error::invalid("timeout 0 would never let the handler run; it must be at least 1 s"));
+            return Err(Error::invalid("timeout must be at least 1 second, got 0"));
         }
         self.check_times(now)?;
         check_artifacts(&self.artifacts)?;
         check_tags(&self.tags)?;
         match &self.idempotency_key {
-            Some(key) if key.is_empty() => Err(Error::invalid("the idempotency key is empty")),
+            Some(key) if key.is_empty() => Err(Error::invalid("idempotency key must not be empty")),
             Some(key) if key.len() > TAG_BYTES_MAX => Err(Error::invalid(format!(
-                "the idempotency key is {} bytes long; at most {TAG_BYTES_MAX} are allowed",
+                "idempotency key must be at most {TAG_BYTES_MAX} bytes, got {}",
                 key.len()
             ))),
             _ => Ok(()),
@@ -103,17 +103,17 @@ impl NewTask {
         check_time("start", start, now)?;
         match self.expires_in {
             Some(after) if after > PLAN_AHEAD_MAX => {
-                Err(Error::invalid("the expiry lies more than ten years ahead; is the unit right?"))
+                Err(Error::invalid("expiry must be at most ten years ahead; check the unit"))
             }
             Some(after) if now.plus(after) <= start => {
-                Err(Error::invalid("the task would expire before it may start"))
+                Err(Error::invalid("expiry must be after the start of the task"))
             }
             _ => Ok(()),
         }
     }
 
-    /// At once counts from the earliest that now can be, so that nobody waits; a pause from the latest, so that it
-    /// is never shorter than asked for.
+    /// Returns the earliest start. An immediate start counts from the earliest possible now, so that it never waits; a
+    /// delay from the latest, so that it is never shorter than requested.
     fn available_at(&self, now: Now) -> StoreTime {
         match self.start {
             Start::Now => now.earliest,
@@ -122,9 +122,9 @@ impl NewTask {
         }
     }
 
-    /// The task in its first revision.
+    /// Returns the task in its first revision.
     #[must_use]
-    pub fn submitted(self, id: TaskId, shard: Shard, act: &Act) -> Task {
+    pub fn submitted(self, id: TaskId, shard: Shard, act: &StepContext) -> Task {
         let now = act.now.earliest;
         let state = State::Pending { available_at: self.available_at(act.now) };
         Task {
@@ -144,8 +144,8 @@ impl NewTask {
 }
 
 impl Task {
-    /// The same new task as if it had been submitted at this moment: for one that was submitted where nobody knew the
-    /// store's time. A date that its producer has given stays.
+    /// Returns the new task as if it had been submitted at `at`, for a task that was submitted where the store time was
+    /// unknown. Absolute times set by the producer stay.
     #[must_use]
     pub fn submitted_at(mut self, at: StoreTime) -> Task {
         let before = std::mem::replace(&mut self.created_at, at);
@@ -161,10 +161,10 @@ impl Task {
         self
     }
 
-    /// The mark that the submit of this id was given up: whoever puts it there on condition *absent* has fenced off
-    /// the submit for good (rules 3 and 4 of the index).
+    /// Returns the tombstone of an abandoned submit. Putting it on condition *absent* fences off the submit for good
+    /// (rules 3 and 4 of the index).
     #[must_use]
-    pub fn tombstone(id: TaskId, shard: Shard, why: &str, act: &Act) -> Task {
+    pub fn tombstone(id: TaskId, shard: Shard, why: &str, act: &StepContext) -> Task {
         let state = State::Cancelled { finished_at: act.now.earliest };
         first_revision(id, shard, state, ABANDONED, Some(why.to_owned()), act)
     }
@@ -176,7 +176,7 @@ fn first_revision(
     state: State,
     event: &str,
     why: Option<String>,
-    act: &Act,
+    act: &StepContext,
 ) -> Task {
     let now = act.now.earliest;
     let mut history = History::default();
@@ -221,46 +221,45 @@ fn first_revision(
     }
 }
 
-/// Refuses more files than a task should have.
+/// Rejects more artifacts than a task may have.
 pub fn check_artifacts(artifacts: &Artifacts) -> Result<()> {
     if artifacts.len() > ARTIFACTS_MAX {
         let many = artifacts.len();
         return Err(Error::invalid(format!(
-            "{many} artifacts; a task has at most {ARTIFACTS_MAX}: put them together"
+            "a task can have at most {ARTIFACTS_MAX} artifacts, got {many}; combine them into fewer files"
         )));
     }
     Ok(())
 }
 
-/// Refuses a time that is surely a mistake.
+/// Rejects a time before 1970 or more than ten years ahead, which is a mistake in a unit.
 pub fn check_time(what: &str, at: StoreTime, now: StoreTime) -> Result<()> {
     if at > now.plus(PLAN_AHEAD_MAX) {
-        return Err(Error::invalid(format!("the {what} lies more than ten years ahead; is the unit right?")));
+        return Err(Error::invalid(format!("{what} must be at most ten years ahead; check the unit")));
     }
     if at.as_millis() < 0 {
-        return Err(Error::invalid(format!("the {what} lies before 1970; is the unit right?")));
+        return Err(Error::invalid(format!("{what} must not be before 1970; check the unit")));
     }
     Ok(())
 }
 
-/// Refuses an input, an output or progress that does not fit into a record.
+/// Rejects an input, an output or progress that does not fit into a record.
 pub fn check_size(what: &str, value: &Value) -> Result<()> {
     if is_deeper(value, JSON_DEPTH_MAX) {
         return Err(Error::invalid(format!(
-            "the {what} is nested more than {JSON_DEPTH_MAX} levels deep: put it into an artifact and pass its address"
+            "{what} must be nested at most {JSON_DEPTH_MAX} levels deep; store larger data as an artifact"
         )));
     }
     let bytes = serde_json::to_string(value).map_or(usize::MAX, |text| text.len());
     if bytes > INLINE_BYTES_MAX {
         return Err(Error::invalid(format!(
-            "the {what} is {bytes} bytes long; at most {INLINE_BYTES_MAX} fit into a task: put it into an artifact \
-             and pass its address"
+            "{what} must be at most {INLINE_BYTES_MAX} bytes, got {bytes}; store larger data as an artifact"
         )));
     }
     Ok(())
 }
 
-/// Whether a value has more than so many levels; it looks no deeper than that.
+/// True if a value is nested deeper than `levels`. Descends no deeper than that.
 fn is_deeper(value: &Value, levels: usize) -> bool {
     let inner = |value: &Value| is_deeper(value, levels - 1);
     match value {
@@ -272,11 +271,11 @@ fn is_deeper(value: &Value, levels: usize) -> bool {
 
 fn check_tags(tags: &BTreeMap<String, String>) -> Result<()> {
     if tags.len() > TAGS_MAX {
-        return Err(Error::invalid(format!("{} tags; at most {TAGS_MAX} are allowed", tags.len())));
+        return Err(Error::invalid(format!("a task can have at most {TAGS_MAX} tags, got {}", tags.len())));
     }
     match tags.iter().find(|(key, value)| key.is_empty() || key.len().max(value.len()) > TAG_BYTES_MAX) {
         Some((key, _)) => Err(Error::invalid(format!(
-            "tag `{key}` is empty or longer than {TAG_BYTES_MAX} bytes in its key or value"
+            "tag `{key}` must have a key of 1 to {TAG_BYTES_MAX} bytes and a value of at most {TAG_BYTES_MAX}"
         ))),
         None => Ok(()),
     }

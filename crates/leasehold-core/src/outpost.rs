@@ -1,12 +1,11 @@
-//! The offline-first folder queue: what its files say, and what becomes of a task when a node and the bucket have gone
-//! different ways.
+//! Offline-first folder queue: its files, and the sync of a task when a node and the bucket have diverged.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! | --- | --- |
-//! | [`lease`] | a lease on disk: whose a task is on this node, and when it may be taken from them |
-//! | [`op`] | what was done on a node and is not yet in the bucket |
-//! | [`path`] | every file of a queue on a node, and its key in the bucket |
-//! | [`mod@reconcile`] | what happens for every pair of what a node says and what the bucket says |
+//! | [`lease`] | lease on disk: which process of this node holds a task, and when it expires |
+//! | [`op`] | operations of a node that are not yet in the bucket |
+//! | [`path`] | files of a queue on a node, and their keys in the bucket |
+//! | [`mod@reconcile`] | sync action for every pair of node state and bucket state |
 
 pub mod lease;
 pub mod op;
@@ -14,6 +13,6 @@ pub mod path;
 pub mod reconcile;
 
 pub use lease::{ClockMark, DiskLease, NodeNow, SURELY_BUCKET};
-pub use op::{Deed, Op};
+pub use op::{Op, OpKind};
 pub use path::{Campaign, SpoolFile};
-pub use reconcile::{Action, Consistency, Known, Local, Standing, Why, Write, reconcile};
+pub use reconcile::{BucketState, Consistency, KnownState, Local, SyncAction, Why, Write, reconcile};

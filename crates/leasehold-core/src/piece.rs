@@ -1,14 +1,14 @@
-//! Large files in pieces: how a file is cut, which of its pieces someone has, and who is to fetch which from whom.
+//! Large files in pieces: boundaries, piece maps, and the choice of the peer from which each piece is fetched.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! | --- | --- |
-//! | [`cut`] | where pieces begin and end |
-//! | [`map`] | a set of pieces |
-//! | [`manager`] | leases on pieces: who fetches which from whom |
-//! | [`config`] | the numbers by which it decides |
-//! | [`picker`] | which pieces come next |
-//! | `score` | how far a peer is trusted |
-//! | `chance` | chance from a seed |
+//! | [`cut`] | boundaries of pieces |
+//! | [`map`] | set of pieces |
+//! | [`manager`] | leases on pieces: which piece is fetched from which peer |
+//! | [`config`] | parameters of the manager |
+//! | [`picker`] | choice of the next pieces |
+//! | `score` | score of a peer |
+//! | `chance` | random numbers from a seed |
 
 mod chance;
 pub mod config;
@@ -19,9 +19,9 @@ pub mod picker;
 mod score;
 
 pub use config::ManagerConfig;
-pub use cut::Cut;
+pub use cut::PieceCut;
 pub use manager::{
-    LeaseRequest, LeaseResponse, PeerId, PeerKind, PieceLease, PieceLeaseId, PieceLeaseManager,
+    LeaseRequest, LeaseResponse, PeerId, PeerKind, PieceLeaseId, PieceLeaseManager, PieceRequest,
 };
 pub use map::PieceMap;
 pub use picker::PieceOrder;

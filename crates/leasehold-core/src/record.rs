@@ -1,8 +1,8 @@
-//! How a task is written down: one flat JSON object, for any language and for people.
+//! Record of a task: one flat JSON object, readable by people and from any language.
 //!
-//! Reading is strict about what must agree — the id and shard with the key, the fields with the status — because a
-//! record that does not make sense must be left for a person, not acted upon. It is generous about what it does not
-//! know: fields of a newer writer are kept and written back.
+//! Parsing is strict about consistency (the id and shard with the key, the fields with the status), because a corrupt
+//! record must be left for an operator and not acted upon. It is lenient about unknown fields: those of a newer
+//! writer are kept and written back.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -17,11 +17,11 @@ use crate::task::{Change, Claim, History, Priority, State, Status, Task};
 use crate::time::StoreTime;
 use crate::unread::why_corrupt;
 
-/// The newest format that this program writes and reads.
+/// Newest format that this program reads and writes.
 pub const FORMAT: u32 = 1;
 
-/// The keys of index entries have room for ten digits. A task that was written once a second would come there after
-/// three centuries.
+/// Maximum revision: keys of index entries have room for ten digits. A task that is written once a second reaches it
+/// after three centuries.
 const REV_MAX: u64 = 9_999_999_999;
 
 #[derive(Serialize, Deserialize)]
@@ -85,32 +85,35 @@ struct Flat {
     unknown: Map<String, Value>,
 }
 
-/// The bytes of a task.
+/// Returns the bytes of a task.
 #[must_use]
 pub fn write(task: &Task) -> Vec<u8> {
     serde_json::to_vec(&flat(task)).expect("a task has no keys that are not text")
 }
 
-/// The task as a JSON value, for people and machines.
+/// Returns the task as a JSON value.
 #[must_use]
 pub fn value(task: &Task) -> Value {
     serde_json::to_value(flat(task)).expect("a task has no keys that are not text")
 }
 
-/// Reads the object at the key of a task.
+/// Parses the object at the key of a task.
 pub fn read(key: &str, body: &[u8]) -> Result<Task> {
     let corrupt = |why: String| Error::new(Kind::Corrupt, format!("`{key}` is not a task: {why}"));
     let flat: Flat = serde_json::from_slice(body).map_err(|error| corrupt(why_corrupt(body, &error)))?;
     if flat.format > FORMAT {
-        return Err(corrupt(format!("it has format {}, and this program knows {FORMAT}", flat.format)));
+        return Err(corrupt(format!(
+            "format {} is newer than the supported format {FORMAT}; upgrade leasehold",
+            flat.format
+        )));
     }
     if !(1..=REV_MAX).contains(&flat.rev) {
-        return Err(corrupt(format!("its revision {} is not between 1 and {REV_MAX}", flat.rev)));
+        return Err(corrupt(format!("revision must be 1 to {REV_MAX}, got {}", flat.rev)));
     }
     if keys::parse_task(key) != Some((flat.shard.as_str().to_owned(), flat.id)) {
-        return Err(corrupt(format!("it says that it is {} in shard {}", flat.id, flat.shard)));
+        return Err(corrupt(format!("id {} and shard {} do not match the key", flat.id, flat.shard)));
     }
-    task(flat).map_err(|missing| corrupt(format!("it has no {missing}, which its status calls for")))
+    task(flat).map_err(|missing| corrupt(format!("missing field `{missing}`, required by its status")))
 }
 
 fn task(flat: Flat) -> Result<Task, &'static str> {
@@ -239,7 +242,7 @@ mod tests {
 
     #[test]
     fn numbers_are_read_as_they_were_written() {
-        // With a reader that rounds carelessly, each of these comes back as another one close by.
+        // A parser that rounds carelessly reads each of these as a neighbouring number.
         for number in [-2.858_992_373_682_444e-135, -1.470_243_778_765_827_3e-207, 4.647_966_660_963_532e286]
         {
             let mut task = pending();
@@ -279,7 +282,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(body in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn no_body_panics(body in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = read("tasks/0/x.json", &body);
         }
     }

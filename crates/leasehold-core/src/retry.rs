@@ -1,4 +1,4 @@
-//! When a failed task runs again.
+//! Backoff between attempts.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -9,13 +9,13 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RetryPolicy {
-    /// Before the second attempt, in seconds.
+    /// Pause before the second attempt, in seconds.
     pub initial_secs: f64,
-    /// How much longer before each further one.
+    /// Factor by which each further pause grows.
     pub factor: f64,
-    /// At most, in seconds.
+    /// Maximum pause, in seconds.
     pub max_secs: f64,
-    /// Up to this share more or less, by chance, so that what failed together does not come back together.
+    /// Random share by which a pause is longer or shorter, so that tasks that failed together do not retry together.
     pub jitter: f64,
 }
 
@@ -26,27 +26,27 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// Refuses a policy that could not be carried out.
+    /// Rejects values out of range.
     pub fn check(&self) -> Result<()> {
         let sane = |value: f64, from: f64, to: f64| value.is_finite() && (from..=to).contains(&value);
         let year = 365.0 * 86_400.0;
-        let fault = if !sane(self.initial_secs, 0.0, year) {
-            "initial_secs must be between 0 and a year"
+        let (fault, got) = if !sane(self.initial_secs, 0.0, year) {
+            ("initial_secs must be between 0 and a year", self.initial_secs)
         } else if !sane(self.factor, 1.0, 1_000.0) {
-            "factor must be between 1 and 1,000"
+            ("factor must be between 1 and 1,000", self.factor)
         } else if !sane(self.max_secs, self.initial_secs, year) {
-            "max_secs must be between initial_secs and a year"
+            ("max_secs must be between initial_secs and a year", self.max_secs)
         } else if !sane(self.jitter, 0.0, 1.0) {
-            "jitter must be between 0 and 1"
+            ("jitter must be between 0 and 1", self.jitter)
         } else {
             return Ok(());
         };
-        Err(Error::invalid(format!("retry policy: {fault}")))
+        Err(Error::invalid(format!("retry policy: {fault}, got {got}")))
     }
 
-    /// How long to wait after attempt number `attempt` (from 1) has failed; `chance` is 64 random bits.
+    /// Pause after attempt number `attempt` (from 1) has failed; `chance` is 64 random bits.
     #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "chance needs no precision")]
+    #[expect(clippy::cast_precision_loss, reason = "jitter needs no precision")]
     pub fn backoff(&self, attempt: u32, chance: u64) -> Duration {
         let exponent = i32::try_from(attempt.saturating_sub(1)).unwrap_or(i32::MAX);
         let plain = (self.initial_secs * self.factor.powi(exponent)).min(self.max_secs);
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_that_make_no_sense_are_refused() {
+    fn policies_out_of_range_are_refused() {
         for policy in [
             RetryPolicy { initial_secs: -1.0, ..RetryPolicy::default() },
             RetryPolicy { factor: 0.5, ..RetryPolicy::default() },

@@ -1,88 +1,79 @@
-//! Shards: the parts into which a queue is divided so that workers can share the looking.
+//! Shards of a queue, so that workers can divide the scanning among themselves.
 //!
-//! A task's shard is the first one to four hex digits of its id. How many is a property of the queue, kept in
-//! `queue.json`, so that producers and workers cannot disagree (promise P8).
+//! A task's shard is the first one to four hex digits of its id. The number of digits is a property of the queue,
+//! stored in `queue.json`, so that producers and workers cannot disagree (promise P8).
 
 use crate::error::{Error, Result};
 use crate::ids::TaskId;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Most groups in which shards are leased: renewed every 10 s they cost about what 6 tasks a second do.
+/// Maximum number of groups in which shards are leased. Renewing 64 leases every 10 s costs about as much as 6 tasks
+/// per second.
 pub const GROUPS_MAX: usize = 64;
 
-/// How many hex digits name a shard: 1 to 4, hence 16 to 65,536 shards.
+/// Number of hex digits in a shard name: 1 to 4, hence 16 to 65,536 shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "u8", into = "u8")]
 pub struct ShardLen(u8);
 
 impl ShardLen {
-    /// 16 shards: enough below ten thousand tasks a day.
+    /// 16 shards, enough for up to ten thousand tasks a day.
     pub const DEFAULT: ShardLen = ShardLen(1);
 
-    /// Checks the number of digits.
+    /// Validates the number of digits.
     pub fn new(digits: u8) -> Result<Self> {
         match digits {
             1..=4 => Ok(Self(digits)),
-            0 => Err(Error::invalid(
-                "shard_prefix_len 0 would put all tasks into one shard; it must be 1 to 4",
-            )),
-            _ => Err(Error::invalid(format!(
-                "shard_prefix_len {digits} would make {} shards to look through; it must be 1 to 4",
-                16u128
-                    .checked_pow(u32::from(digits))
-                    .map_or("far too many".into(), |count| count.to_string()),
-            ))),
+            _ => Err(Error::invalid(format!("shard_prefix_len must be 1 to 4, got {digits}"))),
         }
     }
 
-    /// How many hex digits.
+    /// Number of hex digits.
     #[must_use]
     pub fn digits(self) -> u8 {
         self.0
     }
 
-    /// How many shards.
+    /// Number of shards.
     #[must_use]
     pub fn count(self) -> usize {
         1 << (4 * self.0)
     }
 
-    /// The shard of a task: the first digits of its id, hyphens skipped.
+    /// Returns the shard of a task: the first digits of its id, without hyphens.
     #[must_use]
     pub fn shard_of(self, id: &TaskId) -> Shard {
         Shard(id.to_string().chars().filter(|c| *c != '-').take(usize::from(self.0)).collect())
     }
 
-    /// All shards in order.
+    /// Returns all shards in order.
     #[must_use]
     pub fn all(self) -> Vec<Shard> {
         (0..self.count()).map(|number| self.numbered(number)).collect()
     }
 
-    /// Checks that a shard's name has the right number of hex digits.
+    /// Parses the name of a shard, which must have the right number of hex digits.
     pub fn parse(self, text: &str) -> Result<Shard> {
         let digits = usize::from(self.0);
         let is_hex = text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
         if text.len() != digits || !is_hex {
             let example = self.numbered(1);
             return Err(Error::invalid(format!(
-                "`{text}` is not a shard of this queue: its shards have {digits} lower-case hex digits, like {example}"
+                "`{text}` is not a shard of this queue; use {digits} lower-case hex digits, like {example}"
             )));
         }
         Ok(Shard(text.to_owned()))
     }
 
-    /// Checks an inclusive range such as `00-3f`.
+    /// Parses an inclusive range such as `00-3f`.
     pub fn parse_range(self, text: &str) -> Result<Vec<Shard>> {
         let Some((first, last)) = text.split_once('-') else {
-            return Err(Error::invalid(format!("`{text}` is not a range of shards; write it like 0-7")));
+            return Err(Error::invalid(format!("`{text}` is not a shard range; use a range like 0-7")));
         };
         let (first, last) = (self.parse(first.trim())?, self.parse(last.trim())?);
         if first > last {
-            return Err(Error::invalid(format!(
-                "the range of shards `{text}` is reversed; write {last}-{first}"
-            )));
+            return Err(Error::invalid(format!("shard range `{text}` is reversed; use {last}-{first}")));
         }
         Ok(self.all().into_iter().filter(|shard| (&first..=&last).contains(&shard)).collect())
     }
@@ -92,23 +83,23 @@ impl ShardLen {
     }
 }
 
-/// A contiguous range of shards, both ends included. Its entries lie side by side in the index: one list sees them all.
+/// Contiguous range of shards, both ends included. Its entries are adjacent in the index: one list returns them all.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShardRange {
-    /// The first shard.
+    /// First shard.
     pub first: Shard,
-    /// The last shard.
+    /// Last shard.
     pub last: Shard,
 }
 
 impl ShardRange {
-    /// How many shards it has.
+    /// Number of shards in the range.
     #[must_use]
     pub fn count(&self) -> usize {
         self.last.number() + 1 - self.first.number()
     }
 
-    /// The part of it that begins at one of its shards, chosen by this number.
+    /// Returns the rest of the range from one of its shards on, chosen by `number` modulo the count.
     #[must_use]
     pub fn from(&self, number: u64) -> Self {
         let nth = usize::try_from(number % self.count() as u64).unwrap_or(0);
@@ -116,7 +107,7 @@ impl ShardRange {
         Self { first: Shard(format!("{first:0digits$x}")), last: self.last.clone() }
     }
 
-    /// Whether a shard lies in it.
+    /// True if the shard is in the range.
     #[must_use]
     pub fn contains(&self, shard: &Shard) -> bool {
         (&self.first..=&self.last).contains(&shard)
@@ -130,8 +121,8 @@ impl fmt::Display for ShardRange {
 }
 
 impl ShardLen {
-    /// What is leased as one: renewals are the price of leasing, and must not grow with the number of shards. Up to
-    /// [`GROUPS_MAX`] shards each is its own group.
+    /// Returns the groups that are leased as one. Renewals are the cost of leasing and must not grow with the number of
+    /// shards. Up to [`GROUPS_MAX`] shards, each is its own group.
     #[must_use]
     pub fn groups(self) -> Vec<ShardRange> {
         let size = self.count().div_ceil(GROUPS_MAX);
@@ -142,13 +133,13 @@ impl ShardLen {
         (0..self.count() / size).map(group).collect()
     }
 
-    /// The fewest ranges that hold exactly these shards.
+    /// Returns the fewest ranges that contain exactly these shards.
     #[must_use]
     pub fn ranges(self, shards: impl IntoIterator<Item = Shard>) -> Vec<ShardRange> {
         self.joined(shards.into_iter().map(|shard| ShardRange { first: shard.clone(), last: shard }))
     }
 
-    /// The same ranges with neighbours joined.
+    /// Joins adjacent and overlapping ranges.
     #[must_use]
     pub fn joined(self, ranges: impl IntoIterator<Item = ShardRange>) -> Vec<ShardRange> {
         let mut ranges: Vec<_> = ranges.into_iter().collect();
@@ -165,7 +156,7 @@ impl ShardLen {
         joined
     }
 
-    /// All shards as one range.
+    /// Returns all shards as one range.
     #[must_use]
     pub fn whole(self) -> ShardRange {
         ShardRange { first: self.numbered(0), last: self.numbered(self.count() - 1) }
@@ -192,27 +183,27 @@ impl From<ShardLen> for u8 {
     }
 }
 
-/// One shard, by its hex digits.
+/// Name of a shard: its hex digits.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Shard(String);
 
 impl Shard {
-    /// The shard that a key names, if it is one of this task's: a task never changes its id, but the number of
-    /// digits can change.
+    /// Returns the shard named in a key, if it can be a shard of this task: the id never changes, but the number of
+    /// digits can.
     pub(crate) fn of(id: &TaskId, text: &str) -> Option<Self> {
         let len = u8::try_from(text.len()).ok().and_then(|digits| ShardLen::new(digits).ok())?;
         Some(len.shard_of(id)).filter(|shard| shard.as_str() == text)
     }
 
-    /// How many digits it has.
+    /// Number of digits.
     #[must_use]
     pub fn len(&self) -> ShardLen {
         // One byte per digit, and no shard has more than four.
         ShardLen(self.0.len().try_into().unwrap_or(u8::MAX))
     }
 
-    /// The digits.
+    /// Returns the digits.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -289,13 +280,13 @@ mod tests {
             len(2).parse_range("00").unwrap_err(),
         ];
         insta::assert_snapshot!(errors.map(|error| error.to_string()).join("\n"), @r"
-        shard_prefix_len 0 would put all tasks into one shard; it must be 1 to 4
-        shard_prefix_len 5 would make 1048576 shards to look through; it must be 1 to 4
-        `x` is not a shard of this queue: its shards have 2 lower-case hex digits, like 01
-        `FF` is not a shard of this queue: its shards have 2 lower-case hex digits, like 01
-        `00` is not a shard of this queue: its shards have 1 lower-case hex digits, like 1
-        the range of shards `3f-00` is reversed; write 00-3f
-        `00` is not a range of shards; write it like 0-7
+        shard_prefix_len must be 1 to 4, got 0
+        shard_prefix_len must be 1 to 4, got 5
+        `x` is not a shard of this queue; use 2 lower-case hex digits, like 01
+        `FF` is not a shard of this queue; use 2 lower-case hex digits, like 01
+        `00` is not a shard of this queue; use 1 lower-case hex digits, like 1
+        shard range `3f-00` is reversed; use 00-3f
+        `00` is not a shard range; use a range like 0-7
         ");
         assert_eq!(len(2).parse_range("00-3f").unwrap().len(), 64);
         assert_eq!(len(1).parse_range("a-a").unwrap(), [Shard("a".into())]);

@@ -1,8 +1,8 @@
-//! The one function that decides every change of a task. Pure and total: workers, monitor, command line, simulator
-//! and model checker all decide by it.
+//! State machine of a task: one pure, total function decides every change. Workers, monitor, command line, simulator
+//! and model checker all call it.
 //!
-//! It also says in which order the task and its index entries are to be written, because that order is what keeps
-//! a task from ever being without an entry (promise P5, rule 1: *new before old*).
+//! It also returns the order in which the task and its index entries are written, because that order guarantees that
+//! a task is never without an entry (promise P5, rule 1: *new before old*).
 
 use serde_json::Value;
 use std::fmt;
@@ -15,137 +15,137 @@ use crate::shard::Shard;
 use crate::task::{Change, Claim, State, Status, Task};
 use crate::time::{Now, StoreTime};
 
-/// Something that someone wants to happen to a task.
+/// Requested change of a task.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// A worker takes it.
+    /// A worker claims the task.
     Claim {
-        /// Who.
+        /// Worker that claims.
         worker: WorkerId,
-        /// The name of the new claim.
+        /// Id of the new claim.
         lease_id: LeaseId,
-        /// For how long.
+        /// Duration of the lease.
         lease: Duration,
     },
-    /// A worker goes on with what another has left: one whose lease has run out, or one of the same name that has died.
+    /// A worker takes over the claim of another: one whose lease has expired, or a dead process of the same name.
     TakeOver {
-        /// Who.
+        /// Worker that claims.
         worker: WorkerId,
-        /// The name of the new claim.
+        /// Id of the new claim.
         lease_id: LeaseId,
-        /// For how long.
+        /// Duration of the lease.
         lease: Duration,
-        /// The claim of its own that it replaces; that need not have run out.
+        /// Own claim that it replaces, which need not have expired.
         from: Option<LeaseId>,
-        /// Nobody has begun under that claim, so that it does not count as an attempt.
+        /// True if no handler started under that claim, so that it does not count as an attempt.
         is_unused: bool,
     },
-    /// Its worker keeps it.
+    /// The worker renews its lease.
     Renew {
-        /// The claim.
+        /// Claim of the worker.
         lease_id: LeaseId,
-        /// For how long from now.
+        /// Duration of the lease from now.
         lease: Duration,
-        /// How far the handler is, if it has said so.
+        /// Progress of the handler, if it was reported.
         progress: Option<Value>,
     },
-    /// Its worker is done.
+    /// The worker completes the task.
     Complete {
-        /// The claim.
+        /// Claim of the worker.
         lease_id: LeaseId,
-        /// What the handler gave.
+        /// Output of the handler.
         output: Value,
-        /// Files that it gave, which are in the store already.
+        /// Result files, which are already in the store.
         results: Artifacts,
     },
-    /// Its worker has failed.
+    /// The attempt failed.
     Fail {
-        /// The claim.
+        /// Claim of the worker.
         lease_id: LeaseId,
-        /// What went wrong.
+        /// Error of the attempt.
         error: String,
-        /// Whether another attempt could help.
+        /// True if another attempt may succeed.
         retryable: bool,
-        /// When it follows, if not by the task's retry policy.
+        /// Pause before the next attempt; none for the task's retry policy.
         after: Option<Duration>,
     },
-    /// Its worker has failed, and its handler allows no more attempts.
+    /// The attempt failed, and the handler allows no more attempts.
     Exhaust {
-        /// The claim.
+        /// Claim of the worker.
         lease_id: LeaseId,
-        /// What went wrong.
+        /// Error of the attempt.
         error: String,
-        /// How many attempts the handler allows. The task keeps the smaller of this and its own number, also when
-        /// someone retries it.
+        /// Number of attempts that the handler allows. The task keeps the smaller of this and its own limit, also after
+        /// a manual retry.
         max_attempts: u32,
     },
-    /// It was done where the store could not be asked, whoever holds it now.
+    /// The task was completed on a node without access to the store. Applies whichever worker holds it now.
     CompleteOffline {
-        /// The name of the claim that was made there.
+        /// Id of the claim on that node.
         lease_id: LeaseId,
-        /// What the handler gave.
+        /// Output of the handler.
         output: Value,
-        /// Files that it gave, which are in the store already.
+        /// Result files, which are already in the store.
         results: Artifacts,
     },
-    /// It has failed where the store could not be asked; nobody else has claimed it meanwhile.
+    /// The attempt failed on a node without access to the store, and no other worker has claimed the task since.
     FailOffline {
-        /// The name of the claim that was made there.
+        /// Id of the claim on that node.
         lease_id: LeaseId,
-        /// What went wrong.
+        /// Error of the attempt.
         error: String,
-        /// Whether another attempt could help.
+        /// True if another attempt may succeed.
         retryable: bool,
-        /// When it follows, if not by the task's retry policy.
+        /// Pause before the next attempt; none for the task's retry policy.
         after: Option<Duration>,
-        /// How many attempts the handler allows, if it allows no more: as in [`Event::Exhaust`].
+        /// Number of attempts that the handler allows, if it allows no more, as in [`Event::Exhaust`].
         max_attempts: Option<u32>,
     },
-    /// Its worker wants it later.
+    /// The worker postpones the task.
     Snooze {
-        /// The claim.
+        /// Claim of the worker.
         lease_id: LeaseId,
-        /// When.
+        /// Time at which it becomes available again.
         until: StoreTime,
     },
-    /// Its worker gives it back unused.
+    /// The worker releases the task unused.
     Release {
-        /// The claim.
+        /// Claim of the worker.
         lease_id: LeaseId,
     },
-    /// Its worker has stopped the handler because the task was called off.
+    /// The worker stopped the handler because the task was cancelled.
     Stop {
-        /// The claim.
+        /// Claim of the worker.
         lease_id: LeaseId,
     },
-    /// Its worker has not renewed in time.
+    /// The lease expired.
     TimeOut,
-    /// Someone calls it off.
+    /// The task is cancelled.
     Cancel,
-    /// It was not started in time.
+    /// The task was not started before its expiry.
     Expire,
-    /// Someone plans it for another time.
+    /// The task is scheduled for another time.
     Reschedule {
-        /// When.
+        /// New start time.
         at: StoreTime,
     },
-    /// Someone wants it to run again.
+    /// The task is retried manually.
     Retry,
-    /// It is past its retention.
+    /// The task is past its retention.
     Purge,
-    /// An old entry ahead of this final task is to be removed: a new revision makes sure that whoever wrote it can
-    /// not make it true any more (rule 4).
+    /// Adds a revision to a final task before an entry with a higher revision is removed, so that the writer of that
+    /// entry can no longer make it valid (rule 4).
     Fence,
-    /// The number of shards changes: it goes to live in this one. Its own shard makes only a new revision of it, so that
-    /// no move that is still on its way can hit it any more.
+    /// Moves the task to another shard, because the number of shards changes. With its own shard it only adds a
+    /// revision, so that a move that is still in flight no longer applies.
     Move {
-        /// Where.
+        /// New shard.
         shard: Shard,
     },
 }
 
 impl Event {
-    /// The word for it in histories.
+    /// Name in histories.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -171,65 +171,65 @@ impl Event {
     }
 }
 
-/// Who acts, when, and with which luck.
+/// Actor, time and random bits of a change.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Act {
-    /// Who, for the history.
+pub struct StepContext {
+    /// Actor, for the history.
     pub by: String,
-    /// The present, in the store's time.
+    /// Current store time.
     pub now: Now,
-    /// The name of the write that will record it.
+    /// Id of the write that will record the change.
     pub write_id: WriteId,
     /// 64 random bits.
     pub chance: u64,
 }
 
-/// What an event makes of a task, and how to write it down.
+/// Result of an event: the new task and the order of its writes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Step {
-    /// The task as it will be.
+    /// Task after the change.
     pub task: Task,
-    /// In which order it and its entries are written.
+    /// Order in which the task and its entries are written.
     pub order: Order,
 }
 
-/// The order of writes. Every removal comes last, and only after everything before it has succeeded.
+/// Order of writes. A removal always comes last, and only after all other writes have succeeded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Order {
-    /// Only the task: its entry stays as it is. Whoever meets it there will move it.
+    /// Only the task. Its entry stays as it is; the next worker that scans it moves it.
     TaskOnly,
-    /// The task, then the entry it calls for now, then the removal of the one it called for before. Until the new
-    /// one is there, the task is found through the old.
+    /// The task, then the entry that it requires now, then the removal of the previous entry. Until the new entry
+    /// exists, the task is found through the old one.
     TaskFirst {
-        /// The entry to write.
+        /// Entry to write.
         write: Option<Entry>,
-        /// The entry to remove.
+        /// Entry to remove.
         remove: Option<Entry>,
     },
-    /// The entry, then the task, then the removal: the old entry would not do, because there is none, or because it
-    /// is due later.
+    /// The entry, then the task, then the removal. Needed where the old entry does not suffice, because there is none
+    /// or because it is due later.
     EntryFirst {
-        /// The entry to write.
+        /// Entry to write.
         write: Entry,
-        /// The entry to remove.
+        /// Entry to remove.
         remove: Option<Entry>,
     },
 }
 
-/// Why an event cannot happen.
+/// Reason why an event is rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rejected {
-    /// Not from this status.
+    /// The task's status does not allow the event.
     Status(Status),
-    /// The claim is not the one that holds the task: stop acting on it.
+    /// The claim no longer holds the task: stop acting on it.
     Lost,
-    /// This very claim has settled the task already.
+    /// This claim has already settled the task.
     AlreadySo,
-    /// Too early: not before this moment, beyond doubt.
+    /// Too early: this time has not surely passed.
     NotBefore(StoreTime),
-    /// Past its expiry: it must not start any more.
+    /// The task expired at this time and must no longer start.
     TooLate(StoreTime),
-    /// Not a task, but the mark of a submit that was given up.
+    /// Not a task, but the tombstone of an abandoned submit.
     Tombstone,
 }
 
@@ -237,17 +237,17 @@ impl fmt::Display for Rejected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Rejected::Status(status) => write!(f, "the task is {status}"),
-            Rejected::Lost => f.write_str("the claim is lost: the task belongs to someone else"),
+            Rejected::Lost => f.write_str("the claim no longer holds the task"),
             Rejected::AlreadySo => f.write_str("already settled by this claim"),
             Rejected::NotBefore(time) => write!(f, "not before {time}"),
             Rejected::TooLate(time) => write!(f, "the task expired at {time}"),
-            Rejected::Tombstone => f.write_str("the submit of this task was given up; it never became one"),
+            Rejected::Tombstone => f.write_str("the submit of this task was abandoned"),
         }
     }
 }
 
-/// Decides what `event` makes of `task`.
-pub fn step(task: &Task, event: &Event, act: &Act) -> Result<Step, Rejected> {
+/// Applies `event` to `task`.
+pub fn step(task: &Task, event: &Event, act: &StepContext) -> Result<Step, Rejected> {
     let mut next = Next { task: task.clone(), why: None };
     let now = act.now.earliest;
     let course = match event {
@@ -268,9 +268,9 @@ pub fn step(task: &Task, event: &Event, act: &Act) -> Result<Step, Rejected> {
             next.fail(settled(task, lease_id)?.cancel_requested, shortened(error), *retryable, *after, act)
         }
         Event::Exhaust { lease_id, error, max_attempts } => {
-            let is_called_off = settled(task, lease_id)?.cancel_requested;
+            let is_cancelled = settled(task, lease_id)?.cancel_requested;
             next.exhaust(*max_attempts);
-            next.fail(is_called_off, shortened(error), false, None, act)
+            next.fail(is_cancelled, shortened(error), false, None, act)
         }
         Event::CompleteOffline { lease_id, output, results } => {
             let possible = [Status::Pending, Status::Running, Status::Failed];
@@ -314,10 +314,10 @@ pub fn step(task: &Task, event: &Event, act: &Act) -> Result<Step, Rejected> {
     Ok(next.written(task, event, act, course))
 }
 
-/// How a change is written down.
+/// Writes of a change.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Course {
-    /// Only the task, and not in its history.
+    /// Only the task, without a history entry.
     Quiet,
     /// Only the task.
     TaskOnly,
@@ -327,7 +327,7 @@ enum Course {
     EntryFirst,
 }
 
-/// A task in the making.
+/// Task under construction.
 struct Next {
     task: Task,
     why: Option<String>,
@@ -347,7 +347,7 @@ impl Next {
         Ok(self.hold(worker, lease_id, lease, now))
     }
 
-    /// Held by this worker from now on, for another attempt.
+    /// Claims the task for this worker, for another attempt.
     fn hold(&mut self, worker: &WorkerId, lease_id: &LeaseId, lease: Duration, now: Now) -> Course {
         self.task.epoch = self.task.epoch.saturating_add(1);
         self.task.attempt = self.task.attempt.saturating_add(1);
@@ -358,7 +358,7 @@ impl Next {
         Course::TaskFirst
     }
 
-    /// What has no attempt left, or was called off, is not taken over: it times out.
+    /// Checks a takeover. A task that is cancelled or has no attempts left is not taken over: it times out.
     fn take_over(
         &mut self,
         from: &Task,
@@ -381,7 +381,7 @@ impl Next {
         Ok(())
     }
 
-    /// The claim that was made without the store is written down together with what came of it.
+    /// Records the claim of an offline node together with its result.
     fn claim_offline(
         &mut self,
         from: &Task,
@@ -396,7 +396,7 @@ impl Next {
             return Err(refused(from));
         }
         self.task.epoch = self.task.epoch.saturating_add(1);
-        // Also the last attempt may have been made by several.
+        // Several nodes may have made the last attempt.
         self.task.attempt = self.task.attempt.saturating_add(1).min(self.task.max_attempts);
         self.task.lease_id = Some(lease_id.clone());
         Ok(())
@@ -407,7 +407,7 @@ impl Next {
         let expires_at = claim.expires_at.max(now.plus(lease.min(PLAN_AHEAD_MAX)));
         self.task.state = State::Running(Claim { expires_at, renewed_at: Some(now), ..claim.clone() });
         if let Some(progress) = progress {
-            // Null is how a handler takes back what it said.
+            // A handler clears its progress with null.
             self.task.progress = Some(progress.clone()).filter(|progress| !progress.is_null());
         }
         Course::Quiet
@@ -423,24 +423,24 @@ impl Next {
         Course::EntryFirst
     }
 
-    /// Keeps the bound of attempts of a handler if it is smaller. At least this attempt was allowed: it has run.
+    /// Lowers the limit of attempts to that of the handler. The current attempt was allowed: it has run.
     fn exhaust(&mut self, max_attempts: u32) {
         self.task.max_attempts = self.task.max_attempts.min(max_attempts.max(self.task.attempt));
     }
 
-    /// Pending again after a pause, or ended for good.
+    /// Makes the task pending after a pause, or ends it.
     fn fail(
         &mut self,
-        is_called_off: bool,
+        is_cancelled: bool,
         error: String,
         retryable: bool,
         after: Option<Duration>,
-        act: &Act,
+        act: &StepContext,
     ) -> Course {
         self.why = Some(error.clone());
         self.task.error = Some(error);
         let finished_at = act.now.earliest;
-        if is_called_off {
+        if is_cancelled {
             self.end(State::Cancelled { finished_at })
         } else if retryable && self.task.attempt < self.task.max_attempts {
             let backoff = || self.task.retry_policy.backoff(self.task.attempt, act.chance);
@@ -451,7 +451,7 @@ impl Next {
         }
     }
 
-    /// Pending again without having used an attempt.
+    /// Makes the task pending again without using up an attempt.
     fn hand_back(&mut self, claim: &Claim, available_at: StoreTime, now: StoreTime) -> Course {
         if claim.cancel_requested {
             return self.end(State::Cancelled { finished_at: now });
@@ -460,15 +460,15 @@ impl Next {
         self.wait(available_at)
     }
 
-    fn time_out(&mut self, from: &Task, act: &Act) -> Result<Course, Rejected> {
+    fn time_out(&mut self, from: &Task, act: &StepContext) -> Result<Course, Rejected> {
         let State::Running(claim) = &from.state else { return Err(refused(from)) };
         if !act.now.is_past(claim.expires_at) {
             return Err(Rejected::NotBefore(claim.expires_at));
         }
-        self.fail(claim.cancel_requested, format!("the lease of {} ran out", claim.by), true, None, act);
-        // It did not settle the task, and must not be told that it has.
+        self.fail(claim.cancel_requested, format!("lease of worker {} expired", claim.by), true, None, act);
+        // The expired claim did not settle the task: a late settlement must be rejected as lost.
         self.task.lease_id = None;
-        // The lease entry by which it was found stays until the new entry is there, so the task may go first.
+        // The lease entry stays until the new entry exists, so the task can be written first.
         Ok(Course::TaskFirst)
     }
 
@@ -503,12 +503,12 @@ impl Next {
         }
         self.task.attempt = 0;
         self.task.generation = self.task.generation.saturating_add(1);
-        // It has expired, or may have: whoever wants it again wants it in spite of that.
+        // It has expired, or may have. A manual retry overrides the expiry.
         self.task.expires_at = None;
         Ok(self.wait(now))
     }
 
-    fn written(mut self, from: &Task, event: &Event, act: &Act, course: Course) -> Step {
+    fn written(mut self, from: &Task, event: &Event, act: &StepContext, course: Course) -> Step {
         self.task.rev += 1;
         self.task.write_id = act.write_id.clone();
         self.task.updated_at = act.now.earliest;
@@ -524,14 +524,14 @@ impl Next {
         Step { task: self.task, order }
     }
 
-    fn note(&mut self, from: &Task, event: &Event, act: &Act) {
+    fn note(&mut self, from: &Task, event: &Event, act: &StepContext) {
         let change = Change {
             at: act.now.earliest,
             event: event.name().to_owned(),
             from: Some(from.status()),
             to: self.task.status(),
             by: act.by.clone(),
-            // A task that was handed back has a smaller number now: the change belongs to the attempt it ended.
+            // A released task has a smaller number now: the change belongs to the attempt that it ended.
             attempt: self.task.attempt.max(from.attempt),
             epoch: self.task.epoch,
             why: self.why.take(),
@@ -546,7 +546,7 @@ fn refused(task: &Task) -> Rejected {
     Rejected::Status(task.status())
 }
 
-/// What was planned for later never starts early; what was to start at once never waits for a clock.
+/// Checks that the task is due. A scheduled task never starts early; an immediate one never waits for a clock.
 fn may_start(task: &Task, available_at: StoreTime, now: Now) -> Result<(), Rejected> {
     let was_planned = available_at > task.updated_at;
     if !now.is_due(available_at) || was_planned && !now.has_reached(available_at) {
@@ -558,7 +558,7 @@ fn may_start(task: &Task, available_at: StoreTime, now: Now) -> Result<(), Rejec
     }
 }
 
-/// The claim, if this is the one that holds the task.
+/// Returns the claim if it holds the task.
 fn holder<'a>(task: &'a Task, lease_id: &LeaseId) -> Result<&'a Claim, Rejected> {
     match &task.state {
         State::Running(claim) if task.lease_id.as_ref() == Some(lease_id) => Ok(claim),
@@ -566,7 +566,7 @@ fn holder<'a>(task: &'a Task, lease_id: &LeaseId) -> Result<&'a Claim, Rejected>
     }
 }
 
-/// The same for a settlement, which may have happened already.
+/// Like [`holder`], for a settlement, which this claim may have made already.
 fn settled<'a>(task: &'a Task, lease_id: &LeaseId) -> Result<&'a Claim, Rejected> {
     let ours = task.lease_id.as_ref() == Some(lease_id);
     holder(task, lease_id).map_err(|lost| if ours { Rejected::AlreadySo } else { lost })

@@ -1,6 +1,6 @@
-//! A task: what it is, in which state, and how it came there.
+//! A task: its fields, its state and its history.
 //!
-//! States are told by who moves the task out of them:
+//! States, with the actor that moves the task out of each:
 //!
 //! ```text
 //!               claim (a worker)                complete, fail for good (its worker)
@@ -9,11 +9,11 @@
 //!    │ │ └── fail, snooze, release ────┘ └── settled after a cancel ─────────▶ cancelled
 //!    │ │     (its worker), time out
 //!    │ │     (anyone, once the lease
-//!    │ │     has run out beyond doubt)
+//!    │ │     has surely expired)
 //!    │ └──── retry (a person) ◀────────────── failed, cancelled, expired
 //!    └────── cancel (a person), expire (anyone, once past expires_at) ───────▶ cancelled, expired
 //!
-//!   any final state ── purge (retention) ──▶ purged: nothing leaves that; the object is deleted next
+//!   any final state ── purge (retention) ──▶ purged: no way out; the object is deleted next
 //! ```
 
 use serde::{Deserialize, Serialize};
@@ -23,143 +23,143 @@ use std::fmt;
 
 use crate::error::{Error, Result};
 use crate::ids::{Artifacts, LeaseId, TaskId, TaskType, WorkerId, WriteId};
-use crate::keys::{Entry, Where};
+use crate::keys::{Entry, IndexLocation};
 use crate::limits::{HISTORY_FIRST, HISTORY_MAX};
 use crate::retry::RetryPolicy;
 use crate::shard::{Shard, ShardLen};
 use crate::time::{Minute, StoreTime};
 
-/// A task, whole: its state and its history live in one object, for life.
+/// A task. Its state and history are in one object for its whole life.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Task {
-    /// Its name.
+    /// Id of the task.
     pub id: TaskId,
-    /// Which handler runs it.
+    /// Type, which selects the handler.
     pub task_type: TaskType,
-    /// The shard it lives in.
+    /// Shard of the task.
     pub shard: Shard,
-    /// Grows by one with every write.
+    /// Revision, incremented by every write.
     pub rev: u64,
-    /// The name of the write that made this revision.
+    /// Id of the write that created this revision.
     pub write_id: WriteId,
-    /// What the handler gets.
+    /// Input of the handler.
     pub input: Value,
-    /// Files that are brought to the worker before the handler runs.
+    /// Files that are staged on the worker before the handler runs.
     pub artifacts: Artifacts,
-    /// Where it stands.
+    /// Current state.
     pub state: State,
-    /// How many times it was claimed, without those that were handed back unused.
+    /// Number of claims, without claims that were released unused.
     pub attempt: u32,
-    /// How many attempts there are.
+    /// Maximum number of attempts.
     pub max_attempts: u32,
-    /// How long to wait between them.
+    /// Backoff between attempts.
     pub retry_policy: RetryPolicy,
-    /// How long one run of the handler may take.
+    /// Maximum duration of one run of the handler.
     pub timeout_secs: Option<u64>,
-    /// Which of the tasks of one minute goes first.
+    /// Priority among tasks that are due in the same minute.
     pub priority: Priority,
-    /// When it was submitted.
+    /// Time of submission.
     pub created_at: StoreTime,
-    /// When this revision was made.
+    /// Time of this revision.
     pub updated_at: StoreTime,
-    /// After this moment it is not worth starting.
+    /// Time after which the task is no longer started.
     pub expires_at: Option<StoreTime>,
-    /// The claim that holds it, or the one that settled it last; none after a time-out.
+    /// Claim that holds the task, or the one that settled it last; none after a time-out.
     pub lease_id: Option<LeaseId>,
-    /// Grows by one with every claim: the fencing token.
+    /// Fencing token, incremented by every claim.
     pub epoch: u64,
-    /// Grows by one with every retry by a person: a task is completed at most once in each.
+    /// Incremented by every manual retry: a task is completed at most once per generation.
     pub generation: u64,
-    /// What the last attempt that failed said.
+    /// Error of the last failed attempt.
     pub error: Option<String>,
-    /// What the handler last said about how far it is.
+    /// Last progress reported by the handler.
     pub progress: Option<Value>,
-    /// For finding it.
+    /// Labels for finding the task.
     pub tags: BTreeMap<String, String>,
-    /// The key under which it was submitted once.
+    /// Idempotency key of its submit.
     pub idempotency_key: Option<String>,
-    /// Every change of state.
+    /// Changes of state.
     pub history: History,
-    /// Fields of a newer format: kept as they are.
+    /// Fields of a newer format, kept unchanged.
     pub unknown: Map<String, Value>,
 }
 
-/// Where a task stands, with what belongs to that state alone.
+/// State of a task, with the data that exists only in that state.
 #[derive(Debug, Clone, PartialEq)]
 pub enum State {
-    /// Waits for a worker, from this moment on: scheduled is pending in the future.
+    /// Waiting for a worker. A scheduled task is pending with a time in the future.
     Pending {
-        /// Not to be started before.
+        /// Earliest start.
         available_at: StoreTime,
     },
     /// Held by a worker.
     Running(Claim),
-    /// Done.
+    /// Completed by its handler.
     Completed {
-        /// What the handler gave.
+        /// Output of the handler.
         output: Value,
-        /// Files that it gave.
+        /// Result files of the handler.
         results: Artifacts,
-        /// When.
+        /// Time of this change.
         finished_at: StoreTime,
     },
-    /// All attempts are used up, or one has failed for good: waits for a person.
+    /// All attempts have failed, or one has failed permanently. Only a manual retry moves it on.
     Failed {
-        /// When.
+        /// Time of this change.
         finished_at: StoreTime,
     },
-    /// Called off.
+    /// Cancelled.
     Cancelled {
-        /// When.
+        /// Time of this change.
         finished_at: StoreTime,
     },
-    /// Nobody started it in time.
+    /// Not started before its expiry.
     Expired {
-        /// When.
+        /// Time of this change.
         finished_at: StoreTime,
     },
-    /// Past its retention: nothing leaves this state, and the object is deleted next.
+    /// Past its retention. No event leaves this state; the object is deleted next.
     Purged {
-        /// When it was marked.
+        /// Time of the purge.
         finished_at: StoreTime,
     },
 }
 
-/// A worker's hold on a task.
+/// Claim of a worker on a task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Claim {
-    /// Whose it is.
+    /// Worker that holds it.
     pub by: WorkerId,
-    /// Until when, by the store's time.
+    /// Expiry in store time.
     pub expires_at: StoreTime,
-    /// When it was last renewed.
+    /// Time of the last renewal.
     pub renewed_at: Option<StoreTime>,
-    /// Someone has asked for the task to be called off.
+    /// True once cancellation was requested.
     pub cancel_requested: bool,
 }
 
-/// The name of a state.
+/// State of a task, without its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// Waits for a worker.
+    /// Waiting for a worker.
     Pending,
     /// Held by a worker.
     Running,
-    /// Done.
+    /// Completed by its handler.
     Completed,
-    /// Waits for a person.
+    /// Failed permanently; only a manual retry moves it on.
     Failed,
-    /// Called off.
+    /// Cancelled.
     Cancelled,
-    /// Nobody started it in time.
+    /// Not started before its expiry.
     Expired,
     /// About to be deleted.
     Purged,
 }
 
 impl Status {
-    /// Every status.
+    /// All statuses.
     pub const ALL: [Status; 7] = [
         Status::Pending,
         Status::Running,
@@ -170,7 +170,7 @@ impl Status {
         Status::Purged,
     ];
 
-    /// The word for it.
+    /// Name in text and records.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -184,16 +184,16 @@ impl Status {
         }
     }
 
-    /// Reads the word for it.
+    /// Parses the name of a status.
     pub fn parse(text: &str) -> Result<Self> {
         Self::ALL.into_iter().find(|status| status.name() == text).ok_or_else(|| {
             let all = Self::ALL.map(Status::name).join(", ");
-            Error::invalid(format!("`{text}` is not a status; there are {all}"))
+            Error::invalid(format!("`{text}` is not a status; use one of {all}"))
         })
     }
 
-    /// The exit code of a command that waits for a task and finds it in this status. Apart from 0 and 75 they differ from
-    /// the exit codes of all [kinds of errors](crate::Kind): a script can tell a failed task from a failed command.
+    /// Exit code of a command that waits for a task, by the task's status. Except for 0 and 75 these differ from the
+    /// exit codes of all [error kinds](crate::Kind), so that a script can tell a failed task from a failed command.
     #[must_use]
     pub fn exit_code(self) -> u8 {
         match self {
@@ -206,7 +206,7 @@ impl Status {
         }
     }
 
-    /// Whether a task stays there unless a person does something.
+    /// True if only a manual action moves the task out of this status.
     #[must_use]
     pub fn is_final(self) -> bool {
         !matches!(self, Status::Pending | Status::Running)
@@ -220,7 +220,7 @@ impl fmt::Display for Status {
 }
 
 impl State {
-    /// The name of this state.
+    /// Returns the status of this state.
     #[must_use]
     pub fn status(&self) -> Status {
         match self {
@@ -234,7 +234,7 @@ impl State {
         }
     }
 
-    /// When it ended, if it has.
+    /// Time at which the task ended, if it has.
     #[must_use]
     pub fn finished_at(&self) -> Option<StoreTime> {
         match self {
@@ -249,13 +249,13 @@ impl State {
 }
 
 impl Task {
-    /// The name of its state.
+    /// Returns the status.
     #[must_use]
     pub fn status(&self) -> Status {
         self.state.status()
     }
 
-    /// What the handler gave, if it is completed.
+    /// Output of the handler, if the task is completed.
     #[must_use]
     pub fn output(&self) -> Option<&Value> {
         match &self.state {
@@ -264,7 +264,7 @@ impl Task {
         }
     }
 
-    /// Files that the handler gave, if it is completed.
+    /// Result files of the handler, if the task is completed.
     #[must_use]
     pub fn results(&self) -> Option<&Artifacts> {
         match &self.state {
@@ -273,12 +273,12 @@ impl Task {
         }
     }
 
-    /// The shard of a task in a queue whose shards have so many digits.
+    /// Returns the shard of a task in a queue whose shard names have `digits` digits.
     pub fn shard_from_id(id: &TaskId, digits: u8) -> Result<Shard> {
         Ok(ShardLen::new(digits)?.shard_of(id))
     }
 
-    /// The index entry that this record calls for: the one by which the task is found when it is due (promise P5).
+    /// Returns the index entry that this record requires: the entry by which workers find the task when it is due (P5).
     /// A task that is not final always has one; a final task has none.
     #[must_use]
     pub fn entry(&self) -> Option<Entry> {
@@ -286,61 +286,61 @@ impl Task {
         let (place, due, priority) = match &self.state {
             State::Pending { available_at } => {
                 let due = self.expires_at.map_or(*available_at, |expiry| expiry.min(*available_at));
-                (Where::Ready(shard), due, self.priority)
+                (IndexLocation::Ready(shard), due, self.priority)
             }
-            State::Running(claim) => (Where::Lease(shard), claim.expires_at, Priority::default()),
+            State::Running(claim) => (IndexLocation::Lease(shard), claim.expires_at, Priority::default()),
             _ => return None,
         };
         Some(Entry { place, bucket: Minute::of(due), priority, id: self.id, rev: self.rev })
     }
 
-    /// Whether this is no task but the mark that a submit was given up and can never succeed any more.
+    /// True for a tombstone: not a task, but the record of an abandoned submit that can no longer succeed.
     #[must_use]
     pub fn is_tombstone(&self) -> bool {
         self.history.events().next().is_some_and(|event| event.event == ABANDONED)
     }
 
-    /// Whether this write is among those that led to this record.
+    /// True if this write is among those that led to this record.
     #[must_use]
     pub fn has_write(&self, write_id: &WriteId) -> bool {
         self.write_id == *write_id || self.history.events().any(|event| event.write_id == *write_id)
     }
 }
 
-/// The first event of a task that was submitted.
+/// First event of a submitted task.
 pub const CREATED: &str = "submit";
-/// The first and only event of a tombstone.
+/// First and only event of a tombstone.
 pub const ABANDONED: &str = "abandon";
 
 /// One change of state (promise P7).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Change {
-    /// When, by the store's time.
+    /// Store time of the change.
     pub at: StoreTime,
-    /// What happened.
+    /// Name of the event.
     pub event: String,
-    /// From which status; none at the beginning.
+    /// Status before; none for the first change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<Status>,
-    /// To which.
+    /// Status after.
     pub to: Status,
-    /// By whom.
+    /// Actor.
     pub by: String,
-    /// The attempt it belongs to.
+    /// Attempt to which the change belongs.
     pub attempt: u32,
-    /// The epoch it belongs to.
+    /// Epoch to which the change belongs.
     pub epoch: u64,
-    /// Why, where there is something to say.
+    /// Reason, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// The write that recorded it: how a writer recognises its own after a lost answer.
+    /// Write that recorded the change, by which a writer recognises its own after a lost answer.
     pub write_id: WriteId,
-    /// Fields of a newer format: kept as they are.
+    /// Fields of a newer format, kept unchanged.
     #[serde(flatten)]
     pub unknown: Map<String, Value>,
 }
 
-/// The changes of a task, the first and the newest of them when there are too many.
+/// Changes of a task. Beyond a limit only the first and the newest are kept.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct History {
     pub(crate) changes: Vec<Change>,
@@ -348,13 +348,13 @@ pub struct History {
 }
 
 impl History {
-    /// The changes that are kept, oldest first.
+    /// Returns the changes that are kept, oldest first.
     #[must_use]
     pub fn events(&self) -> impl DoubleEndedIterator<Item = &Change> {
         self.changes.iter()
     }
 
-    /// How many changes between the first and the newest are not kept.
+    /// Number of changes between the first and the newest that are not kept.
     #[must_use]
     pub fn folded(&self) -> u64 {
         self.folded
@@ -369,29 +369,29 @@ impl History {
     }
 }
 
-/// Which of the tasks of one minute goes first: 0 to 9, 9 first.
+/// Priority among tasks that are due in the same minute: 0 to 9, 9 first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u8", into = "u8")]
 pub struct Priority(u8);
 
 impl Default for Priority {
-    /// In the middle, with room on both sides.
+    /// 5, with room on both sides.
     fn default() -> Self {
         Self(5)
     }
 }
 
 impl Priority {
-    /// Checks a priority.
+    /// Validates a priority.
     pub fn new(priority: u8) -> Result<Self> {
         if priority <= 9 {
             Ok(Self(priority))
         } else {
-            Err(Error::invalid(format!("priority {priority} is not between 0 and 9")))
+            Err(Error::invalid(format!("priority must be 0 to 9, got {priority}")))
         }
     }
 
-    /// Nine minus it: small for what goes first, as keys sort.
+    /// Nine minus the priority, so that higher priorities sort first in keys.
     pub(crate) fn inverted(self) -> u8 {
         9 - self.0
     }

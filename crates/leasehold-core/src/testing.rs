@@ -1,4 +1,4 @@
-//! Tasks for this crate's own tests.
+//! Tasks for the tests of this crate.
 
 use serde_json::json;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::ids::{HexName, Name, TaskId};
 use crate::new_task::NewTask;
 use crate::shard::ShardLen;
-use crate::step::{Act, Event, step};
+use crate::step::{Event, StepContext, step};
 use crate::task::Task;
 use crate::time::{Now, StoreTime};
 
@@ -14,8 +14,8 @@ pub(crate) fn now() -> Now {
     Now::exactly(StoreTime::from_millis(1_700_000_000_000))
 }
 
-pub(crate) fn act_at(now: Now) -> Act {
-    Act { by: "tester".into(), now, write_id: HexName::from_random(1), chance: u64::MAX / 2 }
+pub(crate) fn act_at(now: Now) -> StepContext {
+    StepContext { by: "tester".into(), now, write_id: HexName::from_random(1), chance: u64::MAX / 2 }
 }
 
 pub(crate) fn lease(number: u128) -> HexName {

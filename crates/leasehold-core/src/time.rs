@@ -1,12 +1,12 @@
-//! The store's time.
+//! Store time.
 //!
-//! Nobody's wall clock decides about anybody's lease (promise P6). Time is what the store says, and since the
-//! store says it in whole seconds over a network, "now" is an interval: [`Now::earliest`] to [`Now::latest`].
-//! Every decision takes the end of the interval on which it is safe to be wrong:
+//! No wall clock of a machine decides about a lease (promise P6). Time comes from the store, and since the store
+//! reports it in whole seconds over a network, "now" is an interval: [`Now::earliest`] to [`Now::latest`].
+//! Every decision uses the safe end of the interval:
 //!
-//! * someone else's lease has run out only when even the *earliest* possible now is past it;
-//! * our own lease is still ours only while even the *latest* possible now is before its expiry;
-//! * a task is due as soon as the *latest* possible now has reached it: nobody waits because two clocks
+//! * the lease of another worker has expired only when even the *earliest* possible now is past its expiry;
+//! * our own lease is valid only while even the *latest* possible now is before its expiry;
+//! * a task is due as soon as the *latest* possible now has reached its time: no task waits because two clocks
 //!   differ by half a second.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -14,39 +14,39 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A moment of the store's time, in milliseconds since 1970; RFC 3339 with milliseconds in text and records.
+/// Point in store time, in milliseconds since 1970; RFC 3339 with milliseconds in text and records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StoreTime(i64);
 
 impl StoreTime {
-    /// Later than any moment that can be written down: "unknown", when it stands for [`Now::latest`].
+    /// Later than any time that can be written; means "unknown" in [`Now::latest`].
     pub const NEVER: StoreTime = StoreTime(i64::MAX);
 
-    /// The moment `millis` milliseconds after 1970.
+    /// Creates a time from milliseconds since 1970.
     #[must_use]
     pub const fn from_millis(millis: i64) -> Self {
         Self(millis)
     }
 
-    /// Milliseconds since 1970.
+    /// Returns the milliseconds since 1970.
     #[must_use]
     pub const fn as_millis(self) -> i64 {
         self.0
     }
 
-    /// The moment `duration` later; [`StoreTime::NEVER`] stays what it is.
+    /// Returns the time `duration` later; [`StoreTime::NEVER`] stays unchanged.
     #[must_use]
     pub fn plus(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(millis(duration)))
     }
 
-    /// The moment `duration` earlier; [`StoreTime::NEVER`] stays what it is.
+    /// Returns the time `duration` earlier; [`StoreTime::NEVER`] stays unchanged.
     #[must_use]
     pub fn minus(self, duration: Duration) -> Self {
         if self == Self::NEVER { self } else { Self(self.0.saturating_sub(millis(duration))) }
     }
 
-    /// How long after `earlier` this is; zero when it is not after it.
+    /// Duration since `earlier`; zero if this is not later.
     #[must_use]
     pub fn since(self, earlier: StoreTime) -> Duration {
         Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
@@ -71,7 +71,8 @@ impl FromStr for StoreTime {
 
     fn from_str(text: &str) -> Result<Self, crate::Error> {
         let stamp: jiff::Timestamp = text.parse().map_err(|error| {
-            crate::Error::invalid(format!("`{text}` is not a time like 2026-01-31T12:00:00Z")).because(error)
+            crate::Error::invalid(format!("`{text}` is not a time; use RFC 3339, like 2026-01-31T12:00:00Z"))
+                .because(error)
         })?;
         Ok(Self(stamp.as_millisecond()))
     }
@@ -90,24 +91,24 @@ impl<'de> Deserialize<'de> for StoreTime {
     }
 }
 
-/// A minute of the store's time: the bucket of an index entry. Written as `YYYYMMDD-HHMM`, in UTC.
+/// Minute in store time: the bucket of an index entry. Written as `YYYYMMDD-HHMM`, in UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Minute(i64);
 
 impl Minute {
-    /// The minute in which a moment lies.
+    /// Returns the minute that contains `time`.
     #[must_use]
     pub fn of(time: StoreTime) -> Self {
         Self(time.0.div_euclid(60_000))
     }
 
-    /// Its first moment.
+    /// Returns the start of the minute.
     #[must_use]
     pub fn start(self) -> StoreTime {
         StoreTime(self.0.saturating_mul(60_000))
     }
 
-    /// Reads the form in which it is written.
+    /// Parses the canonical form.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let parsed = jiff::civil::DateTime::strptime("%Y%m%d-%H%M", text).ok()?;
@@ -126,56 +127,56 @@ impl fmt::Display for Minute {
     }
 }
 
-/// What is known about the present moment of the store's time.
+/// Current store time as an interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Now {
-    /// It is surely not earlier than this.
+    /// Lower bound of the current time.
     pub earliest: StoreTime,
-    /// It is surely not later than this; [`StoreTime::NEVER`] when that cannot be said.
+    /// Upper bound of the current time; [`StoreTime::NEVER`] if unknown.
     pub latest: StoreTime,
-    /// False while the store's answers about its time contradict each other: then the bounds still hold all
-    /// that was said, but nobody may be declared expired by them.
+    /// False while the store's answers about its time contradict each other. The bounds then cover all answers, but
+    /// must not be used to declare a lease expired.
     pub steady: bool,
 }
 
 impl Now {
-    /// A present that is known to the millisecond, as in a folder or in memory.
+    /// Creates an interval without width, for a time that is known to the millisecond, as in a folder or in memory.
     #[must_use]
     pub const fn exactly(at: StoreTime) -> Self {
         Self { earliest: at, latest: at, steady: true }
     }
 
-    /// Whether `expiry` is past beyond doubt: the only test for taking over, timing out or removing by age.
+    /// True if `expiry` has surely passed: the only test for takeovers, time-outs and removals by age.
     #[must_use]
     pub fn is_past(&self, expiry: StoreTime) -> bool {
         self.steady && expiry < self.earliest
     }
 
-    /// Whether a lease of our own that runs until `expiry` can still be trusted.
+    /// True if our own lease with this `expiry` can still be trusted.
     #[must_use]
     pub fn is_before(&self, expiry: StoreTime) -> bool {
         self.latest < expiry
     }
 
-    /// Whether `at` has come beyond doubt: the test for what was planned, so that nothing starts early.
+    /// True if `at` has surely been reached: the test for scheduled tasks, so that none starts early.
     #[must_use]
     pub fn has_reached(&self, at: StoreTime) -> bool {
         at <= self.earliest
     }
 
-    /// Whether `at` may have come: the test for what is to start at once, so that nobody waits because two clocks differ.
+    /// True if `at` may have been reached: the test for immediate tasks, so that none waits because two clocks differ.
     #[must_use]
     pub fn is_due(&self, at: StoreTime) -> bool {
         self.latest != StoreTime::NEVER && at <= self.latest
     }
 
-    /// The latest it can be, or the earliest when that is unknown.
+    /// Returns the upper bound, or the lower bound if the upper one is unknown.
     #[must_use]
     pub fn latest_known(&self) -> StoreTime {
         if self.latest == StoreTime::NEVER { self.earliest } else { self.latest }
     }
 
-    /// How wide the interval is, if it has an end.
+    /// Width of the interval; none if the upper bound is unknown.
     #[must_use]
     pub fn width(&self) -> Option<Duration> {
         (self.latest != StoreTime::NEVER).then(|| self.latest.since(self.earliest))
@@ -197,7 +198,7 @@ mod tests {
         assert_eq!(at(1_700_000_000_007).to_string(), "2023-11-14T22:13:20.007Z");
         assert_eq!("2023-11-14T23:13:20.5+01:00".parse::<StoreTime>().unwrap(), at(1_700_000_000_500));
         let error = "yesterday".parse::<StoreTime>().unwrap_err();
-        assert_eq!(error.to_string(), "`yesterday` is not a time like 2026-01-31T12:00:00Z");
+        assert_eq!(error.to_string(), "`yesterday` is not a time; use RFC 3339, like 2026-01-31T12:00:00Z");
     }
 
     #[test]
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn contradicting_answers_expire_nobody() {
+    fn contradicting_answers_expire_no_lease() {
         let now = Now { earliest: at(1_000), latest: at(3_000), steady: false };
         assert!(!now.is_past(at(0)));
     }
@@ -225,7 +226,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn text_gives_the_same_time_back(millis in 0i64..253_402_207_200_000) {
+        fn text_parses_to_the_same_time(millis in 0i64..253_402_207_200_000) {
             prop_assert_eq!(at(millis).to_string().parse::<StoreTime>().unwrap(), at(millis));
             let json = serde_json::to_string(&at(millis)).unwrap();
             prop_assert_eq!(serde_json::from_str::<StoreTime>(&json).unwrap(), at(millis));

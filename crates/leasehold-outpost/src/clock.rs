@@ -1,8 +1,8 @@
-//! The node's time, and the bucket's as far as it was heard.
+//! The node's time, and the bucket's time as last received.
 //!
-//! All processes of a node share the clock that counts from its start and cannot be set. A supervisor writes down how far
-//! the bucket's time is from it, and all of them carry that on, also while the link is down. It is void once the machine
-//! has started anew. Nobody's wall clock is asked.
+//! All processes of a node share the boot clock, which counts from the machine's start and cannot be set. A supervisor
+//! records the offset of the bucket's time from it, and all processes extrapolate from that, also while the link is down. The
+//! offset is void after a reboot. No wall clock is used.
 
 use leasehold_core::outpost::NodeNow;
 use leasehold_core::{Now, Result, StoreTime};
@@ -14,13 +14,13 @@ use std::sync::Arc;
 
 use crate::disk::{self, Disk, Lasting};
 
-/// Two clocks drift apart by so little: see the clock of stores.
+/// Largest drift between two clocks: one part in this many. See the clock of stores.
 const DRIFT: i64 = 1_000;
 
-/// What is narrower by less than this is not worth a write.
+/// Smallest gain in precision that is worth a write.
 const WORTH_MS: i64 = 250;
 
-/// The clock of a node. Clones are the same clock.
+/// Clock of a node. Clones are the same clock.
 #[derive(Debug, Clone)]
 pub struct NodeClock {
     path: PathBuf,
@@ -28,34 +28,33 @@ pub struct NodeClock {
     boot_id: Arc<str>,
 }
 
-/// What `clock.json` says: the bucket's time is this much ahead of the time since the machine started.
+/// Contents of `clock.json`: the offset of the bucket's time from the time since boot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Offset {
     boot_id: String,
     earliest_offset_ms: i64,
-    /// Nothing when that cannot be said.
+    /// `None` if unbounded.
     latest_offset_ms: Option<i64>,
     steady: bool,
-    /// When it was written, since the machine started.
+    /// Time of the write, since boot.
     at_boot_ms: i64,
 }
 
 impl NodeClock {
-    /// The clock of the node whose data lie there.
+    /// Clock of the node with this data directory.
     #[must_use]
     pub fn new(data: &Path, host: Arc<dyn Host>, boot_id: &str) -> Self {
         Self { path: data.join("clock.json"), host, boot_id: boot_id.into() }
     }
 
-    /// Which start of the machine this is, as the system names it. Without a name nobody could tell the living from those
-    /// who died with the machine.
+    /// Reads the boot id of the machine. It distinguishes leases of live processes from those of a previous boot.
     pub fn boot_id() -> Result<String> {
         let path = Path::new("/proc/sys/kernel/random/boot_id");
-        let named = fs::read_to_string(path).map_err(|error| disk::failed("cannot read", path, error))?;
+        let named = fs::read_to_string(path).map_err(|error| disk::failed("read", path, error))?;
         Ok(named.trim().to_owned())
     }
 
-    /// The present. What cannot be read was not heard.
+    /// The present. An offset that cannot be read counts as missing.
     #[must_use]
     pub fn now(&self) -> NodeNow {
         let offset = self.offset();
@@ -64,7 +63,7 @@ impl NodeClock {
         NodeNow { boot_id: self.boot_id.to_string(), boot: StoreTime::from_millis(boot_ms), bucket }
     }
 
-    /// Writes down what the bucket's time is, if that says more than is known, or something else.
+    /// Records the bucket's time, if it is more precise than the recorded one, or contradicts it.
     pub(crate) fn learn(&self, now: Now, disk: &Disk) -> Result<()> {
         let boot_ms = self.boot_ms();
         let ahead = |time: StoreTime| time.as_millis().saturating_sub(boot_ms);
@@ -86,7 +85,7 @@ impl NodeClock {
         self.host.instant().boot_ns.div_euclid(1_000_000)
     }
 
-    /// What is written down, unless it is of another start of the machine or cannot be read.
+    /// Recorded offset; `None` if it is of another boot or cannot be read.
     fn offset(&self) -> Option<Offset> {
         let body = disk::read(&self.path).ok().flatten()?;
         let offset: Offset = serde_json::from_slice(&body).ok()?;
@@ -112,7 +111,7 @@ impl Offset {
         Now { earliest: time(wide.earliest_offset_ms), latest, steady: wide.steady }
     }
 
-    /// What is known after `heard`; nothing if that adds nothing.
+    /// Combines this offset with `heard`; `None` if that adds nothing.
     fn with(self, heard: Self) -> Option<Self> {
         let latest = |offset: &Self| offset.latest_offset_ms.unwrap_or(i64::MAX);
         let earliest = self.earliest_offset_ms.max(heard.earliest_offset_ms);

@@ -1,4 +1,4 @@
-//! What all processes of a node agree on about a queue: `outpost.json`.
+//! Settings of a queue that all processes of a node share: `outpost.json`.
 
 use leasehold_core::outpost::Consistency;
 use leasehold_core::{Error, Kind, Name, Result};
@@ -8,48 +8,48 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The newest format that this program writes and reads.
+/// Newest format that this program writes and reads.
 const FORMAT: u32 = 1;
 
-/// The settings of a queue on a node.
+/// Settings of a queue on a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutpostConfig {
-    /// The machine.
+    /// Id of the machine.
     pub node_id: Name,
-    /// Which claims count while the bucket is out of reach.
+    /// Claims that are valid while the bucket is unreachable.
     pub consistency: Consistency,
-    /// The address of the bucket; none on a node that keeps to itself.
+    /// Address of the bucket; `None` on a node without one.
     pub bucket: Option<String>,
-    /// What outlasts a power cut.
-    pub durability: Durability,
-    /// So long completed tasks are kept on the node.
+    /// Files that survive a power cut.
+    pub durability: SpoolDurability,
+    /// Time for which completed tasks are kept on the node.
     pub completed_keep: Duration,
-    /// So many completed tasks are kept on the node.
+    /// Most completed tasks that are kept on the node.
     pub completed_max: u64,
-    /// A handler whose task others have taken may come to its end.
+    /// True if a handler may finish after another worker has taken its task.
     pub finishes: bool,
 }
 
-/// What outlasts a power cut.
+/// Files that survive a power cut.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Durability {
-    /// Everything.
+pub enum SpoolDurability {
+    /// All files.
     Full,
-    /// Everything but leases, which are void after a power cut anyway: heartbeats wear out no card.
+    /// All files but leases, which are void after a power cut anyway: heartbeats are not synced, to spare flash storage.
     #[default]
     Light,
 }
 
 impl OutpostConfig {
-    /// The usual settings of a node.
+    /// Default settings of a node.
     #[must_use]
     pub fn new(node_id: Name) -> Self {
         Self {
             node_id,
             consistency: Consistency::default(),
             bucket: None,
-            durability: Durability::default(),
+            durability: SpoolDurability::default(),
             completed_keep: Duration::from_hours(7 * 24),
             completed_max: 10_000,
             finishes: false,
@@ -75,7 +75,7 @@ impl OutpostConfig {
             |why: String| Error::new(Kind::Corrupt, format!("cannot read {}: {why}", path.display()));
         let flat: Flat = serde_json::from_slice(body).map_err(|error| corrupt(error.to_string()))?;
         if flat.format > FORMAT {
-            return Err(corrupt(format!("it has format {}, and this program knows {FORMAT}", flat.format)));
+            return Err(corrupt(format!("unknown format {}, at most {FORMAT} is supported", flat.format)));
         }
         Ok(Self {
             node_id: flat.node_id,
@@ -96,26 +96,26 @@ struct Flat {
     consistency: Consistency,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     bucket: Option<String>,
-    durability: Durability,
+    durability: SpoolDurability,
     completed_keep_secs: u64,
     completed_keep_max: u64,
     #[serde(default)]
     finishes: bool,
 }
 
-impl FromStr for Durability {
+impl FromStr for SpoolDurability {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
         match text {
             "full" => Ok(Self::Full),
             "light" => Ok(Self::Light),
-            _ => Err(Error::invalid(format!("durability `{text}` is not known; there are full, light"))),
+            _ => Err(Error::invalid(format!("unknown durability `{text}`; use full or light"))),
         }
     }
 }
 
-impl fmt::Display for Durability {
+impl fmt::Display for SpoolDurability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Full => "full",

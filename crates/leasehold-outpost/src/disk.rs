@@ -1,12 +1,12 @@
-//! Every change of a file, one system call at a time.
+//! Changes of files, one system call at a time.
 //!
-//! A file appears whole or not at all: it is written under a name of its own in `tmp/` and then linked or renamed to where
-//! it belongs. A directory goes whole too: it is renamed to `tmp/` and emptied there. What lies in `tmp/` is locked by
-//! whoever made it for as long as they live; what can be locked by another was left behind, and is removed.
+//! A file appears atomically: it is written under a random name in `tmp/` and then linked or renamed to its place. A
+//! directory disappears atomically, too: it is renamed to `tmp/` and emptied there. A file in `tmp/` is locked by the process
+//! that created it for as long as it lives; a file that another process can lock was left behind, and is removed.
 //!
-//! All of it is for this user alone: files are 0600, directories 0700. Those that exist keep their permissions.
+//! All files are for this user alone: files are 0600, directories 0700. Existing ones keep their permissions.
 //!
-//! [`Steps`] is told before each change, so that tests can end a process at every one of them.
+//! [`Steps`] is called before each change, so that tests can end a process at every one of them.
 
 use leasehold_core::{Error, Kind, Result};
 use leasehold_store::{Host, HostExt};
@@ -19,13 +19,13 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Is told of every change of a file before it happens.
+/// Hook that is called before every change of a file.
 pub trait Steps: fmt::Debug + Send + Sync + 'static {
-    /// Something is about to happen; an error makes it fail.
+    /// Called before a change; an error makes it fail.
     fn step(&self, what: &'static str) -> io::Result<()>;
 }
 
-/// Lets everything happen.
+/// Hook that does nothing.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Unwatched;
 
@@ -35,16 +35,16 @@ impl Steps for Unwatched {
     }
 }
 
-/// Whether a change must outlast a power cut.
+/// Durability of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lasting {
-    /// It must.
+    /// It must survive a power cut.
     Yes,
-    /// It would be void after one anyway, or can be made again.
+    /// It need not: it would be void after one anyway, or can be made again.
     No,
 }
 
-/// The disk of a spool.
+/// File operations of a spool.
 #[derive(Debug, Clone)]
 pub(crate) struct Disk {
     pub(crate) steps: Arc<dyn Steps>,
@@ -52,11 +52,11 @@ pub(crate) struct Disk {
     host: Arc<dyn Host>,
 }
 
-/// A file or directory in the making; gone when this is dropped, unless it was moved to where it belongs.
+/// A temporary file or directory; removed on drop, unless it was moved to its place.
 #[derive(Debug)]
-pub(crate) struct Temp {
+pub(crate) struct SpoolTemp {
     path: PathBuf,
-    /// Locked as long as it is open.
+    /// Holds the lock as long as it is open.
     file: File,
     is_moved: bool,
 }
@@ -66,7 +66,7 @@ impl Disk {
         Self { steps: Arc::new(Unwatched), tmp, host }
     }
 
-    /// Writes a file whole, in place of the one that may be there.
+    /// Writes a file atomically, replacing an existing one.
     pub(crate) fn replace(&self, to: &Path, body: &[u8], lasting: Lasting) -> Result<()> {
         let mut temp = self.written(body, lasting)?;
         self.step("rename", to)?;
@@ -75,7 +75,7 @@ impl Disk {
         self.sync_parent(to, lasting)
     }
 
-    /// Writes a file whole where there must be none; false if there is one.
+    /// Creates a file atomically; false if there is one.
     pub(crate) fn add(&self, to: &Path, body: &[u8], lasting: Lasting) -> Result<bool> {
         let mut temp = self.written(body, lasting)?;
         self.step("link", to)?;
@@ -93,8 +93,8 @@ impl Disk {
         Ok(is_new)
     }
 
-    /// Makes a directory in `tmp/` with these files in it.
-    pub(crate) fn directory(&self, files: &[(&str, Vec<u8>)]) -> Result<Temp> {
+    /// Creates a directory in `tmp/` with these files in it.
+    pub(crate) fn directory(&self, files: &[(&str, Vec<u8>)]) -> Result<SpoolTemp> {
         let temp = self.temp(|path| {
             self.steps.step("mkdir")?;
             fs::DirBuilder::new().mode(0o700).create(path)?;
@@ -110,8 +110,8 @@ impl Disk {
         Ok(temp)
     }
 
-    /// Gives a directory its place, and its lock to the caller; nothing if there is one already.
-    pub(crate) fn place(&self, mut temp: Temp, to: &Path) -> Result<Option<File>> {
+    /// Moves a directory to its place and returns its lock; `None` if there is one already.
+    pub(crate) fn place(&self, mut temp: SpoolTemp, to: &Path) -> Result<Option<File>> {
         self.step("rename", to)?;
         match fs::rename(&temp.path, to) {
             Ok(()) => temp.is_moved = true,
@@ -123,7 +123,7 @@ impl Disk {
         Ok(Some(lock))
     }
 
-    /// Removes a directory that the caller has locked, whole.
+    /// Removes a directory that the caller has locked, atomically.
     pub(crate) fn take_away(&self, directory: &Path) -> Result<()> {
         let to = self.tmp.join(self.name());
         self.step("rename", directory)?;
@@ -142,14 +142,14 @@ impl Disk {
         }
     }
 
-    /// Moves a file to where there is none of its name.
+    /// Moves a file to a path where there is none.
     pub(crate) fn rename(&self, from: &Path, to: &Path) -> Result<()> {
         self.step("rename", to)?;
         fs::rename(from, to).map_err(|error| failed("move", from, error))?;
         self.sync_parent(to, Lasting::Yes)
     }
 
-    /// Writes a few bytes over those of a file, which is nothing that must be whole.
+    /// Overwrites the first bytes of a file, not atomically.
     pub(crate) fn overwrite(&self, path: &Path, text: &str) -> Result<()> {
         self.step("write", path)?;
         let mut options = File::options();
@@ -159,18 +159,18 @@ impl Disk {
         written.map_err(|error| failed("write", path, error))
     }
 
-    /// Makes the directories of a spool.
+    /// Creates a directory of a spool.
     pub(crate) fn make(&self, directory: &Path) -> Result<()> {
         if directory.is_dir() {
             return Ok(());
         }
         self.step("mkdir", directory)?;
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
-        made.map_err(|error| failed("make", directory, error))?;
+        made.map_err(|error| failed("create", directory, error))?;
         self.sync_parent(directory, Lasting::Yes)
     }
 
-    /// Removes what was left behind in `tmp/` by those who died.
+    /// Removes files in `tmp/` of processes that have died.
     pub(crate) fn sweep(&self) -> Result<u64> {
         let mut swept = 0;
         for name in names(&self.tmp)? {
@@ -198,7 +198,7 @@ impl Disk {
         fs::remove_dir(directory).map_err(|error| failed("remove", directory, error))
     }
 
-    fn written(&self, body: &[u8], lasting: Lasting) -> Result<Temp> {
+    fn written(&self, body: &[u8], lasting: Lasting) -> Result<SpoolTemp> {
         let temp = self.temp(|path| {
             self.steps.step("create")?;
             create_new(path)
@@ -214,8 +214,8 @@ impl Disk {
         self.sync_open(path, &file, lasting)
     }
 
-    /// Something new in `tmp/`, locked. Whoever sweeps may have been faster: then another one.
-    fn temp(&self, make: impl Fn(&Path) -> io::Result<File>) -> Result<Temp> {
+    /// Creates and locks a file or directory in `tmp/`. Retries if another process has swept it before it was locked.
+    fn temp(&self, make: impl Fn(&Path) -> io::Result<File>) -> Result<SpoolTemp> {
         loop {
             let path = self.tmp.join(self.name());
             let file = match make(&path) {
@@ -225,13 +225,13 @@ impl Disk {
             };
             let is_ours = try_locked(&file).and_then(|is_locked| Ok(is_locked && is_still_at(&file, &path)?));
             if is_ours.map_err(|error| failed("lock", &path, error))? {
-                return Ok(Temp { path, file, is_moved: false });
+                return Ok(SpoolTemp { path, file, is_moved: false });
             }
         }
     }
 
-    /// Whether a directory has gone between its making and its opening; or the name was taken, by a host whose chance
-    /// repeats itself.
+    /// Returns whether a directory was removed between its creation and its opening, or the name was taken, by a host whose
+    /// random numbers repeat.
     fn is_swept(&self, error: &io::Error) -> bool {
         match error.kind() {
             ErrorKind::AlreadyExists => true,
@@ -269,9 +269,9 @@ impl Disk {
     }
 }
 
-impl Drop for Temp {
+impl Drop for SpoolTemp {
     fn drop(&mut self) {
-        // Best effort: what stays is swept.
+        // Best effort: a later sweep removes what stays.
         if !self.is_moved {
             let _ =
                 if self.path.is_dir() { fs::remove_dir_all(&self.path) } else { fs::remove_file(&self.path) };
@@ -279,7 +279,7 @@ impl Drop for Temp {
     }
 }
 
-/// What a file holds; nothing if there is none.
+/// Reads a file; `None` if there is none.
 pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>> {
     match fs::read(path) {
         Ok(body) => Ok(Some(body)),
@@ -288,7 +288,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// The names in a directory, sorted, so that a simulation sees the same each time; none if it is not there.
+/// Lists the names in a directory, sorted, so that simulations are deterministic; empty if the directory is missing.
 pub(crate) fn names(directory: &Path) -> Result<Vec<String>> {
     let read = || -> io::Result<Vec<String>> {
         fs::read_dir(directory)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
@@ -303,7 +303,7 @@ pub(crate) fn names(directory: &Path) -> Result<Vec<String>> {
     }
 }
 
-/// Opens a directory and locks it, waiting for others; nothing if it is not there.
+/// Opens a directory and waits for its lock; `None` if the directory is missing.
 pub(crate) fn locked(directory: &Path) -> Result<Option<File>> {
     let lock = || -> io::Result<Option<File>> {
         loop {
@@ -315,7 +315,7 @@ pub(crate) fn locked(directory: &Path) -> Result<Option<File>> {
                 Err(Errno::INTR) => continue,
                 locked => locked?,
             }
-            // It may have gone, and another come, while we waited.
+            // It may have been removed, and another created, while we waited.
             if is_still_at(&file, directory)? {
                 return Ok(Some(file));
             }
@@ -324,7 +324,7 @@ pub(crate) fn locked(directory: &Path) -> Result<Option<File>> {
     lock().map_err(|error| failed("lock", directory, error))
 }
 
-/// The same without waiting; nothing also if others have it.
+/// Opens a directory and locks it without waiting; `None` if it is missing or another process holds the lock.
 pub(crate) fn locked_at_once(directory: &Path) -> Result<Option<File>> {
     let lock = || -> io::Result<Option<File>> {
         let file = match File::open(directory) {
@@ -349,7 +349,7 @@ fn try_locked(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Whether the open file is the one that lies at this path now.
+/// Returns whether the open file is the one at this path now.
 fn is_still_at(file: &File, path: &Path) -> io::Result<bool> {
     match fs::metadata(path) {
         Ok(there) => Ok(there.ino() == file.metadata()?.ino()),
@@ -366,7 +366,7 @@ fn is_taken(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::DirectoryNotEmpty | ErrorKind::NotADirectory)
 }
 
-/// A file system call that failed, in one sentence.
+/// Error for a file system call that failed.
 pub(crate) fn failed(what: &str, path: &Path, error: io::Error) -> Error {
     let path = path.display();
     let kind = match error.kind() {

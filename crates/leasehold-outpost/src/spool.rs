@@ -1,38 +1,39 @@
-//! The queue of one node, as plain files.
+//! Queue of one node, as plain files.
 //!
 //! ```text
-//! outpost.json              what all processes agree on
-//! pending/<id>/task.json    a task that waits or runs, as records are written, with a note of our own
-//! pending/<id>/lease.json   whose it is, while somebody has it
-//! pending/<id>/change.json  a change that is under way
-//! pending/<id>/torn.json    since when the lease cannot be read
-//! completed/<id>.json       a task that was completed
-//! failed/<id>.json          a task that has failed, was called off, or cannot be read
-//! outbox/<seq>.json         what was done here and is not yet in the bucket
-//! outbox.last               the last number that was given there
-//! conflicts/                what was made here and has no place in the bucket any more
-//! wants/                    what the workers of this node handle
-//! tmp/                      files in the making
+//! outpost.json              settings shared by all processes
+//! pending/<id>/task.json    a pending or running task: its record, with a note of the node
+//! pending/<id>/lease.json   the lease of its holder
+//! pending/<id>/change.json  a change in progress
+//! pending/<id>/torn.json    time since which the lease cannot be read
+//! completed/<id>.json       a completed task
+//! failed/<id>.json          a task that has failed, was cancelled, or is corrupt
+//! outbox/<seq>.json         an operation that was not sent to the bucket yet
+//! outbox.last               the last sequence number of the outbox
+//! conflicts/                operations that the bucket rejected
+//! wants/                    task types that the workers of this node handle
+//! tmp/                      files that are being written
 //! ```
 //!
-//! Every change of a task is made under a lock on its directory. It is written down whole first (`change.json`), and that
-//! is the moment in which it happens; then it is carried out. Whoever gets the lock next and finds a change that was
-//! not carried out to its end does that first, so that it does not matter at which system call a process is killed.
+//! Every change of a task is made under a lock on its directory. It is first written as a whole (`change.json`), which is
+//! the moment in which it takes effect; then it is carried out. A process that gets the lock and finds an unfinished change
+//! finishes it first, so that a process can be killed at any system call.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! | --- | --- |
-//! | `change` | a change that is written down, and how it is carried out |
-//! | `claim` | taking a task, and taking it from those who are not heard of any more |
-//! | `copies` | what the supervisor does with tasks of the bucket |
+//! | `change` | a recorded change, and its execution |
+//! | `claim` | claims a task that is free or whose lease has expired |
+//! | `copies` | copies of the bucket's tasks, for the supervisor |
 //! | `folder` | a task's directory under its lock |
 //! | `kept` | a record with the note of the node |
-//! | `outbox` | what was done here, in order |
-//! | `poll` | what there is to do |
-//! | `recover` | order, after others have died |
-//! | `settle` | what becomes of a task that was claimed |
-//! | `submit` | what producers and people do |
-//! | `trim` | completed tasks go, after a while |
-//! | `wants` | what the workers of this node handle |
+//! | `outbox` | operations to send, in order |
+//! | `poll` | finds tasks that are due |
+//! | `recover` | repairs after the death of other processes |
+//! | `settle` | ends the claim on a task |
+//! | `submit` | submit, get, cancel and retry |
+//! | `trim` | removes old completed tasks |
+//! | `subscriptions` | task types that the workers of this node handle |
+//! | `watch` | counts, conflicts and check-outs |
 
 mod change;
 mod claim;
@@ -44,29 +45,31 @@ mod poll;
 mod recover;
 mod settle;
 mod submit;
+mod subscriptions;
 mod trim;
-mod wants;
 mod watch;
 
 use leasehold_core::outpost::{Campaign, DiskLease, NodeNow, SpoolFile};
-use leasehold_core::{Act, Error, HexName, Kind, LeaseId, Now, Rejected, Result, StoreTime, Task, TaskId};
+use leasehold_core::{
+    Error, HexName, Kind, LeaseId, Now, Rejected, Result, StepContext, StoreTime, Task, TaskId,
+};
 use leasehold_store::{Host, HostExt};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use crate::clock::NodeClock;
-use crate::config::{Durability, OutpostConfig};
+use crate::config::{OutpostConfig, SpoolDurability};
 use crate::disk::{self, Disk, Lasting, Steps};
 
 pub use copies::Mirrored;
 pub use recover::Recovered;
-pub use submit::{Place, Whereabouts};
-pub(crate) use wants::SAID_EVERY;
-pub use wants::Wants;
-pub use watch::{News, SpoolCounts};
+pub use submit::{NodeLocation, Whereabouts};
+pub(crate) use subscriptions::SAID_EVERY;
+pub use subscriptions::Wants;
+pub use watch::{OutboxSignal, SpoolCounts};
 
-/// The queue of one node. Clones are the same queue.
+/// Queue of one node. Clones are the same queue.
 #[derive(Debug, Clone)]
 pub struct Spool {
     root: PathBuf,
@@ -76,62 +79,64 @@ pub struct Spool {
     host: Arc<dyn Host>,
     clock: NodeClock,
     disk: Disk,
-    outbox_index: Arc<Mutex<outbox::Index>>,
-    seen: Arc<Mutex<poll::Seen>>,
+    outbox_index: Arc<Mutex<outbox::OutboxIndex>>,
+    seen: Arc<Mutex<poll::RecordCache>>,
 }
 
-/// A task in the hands of a process.
+/// A task that a worker holds.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Held {
-    /// The task as it was claimed: running, by this worker, with the epoch and attempt of the lease.
+pub struct HeldTask {
+    /// Task as it was claimed: running, by this worker, with the epoch and attempt of the lease.
     pub task: Task,
-    /// The lease on it.
+    /// Lease on the task.
     pub lease: DiskLease,
 }
 
-/// What the holder of a task learns when it is heard of.
+/// Result of a heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Beat {
-    /// Somebody has called the task off.
+    /// True if the task was cancelled.
     pub cancelled: bool,
-    /// The bucket has confirmed the claim.
+    /// True if the bucket has confirmed the claim.
     pub confirmed: bool,
 }
 
-/// A claim that was made in the bucket beforehand, for whoever takes the task here.
+/// A claim that was made in the bucket in advance, for the worker of this node that claims the task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Checkout {
-    /// The claim.
+    /// Id of the claim.
     pub lease_id: LeaseId,
-    /// Its epoch.
+    /// Epoch of the claim.
     pub epoch: u64,
-    /// Until when it counts, by the bucket's time.
+    /// End of the claim, by the bucket's time.
     pub expires_at: StoreTime,
-    /// It has run out once, and was claimed again.
+    /// True if it has expired once and was claimed again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_extended: bool,
 }
 
-/// A task that lies on this node.
+/// A pending or running task on this node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Copy {
-    /// The task: pending, also while somebody here has it.
+    /// Task, as pending, also while a worker of this node holds it.
     pub task: Task,
-    /// Who has it here.
+    /// Lease of its holder on this node.
     pub lease: Option<DiskLease>,
-    /// The revision in the bucket that it follows; 0 if it was submitted here and the bucket was not heard about it.
+    /// Revision in the bucket that it is based on; 0 if it was submitted here and the bucket has not confirmed it.
     pub base_rev: u64,
-    /// The claim in the bucket for whoever takes it.
+    /// Claim in the bucket for the worker that claims it here.
     pub checkout: Option<Checkout>,
-    /// Somebody here has called it off.
+    /// True if it was cancelled on this node.
     pub cancelled: bool,
 }
 
 impl Spool {
-    /// Makes the queue of a node, or opens it if it is there with the same settings.
+    /// Creates the queue of a node, or opens it if it exists with the same settings.
     pub fn create(data: &Path, of: &Campaign, config: OutpostConfig, host: Arc<dyn Host>) -> Result<Self> {
         let spool = Self::at(data, of, config, host)?;
-        for folder in ["", "tmp", "pending", "completed", "failed", "outbox", "conflicts", wants::WANTS] {
+        for folder in
+            ["", "tmp", "pending", "completed", "failed", "outbox", "conflicts", subscriptions::WANTS]
+        {
             spool.disk.make(&spool.root.join(folder))?;
         }
         let path = spool.root.join(CONFIG);
@@ -141,7 +146,7 @@ impl Spool {
             let there = OutpostConfig::from_json(&path, &there)?;
             if there != *spool.config {
                 return Err(Error::invalid(format!(
-                    "{} has other settings: change them there, or use another folder",
+                    "settings differ from those in {}; change them there or use another folder",
                     path.display()
                 )));
             }
@@ -150,15 +155,15 @@ impl Spool {
         Ok(spool)
     }
 
-    /// Opens the queue of a node, and puts it in order if others have died.
+    /// Opens the queue of a node, and recovers changes of processes that have died.
     pub fn open(data: &Path, of: &Campaign, host: Arc<dyn Host>) -> Result<Self> {
         let path = data.join(of.folder()).join(CONFIG);
         let body = disk::read(&path)?.ok_or_else(|| {
             Error::invalid(format!(
-                "there is no outpost of {of} in {}: `leasehold outpost init`",
+                "there is no outpost of {of} in {}; run `leasehold outpost init`",
                 data.display()
             ))
-            .about(leasehold_core::Matter::Missing)
+            .about(leasehold_core::Reason::Missing)
         })?;
         Self::create(data, of, OutpostConfig::from_json(&path, &body)?, host)
     }
@@ -178,51 +183,51 @@ impl Spool {
         })
     }
 
-    /// With somebody who is told of every change of a file before it happens.
+    /// Calls `steps` before every change of a file.
     #[must_use]
     pub fn with_steps(mut self, steps: Arc<dyn Steps>) -> Self {
         self.disk.steps = steps;
         self
     }
 
-    /// As in another run of the machine, or on a machine that is only played.
+    /// Sets the boot id, for tests and simulations.
     #[must_use]
     pub fn with_boot_id(mut self, boot_id: &str) -> Self {
         self.clock = NodeClock::new(&self.data, self.host.clone(), boot_id);
         self
     }
 
-    /// What all processes of the node agree on.
+    /// Settings shared by all processes of the node.
     #[must_use]
     pub fn config(&self) -> &OutpostConfig {
         &self.config
     }
 
-    /// Which queue it is.
+    /// Name of the queue.
     #[must_use]
     pub fn campaign(&self) -> &Campaign {
         &self.campaign
     }
 
-    /// The folder with its files.
+    /// Folder with its files.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The machine.
+    /// Clock, random numbers and tasks of this machine.
     #[must_use]
     pub fn host(&self) -> &Arc<dyn Host> {
         &self.host
     }
 
-    /// The present, as this node knows it.
+    /// The present, by the clocks of this node.
     #[must_use]
     pub fn now(&self) -> NodeNow {
         self.clock.now()
     }
 
-    /// The bucket has told its time, for all processes of the node.
+    /// Records the bucket's time, for all processes of the node.
     pub fn learn_time(&self, now: Now) -> Result<()> {
         self.clock.learn(now, &self.disk)
     }
@@ -235,21 +240,21 @@ impl Spool {
         self.root.join("pending").join(id.to_string())
     }
 
-    /// Who acts, when, with which luck.
-    fn act(&self, now: &NodeNow) -> Act {
+    /// Actor, time and random number of a transition.
+    fn act(&self, now: &NodeNow) -> StepContext {
         let by = self.config.node_id.to_string();
-        Act { by, now: now.present(), write_id: self.random_name(), chance: self.host.random() }
+        StepContext { by, now: now.present(), write_id: self.random_name(), chance: self.host.random() }
     }
 
     fn random_name(&self) -> HexName {
         HexName::from_random(self.host.random_bits())
     }
 
-    /// Leases are void after a power cut.
+    /// Durability of leases, which are void after a power cut.
     fn lease_lasting(&self) -> Lasting {
         match self.config.durability {
-            Durability::Full => Lasting::Yes,
-            Durability::Light => Lasting::No,
+            SpoolDurability::Full => Lasting::Yes,
+            SpoolDurability::Light => Lasting::No,
         }
     }
 }
@@ -257,15 +262,12 @@ impl Spool {
 const CONFIG: &str = "outpost.json";
 
 fn lost(id: &TaskId) -> Error {
-    Error::new(
-        Kind::Lost,
-        format!("the lease on task {id} is lost: it belongs to someone else, or to nobody"),
-    )
+    Error::new(Kind::Lost, format!("lost the lease on task {id}: it was revoked or taken by another worker"))
 }
 
 fn refused(id: &TaskId, why: &Rejected) -> Error {
     match why {
         Rejected::Lost => lost(id),
-        why => Error::invalid(format!("task {id}: {why}")).about(leasehold_core::Matter::Conflict),
+        why => Error::invalid(format!("task {id}: {why}")).about(leasehold_core::Reason::Conflict),
     }
 }

@@ -1,23 +1,23 @@
-//! The supervisor of a node: keeps its spool and the bucket in step.
+//! Supervisor of a node: syncs its spool with the bucket.
 //!
 //! ```text
 //!   spool ── outbox, in order for each task ──▶ up ── one put on condition each ──▶ bucket
-//!         ◀── confirmed, revoked, mirrored ─── down ◀── what is free, or left by the dead ──
-//!                                              hold ── what runs here stays ours ──▶
+//!         ◀── confirmed, revoked, mirrored ─── down ◀── tasks that are free, or whose lease expired ──
+//!                                              hold ── renewals of running tasks ──▶
 //! ```
 //!
-//! It comes round once in a minute, and at once when there is something to send. While the bucket is out of reach it tries
-//! again every cycle; nothing on the node waits for it but claims of a strict queue.
+//! A cycle runs once per minute, and at once when there is something to send. While the bucket is unreachable the supervisor
+//! retries every cycle; nothing on the node waits for it but claims of a strict queue.
 //!
-//! Requests of a cycle with nothing to do: 1 get (the bell) and 1 list (leases that have run out). What waits for a worker of
-//! this node: 1 get each to know it, 1 get and 3 puts or deletes to claim it, 1 put for a renewal every few minutes, 2 puts
-//! or deletes to settle it.
+//! Requests of a cycle with nothing to do: 1 get (the notification object, or *bell*) and 1 list (expired leases). For each
+//! task of a worker of this node: 1 get to read it, 1 get and 3 puts or deletes to claim it, 1 put for a renewal every few
+//! minutes, 2 puts or deletes to settle it.
 
 use futures::future::{BoxFuture, Either, select};
 use leasehold_core::limits::DISK_LEASE_STALE;
 use leasehold_core::outpost::{Consistency, Op, Why};
 use leasehold_core::{Kind, Result, TaskId};
-use leasehold_queue::{Queue, Seen};
+use leasehold_queue::{Queue, TaskSnapshot};
 use leasehold_store::host::Instant;
 use leasehold_store::{Host, HostExt};
 use leasehold_worker::{Shutdown, Stage};
@@ -27,29 +27,29 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::spool::Spool;
-use walk::Walk;
+use prefetch::PrefetchState;
 
 mod checkout;
 mod down;
 mod hold;
+mod prefetch;
+mod sync_step;
 mod up;
-mod walk;
-mod word;
 
-/// How a supervisor behaves.
+/// Options of a supervisor.
 #[derive(Debug, Clone)]
 pub struct SupervisorOptions {
-    /// How often it comes round.
+    /// Time between two cycles.
     pub cycle: Duration,
-    /// What was done here is sent so soon; claims, for which somebody waits, at once.
+    /// Delay before operations are sent; claims, for which a worker waits, are sent at once.
     pub debounce: Duration,
-    /// The outbox is looked at so often: a look at a directory.
+    /// Pause between two scans of the outbox, which each list a directory.
     pub look_every: Duration,
-    /// So many free tasks of each type are kept here for workers of this node.
+    /// Number of free tasks of each type to keep here for workers of this node.
     pub window: usize,
-    /// How long a claim of this node lasts in the bucket without being renewed.
+    /// Duration of a claim of this node in the bucket without a renewal.
     pub lease: Duration,
-    /// How often everything is looked at, whatever the bell says.
+    /// Time between two full scans, whatever the bell says.
     pub full_pass: Duration,
 }
 
@@ -66,22 +66,22 @@ impl Default for SupervisorOptions {
     }
 }
 
-/// What one round has done.
+/// Result of a sync.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Synced {
-    /// Operations that the bucket knows now.
+    /// Operations that were sent.
     pub sent: u64,
-    /// Claims that it has confirmed.
+    /// Claims that the bucket has confirmed.
     pub confirmed: u64,
-    /// Claims that it has refused.
+    /// Claims that the bucket has refused.
     pub refused: u64,
-    /// Results that it had no use for: they are in `conflicts/`.
+    /// Results that the bucket has rejected: they are in `conflicts/`.
     pub conflicts: u64,
     /// Tasks that were run twice.
     pub duplicates: u64,
-    /// Tasks that came here.
+    /// Tasks that were copied to this node.
     pub mirrored: u64,
-    /// Tasks that are here no more, because others have them.
+    /// Copies that were removed, because other workers hold the tasks.
     pub forgotten: u64,
     /// Claims that were renewed.
     pub renewed: u64,
@@ -100,19 +100,19 @@ impl Synced {
     }
 }
 
-/// How the bucket is reached: tried again whenever it is not.
+/// Connects to the bucket; called again after every failure.
 pub type Connect = Arc<dyn Fn() -> BoxFuture<'static, Result<Queue>> + Send + Sync>;
 
-/// Keeps a spool and the bucket in step.
+/// Syncs a spool with the bucket.
 pub struct Supervisor {
     spool: Spool,
     connect: Connect,
     options: SupervisorOptions,
-    link: Option<Arc<Link>>,
-    walk: Arc<tokio::sync::Mutex<Walk>>,
-    /// The bucket was reached before: whatever is wrong now may be wrong with the link.
+    link: Option<Arc<BucketLink>>,
+    walk: Arc<tokio::sync::Mutex<PrefetchState>>,
+    /// True once the bucket was reached: later errors are retried.
     has_connected: bool,
-    /// When it last came round with success.
+    /// Time of the last successful cycle.
     came_round: Option<Instant>,
 }
 
@@ -122,31 +122,31 @@ impl fmt::Debug for Supervisor {
     }
 }
 
-/// What is known while the bucket is in reach.
-pub(crate) struct Link {
+/// Connection to the bucket.
+pub(crate) struct BucketLink {
     pub(crate) queue: Queue,
-    /// Tasks as they were last seen or written: their next change needs no get.
-    seen: Mutex<HashMap<TaskId, Seen>>,
-    pub(crate) walk: Arc<tokio::sync::Mutex<Walk>>,
-    /// Operations that were tried in vain: that is done again in the next cycle.
+    /// Tasks as last read or written: their next change needs no get.
+    seen: Mutex<HashMap<TaskId, TaskSnapshot>>,
+    pub(crate) walk: Arc<tokio::sync::Mutex<PrefetchState>>,
+    /// Operations that could not be sent: they are retried in the next cycle.
     later: Mutex<HashSet<u64>>,
 }
 
-impl Link {
-    fn new(queue: Queue, walk: Arc<tokio::sync::Mutex<Walk>>) -> Self {
+impl BucketLink {
+    fn new(queue: Queue, walk: Arc<tokio::sync::Mutex<PrefetchState>>) -> Self {
         Self { queue, seen: Mutex::default(), walk, later: Mutex::default() }
     }
 
-    /// What is left for later, and is not tried again before the next cycle.
+    /// Operations that are not retried before the next cycle.
     pub(crate) fn later(&self) -> MutexGuard<'_, HashSet<u64>> {
         self.later.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn remember(&self, seen: &Seen) {
+    pub(crate) fn remember(&self, seen: &TaskSnapshot) {
         self.seen().insert(seen.task().id, seen.clone());
     }
 
-    pub(crate) fn recall(&self, id: &TaskId) -> Option<Seen> {
+    pub(crate) fn recall(&self, id: &TaskId) -> Option<TaskSnapshot> {
         self.seen().get(id).cloned()
     }
 
@@ -154,20 +154,20 @@ impl Link {
         self.seen().remove(id);
     }
 
-    fn seen(&self) -> MutexGuard<'_, HashMap<TaskId, Seen>> {
+    fn seen(&self) -> MutexGuard<'_, HashMap<TaskId, TaskSnapshot>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Supervisor {
-    /// A supervisor for a spool whose queue in the bucket is opened so.
+    /// Creates a supervisor for a spool; `connect` opens its queue in the bucket.
     #[must_use]
     pub fn new(spool: Spool, connect: Connect, options: SupervisorOptions) -> Self {
         let (link, walk) = (None, Arc::default());
         Self { spool, connect, options, link, walk, has_connected: false, came_round: None }
     }
 
-    /// Comes round until told to stop, and once more then.
+    /// Runs until shutdown, with a last sync then.
     pub async fn run(mut self, shutdown: Shutdown) -> Result<Synced> {
         let mut all = Synced::default();
         let mut was_down = false;
@@ -176,20 +176,20 @@ impl Supervisor {
                 Ok(synced) => {
                     all.add(synced);
                     if std::mem::take(&mut was_down) {
-                        tracing::info!("the bucket is in reach again");
+                        tracing::info!("bucket is reachable again");
                     }
                 }
                 Err(error) if error.kind() == Kind::Unavailable => {
                     if !std::mem::replace(&mut was_down, true) {
-                        tracing::warn!("the bucket is out of reach: {error}");
+                        tracing::warn!(%error, "bucket is unreachable, retrying every cycle");
                     }
                     self.link = None;
                 }
-                // Whatever is wrong was right before: the layout of the queue may have changed, or credentials. It is opened
-                // anew until somebody has put it right.
+                // The connection worked before: the layout of the queue or the credentials may have changed. Reconnects until
+                // an operator has fixed it.
                 Err(error) if self.has_connected => {
                     if !std::mem::replace(&mut was_down, true) {
-                        tracing::error!("out of step with the bucket, which is opened anew: {error}");
+                        tracing::error!(%error, "sync with the bucket failed, reconnecting every cycle");
                     }
                     self.link = None;
                 }
@@ -202,13 +202,13 @@ impl Supervisor {
         }
     }
 
-    /// One whole round: up, hold, down.
+    /// Runs one full cycle: up, hold, down.
     pub async fn sync(&mut self) -> Result<Synced> {
         self.came_round = None;
         self.turn().await
     }
 
-    /// What is due: the outbox, and all of it once in a cycle.
+    /// Does the work that is due: the outbox, and a full sync once per cycle.
     async fn turn(&mut self) -> Result<Synced> {
         let link = self.link().await?;
         let _alone = self.alone().await?;
@@ -231,16 +231,16 @@ impl Supervisor {
         Ok(all)
     }
 
-    /// Writes down what the bucket's time is. A disk that is full does not stop us: sending empties it.
-    pub(crate) async fn learn_time(&self, link: &Link) -> Result<()> {
+    /// Records the bucket's time. A full disk does not stop the sync: sending operations frees space.
+    pub(crate) async fn learn_time(&self, link: &BucketLink) -> Result<()> {
         let now = link.queue.now()?;
         if let Err(error) = self.on_disk(move |spool| spool.learn_time(now)).await {
-            tracing::warn!("the bucket's time was not written down: {error}");
+            tracing::warn!(%error, "failed to record the bucket's time");
         }
         Ok(())
     }
 
-    /// Waits until something is to be sent, or a cycle is over.
+    /// Waits until there is something to send, or the cycle is over.
     async fn rest(&self, is_down: bool, shutdown: &Shutdown) {
         let (host, since) = (self.host().clone(), self.host().instant());
         let mut has_news_since = None;
@@ -254,7 +254,7 @@ impl Supervisor {
             if now.since(from) >= self.options.cycle {
                 return;
             }
-            // A link that was down is not tried more often because somebody waits for it.
+            // A failed link is not retried sooner because a worker waits for it.
             if is_down {
                 continue;
             }
@@ -267,7 +267,7 @@ impl Supervisor {
                     }
                 }
                 Ok(None) => has_news_since = None,
-                Err(error) => tracing::warn!("the outbox cannot be read: {error}"),
+                Err(error) => tracing::warn!(%error, "failed to read the outbox, retrying"),
             }
             if let Some(link) = &self.link
                 && matches!(self.is_short(link).await, Ok(true))
@@ -277,21 +277,21 @@ impl Supervisor {
         }
     }
 
-    async fn link(&mut self) -> Result<Arc<Link>> {
+    async fn link(&mut self) -> Result<Arc<BucketLink>> {
         if let Some(link) = &self.link {
             return Ok(link.clone());
         }
         let queue = (self.connect)().await?.acting_as(self.spool.config().node_id.as_str());
         self.walk.lock().await.begin_anew();
-        let link = Arc::new(Link::new(queue, self.walk.clone()));
+        let link = Arc::new(BucketLink::new(queue, self.walk.clone()));
         self.link = Some(link.clone());
         self.has_connected = true;
-        // What was checked out may have run out meanwhile, and others may have what runs here.
+        // Check-outs may have expired meanwhile, and other workers may hold tasks that run here.
         self.came_round = None;
         Ok(link)
     }
 
-    /// One supervisor at a time: `sync` and `checkout` may be called while another one runs.
+    /// Waits for the lock of the supervisor: `sync` and `checkout` may be called while another one runs.
     async fn alone(&self) -> Result<std::fs::File> {
         loop {
             if let Some(lock) = self.on_disk(Spool::supervise).await? {
@@ -309,7 +309,7 @@ impl Supervisor {
         self.spool.config().consistency
     }
 
-    /// Does something with the files, where that holds nobody up.
+    /// Works on the files, on a thread that may block.
     pub(crate) async fn on_disk<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Spool) -> Result<T> + Send + 'static,
@@ -318,8 +318,9 @@ impl Supervisor {
         self.host().blocking(move || work(&spool)).await
     }
 
-    /// Says what people should know.
+    /// Logs an operation that the bucket rejected.
     pub(crate) fn report(op: &Op, why: Why) {
-        tracing::warn!(task = %op.task, "{} was not taken over by the bucket: {why}", op.deed.name());
+        let operation = op.deed.name();
+        tracing::warn!(task = %op.task, operation, reason = %why, "operation rejected by the bucket");
     }
 }

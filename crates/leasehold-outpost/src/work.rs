@@ -1,18 +1,18 @@
-//! A worker on a spool: the same handlers as over a bucket, for tasks from a folder.
+//! Worker on a spool: runs the same handlers as over a bucket, for tasks from a folder.
 //!
 //! ```text
-//!   poll ──▶ claim ──▶ strict: wait for the bucket's word ──▶ run ──▶ settle     one slot per task under way
-//!                                                              │
-//!                                                          heartbeat             on a thread that no handler can starve
+//!   poll ──▶ claim ──▶ strict: wait for confirmation ──▶ run ──▶ settle     one slot per task in progress
+//!                                                         │
+//!                                                     heartbeat             on a thread that no handler can starve
 //! ```
 //!
-//! The spool refuses whoever has lost a task, under its lock: nothing that happens here can do harm. What is done here is
-//! to notice it soon, and to stop the handler. Of a worker's options these count: `concurrency`, `drain`, `stop_wait`,
-//! `until_empty`, and `polling` up to two seconds, because a folder may be asked more often than a bucket.
+//! The spool rejects a worker that has lost its task, under the task's lock, so correctness does not depend on this module.
+//! It only notices a lost task soon, and stops the handler. Of a worker's options these apply: `concurrency`, `drain`,
+//! `stop_wait`, `until_empty`, and `polling` up to two seconds, because a folder may be polled more often than a bucket.
 //!
-//! In a strict queue nothing starts that the bucket has not confirmed. Who waits for that in vain gives the task back, and
-//! for a while takes only what was checked out, so that a link that is down fills no outbox. In a relaxed queue a worker
-//! waits for a moment only, and not at all while the bucket is not heard of.
+//! In a strict queue no handler starts before the bucket has confirmed the claim. A worker that gets no confirmation in time
+//! releases the task, and for a while claims only checked-out tasks, so that a failed link does not fill the outbox. In a
+//! relaxed queue a worker waits for a moment only, and not at all while the bucket is unreachable.
 
 mod keep;
 
@@ -26,44 +26,45 @@ use leasehold_core::{HexName, Kind, Result, State, Task, TaskId};
 use leasehold_queue::Settlement;
 use leasehold_store::HostExt;
 use leasehold_store::host::Instant;
-use leasehold_worker::{Counts, Crew, Hold, Polling, Provider, Shutdown, Stage, Stop};
+use leasehold_worker::{Counts, Polling, RunHandle, Shutdown, Stage, Stop, TaskRunner, TaskSource};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tracing::Instrument;
 
-use crate::spool::{Copy, Held, SAID_EVERY, Spool};
-use keep::Kept;
+use crate::spool::{Copy, HeldTask, SAID_EVERY, Spool};
+use keep::RenewedLease;
 
-/// A folder is looked at this often at least.
+/// Longest pause between two scans of a folder.
 const LOOK_EVERY_MAX: Duration = Duration::from_secs(2);
-/// How often a strict worker looks whether the bucket has confirmed its claim.
+/// Pause between two checks whether the bucket has confirmed a claim.
 const CONFIRMATION_EVERY: Duration = Duration::from_millis(100);
-/// So long a relaxed worker waits for that, while the bucket is heard of: most of what others have is not run twice then.
+/// Longest wait of a relaxed worker for a confirmation while the bucket is reachable. It avoids most duplicate runs of tasks
+/// that other workers hold.
 const MOMENT: Duration = Duration::from_secs(1);
-/// So long a strict one waits: the usual cycle of a supervisor.
+/// Longest wait of a strict worker for a confirmation: the default cycle of a supervisor.
 const CONFIRMATION_WAIT: Duration = Duration::from_mins(1);
-/// So long a strict worker takes only what was checked out after it has waited in vain, and a relaxed one waits for nothing;
-/// twice as long after the next time.
+/// Back-off after a missing confirmation: a strict worker claims only checked-out tasks, and a relaxed one does not wait for
+/// confirmations. It doubles each time.
 const SILENCE_MIN: Duration = Duration::from_mins(1);
-/// At most so long.
+/// Longest back-off after a missing confirmation.
 const SILENCE_MAX: Duration = Duration::from_mins(15);
-/// Between two tries to write down how a run has ended.
+/// Pause between two attempts to record the result of a run.
 const SETTLE_PAUSE: Duration = Duration::from_secs(1);
-/// What becomes due in this time is waited for by a worker that works until nothing is left.
+/// Time within which a task must become due for a worker with `until_empty` to wait for it.
 const SOON: Duration = Duration::from_mins(1);
 
-impl Provider for Spool {
-    fn work(self: Arc<Self>, crew: Crew, shutdown: Shutdown) -> BoxFuture<'static, Result<Counts>> {
+impl TaskSource for Spool {
+    fn work(self: Arc<Self>, runner: TaskRunner, shutdown: Shutdown) -> BoxFuture<'static, Result<Counts>> {
         Box::pin(async move {
             let (beating, leases) = mpsc::unbounded_channel();
-            let keeper = keep::run((*self).clone(), crew.host().clone(), leases);
-            let keeping = crew.host().spawn_apart("leasehold-heartbeat", Box::pin(keeper));
+            let keeper = keep::run((*self).clone(), runner.host().clone(), leases);
+            let keeping = runner.host().spawn_apart("leasehold-heartbeat", Box::pin(keeper));
             let shift = Arc::new(Shift {
                 spool: (*self).clone(),
-                instance: HexName::from_random(crew.host().random_bits()),
-                crew,
+                instance: HexName::from_random(runner.host().random_bits()),
+                runner,
                 shutdown,
                 under_way: Mutex::default(),
                 silence: Mutex::default(),
@@ -73,7 +74,7 @@ impl Provider for Spool {
             let ended = shift.fill(&mut slots).await;
             shift.drain(&mut slots).await;
             shift.say_nothing_more().await;
-            let counts = shift.crew.counts();
+            let counts = shift.runner.counts();
             drop((slots, shift));
             keeping.await;
             ended.map(|()| counts)
@@ -81,45 +82,45 @@ impl Provider for Spool {
     }
 }
 
-/// A worker at work.
+/// A running worker.
 struct Shift {
     spool: Spool,
-    crew: Crew,
-    /// This run of it: two processes of one name are two.
+    runner: TaskRunner,
+    /// Id of this run: two processes of one name have two.
     instance: HexName,
     shutdown: Shutdown,
-    /// What its slots are at; a run once there is one.
-    under_way: Mutex<BTreeMap<TaskId, Option<Arc<Hold>>>>,
+    /// Tasks of its slots, with the run once it has started.
+    under_way: Mutex<BTreeMap<TaskId, Option<Arc<RunHandle>>>>,
     silence: Mutex<Option<Silence>>,
-    beating: mpsc::UnboundedSender<Arc<Kept>>,
+    beating: mpsc::UnboundedSender<Arc<RenewedLease>>,
 }
 
-/// The bucket has not confirmed a claim.
+/// Back-off because the bucket has not confirmed a claim.
 #[derive(Debug, Clone, Copy)]
 struct Silence {
     since: Instant,
-    /// For so long nothing more is asked of it.
+    /// Duration of the back-off.
     lasts: Duration,
 }
 
-/// Tasks under way; each says whether there was something to do.
+/// Tasks in progress; each returns whether a handler ran.
 type Slots = FuturesUnordered<BoxFuture<'static, bool>>;
 
 impl Shift {
     async fn fill(self: &Arc<Self>, slots: &mut Slots) -> Result<()> {
-        let most = self.crew.options().polling;
+        let most = self.runner.options().polling;
         let polling =
             Polling { min: most.min.min(LOOK_EVERY_MAX), max: most.max.min(LOOK_EVERY_MAX), ..most };
         let mut pause = polling.min;
         let mut said_at = None;
         while !self.shutdown.is_asked_for() {
-            let now = self.crew.host().instant();
+            let now = self.runner.host().instant();
             if said_at.is_none_or(|at| now.since(at) >= SAID_EVERY) {
                 self.say_what_is_wanted().await;
                 said_at = Some(now);
             }
             self.look(slots).await?;
-            if self.crew.options().until_empty && slots.is_empty() && !self.is_more_coming().await? {
+            if self.runner.options().until_empty && slots.is_empty() && !self.is_more_coming().await? {
                 return Ok(());
             }
             pause = if self.rest(slots, pause).await { polling.min } else { polling.slower(pause) };
@@ -127,30 +128,30 @@ impl Shift {
         Ok(())
     }
 
-    /// So that what comes to this node is of use here.
+    /// Records the task types of this worker, so that the supervisor copies such tasks to this node.
     async fn say_what_is_wanted(&self) {
-        let (instance, types) = (self.instance.clone(), self.crew.types());
+        let (instance, types) = (self.instance.clone(), self.runner.types());
         if let Err(error) = self.blocking(move |spool| spool.want(&instance, types)).await {
-            tracing::warn!("the supervisor was not told what is handled here: {error}");
+            tracing::warn!(%error, "failed to record the task types of this worker");
         }
     }
 
     async fn say_nothing_more(&self) {
         let instance = self.instance.clone();
         if let Err(error) = self.blocking(move |spool| spool.want_no_more(&instance)).await {
-            tracing::warn!("the supervisor was not told that this worker has ended: {error}");
+            tracing::warn!(%error, "failed to remove the task types of this worker");
         }
     }
 
-    /// Fills the free slots with what there is.
+    /// Fills the free slots with tasks that are due.
     async fn look(self: &Arc<Self>, slots: &mut Slots) -> Result<()> {
-        let free = self.crew.options().concurrency.saturating_sub(slots.len());
+        let free = self.runner.options().concurrency.saturating_sub(slots.len());
         if free == 0 {
             return Ok(());
         }
         let found = match self.find(free + slots.len()).await {
             Err(error) if error.kind() == Kind::Unavailable => {
-                tracing::warn!("the folder could not be looked at: {error}");
+                tracing::warn!(%error, "failed to read the spool, retrying");
                 return Ok(());
             }
             found => found?,
@@ -164,8 +165,8 @@ impl Shift {
     }
 
     async fn find(&self, most: usize) -> Result<Vec<TaskId>> {
-        let crew = self.crew.clone();
-        // Once nothing waits to be sent, the bucket was heard of.
+        let runner = self.runner.clone();
+        // An empty outbox means that the bucket was reached.
         if self.is_silent() && !self.blocking(Spool::has_news).await? {
             *self.silence() = None;
         }
@@ -173,12 +174,12 @@ impl Shift {
         self.blocking(move |spool| {
             let now = spool.now();
             let mine =
-                |copy: &Copy| crew.handles(&copy.task.task_type) && is_free_and_checked_out(copy, &now);
-            // What was checked out needs nobody's word: those who wait for one must not be in its way.
+                |copy: &Copy| runner.handles(&copy.task.task_type) && is_free_and_checked_out(copy, &now);
+            // Checked-out tasks need no confirmation: claims that wait for one must not block them.
             let checked_out = if is_relaxed { Vec::new() } else { spool.waiting()? };
             let mut found: Vec<_> = checked_out.into_iter().filter(mine).map(|copy| copy.task.id).collect();
             if is_relaxed || !is_silent {
-                let others = spool.poll(most, &|of| crew.handles(of))?;
+                let others = spool.poll(most, &|of| runner.handles(of))?;
                 found.extend(others.into_iter().filter(|id| !found.contains(id)).collect::<Vec<_>>());
             }
             found.truncate(most);
@@ -187,10 +188,10 @@ impl Shift {
         .await
     }
 
-    /// Rests for a while; true as soon as a slot has become free that had something to do.
+    /// Waits for `pause`; returns true as soon as a slot becomes free in which a handler ran.
     async fn rest(&self, slots: &mut Slots, pause: Duration) -> bool {
         let asked = Box::pin(self.shutdown.reached(Stage::Drain));
-        let mut rest = select(self.crew.host().sleep(pause), asked);
+        let mut rest = select(self.runner.host().sleep(pause), asked);
         loop {
             if slots.is_empty() {
                 rest.await;
@@ -198,33 +199,33 @@ impl Shift {
             }
             match select(slots.next(), rest).await {
                 Either::Left((Some(true), _)) => return true,
-                // Another was faster: whoever looked again at once might find the same.
+                // Another worker was faster: an immediate scan might find the same task again.
                 Either::Left((_, left)) => rest = left,
                 Either::Right(_) => return false,
             }
         }
     }
 
-    /// Whether something waits here that is due, or soon will be, or that another has, who might be lost.
+    /// Returns whether a task here is due, will be soon, or is held by another worker, which may lose it.
     async fn is_more_coming(&self) -> Result<bool> {
-        let crew = self.crew.clone();
+        let runner = self.runner.clone();
         self.blocking(move |spool| {
             let soon = spool.now().present().latest_known().plus(SOON);
             let is_coming = |copy: &Copy| {
                 let is_due =
                     matches!(copy.task.state, State::Pending { available_at } if available_at <= soon);
-                crew.handles(&copy.task.task_type) && (copy.lease.is_some() || is_due)
+                runner.handles(&copy.task.task_type) && (copy.lease.is_some() || is_due)
             };
             Ok(spool.waiting()?.iter().any(is_coming))
         })
         .await
     }
 
-    /// Lets what runs finish; after the drain time, or when told to abort, stops it and gives it back.
+    /// Waits for running handlers; after the drain time, or on abort, stops them and releases their tasks.
     async fn drain(&self, slots: &mut Slots) {
-        let late = self.crew.host().sleep(self.crew.options().drain);
+        let late = self.runner.host().sleep(self.runner.options().drain);
         let impatient = select(late, Box::pin(self.shutdown.reached(Stage::Abort)));
-        // A worker that has ended by itself starts nothing more either.
+        // A worker that ends by itself starts no more tasks either.
         self.shutdown.drain();
         if let Either::Left(_) = select(Box::pin(finish(slots)), impatient).await {
             return;
@@ -235,14 +236,14 @@ impl Shift {
         finish(slots).await;
     }
 
-    /// Claims a task and, if it is ours, brings it to its end. False if there was nothing to do.
+    /// Claims a task, runs it and settles it. False if no handler ran.
     async fn attempt(self: Arc<Self>, id: TaskId) -> bool {
-        let (worker, instance) = (self.crew.id().clone(), self.instance.clone());
+        let (worker, instance) = (self.runner.id().clone(), self.instance.clone());
         let had_something = match self.blocking(move |spool| spool.claim(&id, &worker, &instance)).await {
             Ok(Some(held)) => self.execute(held).await,
             Ok(None) => false,
             Err(error) => {
-                tracing::warn!(task = %id, "the claim failed: {error}");
+                tracing::warn!(task = %id, %error, "failed to claim task");
                 false
             }
         };
@@ -250,22 +251,22 @@ impl Shift {
         had_something
     }
 
-    async fn execute(&self, held: Held) -> bool {
-        let span = self.crew.span(&held.task);
+    async fn execute(&self, held: HeldTask) -> bool {
+        let span = self.runner.span(&held.task);
         self.run_and_settle(held).instrument(span).await
     }
 
-    async fn run_and_settle(&self, held: Held) -> bool {
+    async fn run_and_settle(&self, held: HeldTask) -> bool {
         let id = held.task.id;
-        let kept = Kept::new(held);
+        let kept = RenewedLease::new(held);
         self.under_way().insert(id, Some(kept.hold.clone()));
-        // The keeper ends only after the last sender is gone.
+        // Cannot fail: the heartbeat task ends only after the last sender is gone.
         let _ = self.beating.send(kept.clone());
         let task = self.confirmed(&kept).await;
         let (is_run, settlement) = match task {
             Some(task) => {
                 let now = || Ok(self.spool.now().present().latest_known());
-                (true, self.crew.run(task, &kept.hold, &now).await)
+                (true, self.runner.run(task, &kept.hold, &now).await)
             }
             None => (false, unused(&kept.hold)),
         };
@@ -275,13 +276,13 @@ impl Shift {
         };
         kept.hold.settled();
         if is_run {
-            self.crew.count(settled.as_ref());
+            self.runner.count(settled.as_ref());
         }
         is_run
     }
 
-    /// The task, once its handler may start; nothing if it may not.
-    async fn confirmed(&self, kept: &Kept) -> Option<Task> {
+    /// Waits until the handler may start, and returns the task; `None` if it may not.
+    async fn confirmed(&self, kept: &RenewedLease) -> Option<Task> {
         let held = kept.held().await.clone();
         let is_relaxed = self.is_relaxed();
         let is_heard_of = || !self.is_silent() && self.spool.now().bucket.is_some();
@@ -289,11 +290,11 @@ impl Shift {
             return Some(held.task);
         }
         let patience = if is_relaxed { MOMENT } else { CONFIRMATION_WAIT };
-        let (host, began) = (self.crew.host(), self.crew.host().instant());
+        let (host, began) = (self.runner.host(), self.runner.host().instant());
         while kept.hold.stopped().is_none() && !self.shutdown.is_asked_for() {
             if self.is_confirmed(&held).await.unwrap_or_else(|error| kept.heard(&error)) {
                 *self.silence() = None;
-                // The bucket says which attempt it is, under which epoch.
+                // The confirmation may have changed attempt and epoch.
                 kept.beat(&self.spool, host, true).await;
                 return kept.hold.stopped().is_none().then_some(kept.held().await.task.clone());
             }
@@ -302,7 +303,7 @@ impl Shift {
                 if is_relaxed {
                     return Some(held.task);
                 }
-                tracing::info!("task released, the bucket has not confirmed the claim");
+                tracing::info!("task released, claim not confirmed by the bucket in time");
                 return None;
             }
             host.sleep(CONFIRMATION_EVERY).await;
@@ -310,7 +311,7 @@ impl Shift {
         if kept.hold.stopped() == Some(Stop::Lost)
             && let Err(error) = self.blocking(move |spool| spool.never_ran(&held)).await
         {
-            tracing::warn!("a task counts as run twice that was not: {error}");
+            tracing::warn!(%error, "failed to remove a conflict, task counts as run twice");
         }
         None
     }
@@ -319,17 +320,17 @@ impl Shift {
         self.spool.config().consistency == Consistency::Relaxed
     }
 
-    async fn is_confirmed(&self, held: &Held) -> Result<bool> {
+    async fn is_confirmed(&self, held: &HeldTask) -> Result<bool> {
         let held = held.clone();
         Ok(self.blocking(move |spool| spool.standing(&held)).await?.confirmed)
     }
 
-    /// Writes down how it ended.
-    async fn settle(&self, kept: &Kept, settlement: Settlement) -> Option<Task> {
+    /// Records the result of a run.
+    async fn settle(&self, kept: &RenewedLease, settlement: Settlement) -> Option<Task> {
         let settlement = self.written(settlement);
-        let (host, began) = (self.crew.host(), self.crew.host().instant());
+        let (host, began) = (self.runner.host(), self.runner.host().instant());
         loop {
-            // Nobody is heard of in between.
+            // The lock keeps heartbeats out.
             let held = kept.held().await;
             if kept.hold.stopped() == Some(Stop::Lost) {
                 self.keep_late(&held, settlement).await;
@@ -358,16 +359,16 @@ impl Shift {
         }
     }
 
-    /// A result that comes when others have the task is kept for a person.
-    async fn keep_late(&self, held: &Held, settlement: Settlement) {
+    /// Keeps a result in `conflicts/` whose task another worker holds by now.
+    async fn keep_late(&self, held: &HeldTask, settlement: Settlement) {
         let Settlement::Complete { output, results } = settlement else { return };
         let held = held.clone();
         if let Err(error) = self.blocking(move |spool| spool.keep_late(&held, output, results)).await {
-            tracing::error!(%error, "failed to keep a result that came too late");
+            tracing::error!(%error, "failed to keep the result of a lost task");
         }
     }
 
-    /// What cannot be written down as it is fails, and no further attempt would change that.
+    /// Turns a settlement that cannot be recorded, such as an output that is too large, into a failure without retry.
     fn written(&self, settlement: Settlement) -> Settlement {
         let checked = match &settlement {
             Settlement::Complete { output, results } => {
@@ -387,13 +388,13 @@ impl Shift {
     }
 
     fn is_silent(&self) -> bool {
-        let now = self.crew.host().instant();
+        let now = self.runner.host().instant();
         self.silence().is_some_and(|silence| now.since(silence.since) < silence.lasts)
     }
 
-    /// Several slots may have waited at once: that is one silence.
+    /// Starts or doubles the back-off. Slots that have waited at the same time count once.
     fn fall_silent(&self, began: Instant) {
-        let now = self.crew.host().instant();
+        let now = self.runner.host().instant();
         let mut silence = self.silence();
         let lasts = match *silence {
             Some(before) if before.since.since(began) > Duration::ZERO => return,
@@ -403,16 +404,16 @@ impl Shift {
         *silence = Some(Silence { since: now, lasts });
     }
 
-    /// Does something with the spool where it holds nobody up.
+    /// Works on the spool, on a thread that may block.
     fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Spool) -> Result<T> + Send + 'static,
     ) -> BoxFuture<'static, Result<T>> {
         let spool = self.spool.clone();
-        self.crew.host().blocking(move || work(&spool))
+        self.runner.host().blocking(move || work(&spool))
     }
 
-    fn under_way(&self) -> MutexGuard<'_, BTreeMap<TaskId, Option<Arc<Hold>>>> {
+    fn under_way(&self) -> MutexGuard<'_, BTreeMap<TaskId, Option<Arc<RunHandle>>>> {
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -425,8 +426,8 @@ async fn finish(slots: &mut Slots) {
     while slots.next().await.is_some() {}
 }
 
-/// What becomes of a task whose handler has not started.
-fn unused(hold: &Hold) -> Option<Settlement> {
+/// Settlement of a task whose handler has not started.
+fn unused(hold: &RunHandle) -> Option<Settlement> {
     match hold.stopped() {
         Some(Stop::Lost | Stop::Settled) => None,
         Some(Stop::Cancelled) => Some(Settlement::Stop),
@@ -434,7 +435,7 @@ fn unused(hold: &Hold) -> Option<Settlement> {
     }
 }
 
-fn write(spool: &Spool, held: &Held, settlement: Settlement) -> Result<Task> {
+fn write(spool: &Spool, held: &HeldTask, settlement: Settlement) -> Result<Task> {
     match settlement {
         Settlement::Complete { output, results } => spool.complete(held, output, results),
         Settlement::Fail { error, retryable, after } => spool.fail(held, &error, retryable, after),

@@ -1,22 +1,22 @@
-//! The artifacts of a store, as one machine sees them: published, fetched into its cache, listed, removed.
+//! Artifacts of a store on one machine: publish, fetch into the cache, list, remove.
 
 use futures::future::BoxFuture;
-use leasehold_core::{ArtifactId, Error, Matter, Name, Result, keys};
+use leasehold_core::{ArtifactId, Error, Name, Reason, Result, keys};
 use leasehold_store::mutant::{Rule, breaks};
 use leasehold_store::{Client, Host, HostExt, Purpose};
-use leasehold_worker::{Brought, Carrier, Tell};
+use leasehold_worker::{ArtifactIo, ProgressFn, StagedFile};
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::cache::{Begun, Cache, Cached};
 use crate::fetch::{FetchEvent, FetchOptions, Fetched, Origin, Sources, fetch};
-use crate::manifest::{Manifest, Record};
+use crate::manifest::{Manifest, ManifestRecord};
 use crate::peers::Peers;
 use crate::publish::{PublishOptions, Published, name_of, publish, publish_telling};
 
-/// The artifacts of a store, on a machine with a cache. Cheap to clone.
+/// Artifacts of a store on a machine with a cache. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Artifacts {
+pub struct ArtifactStore {
     client: Client,
     cache: Cache,
     peers: Option<Peers>,
@@ -24,69 +24,69 @@ pub struct Artifacts {
     publishing: PublishOptions,
 }
 
-/// Hears what happens during a fetch.
-pub type Listener<'a> = &'a (dyn Fn(FetchEvent) + Send + Sync);
+/// Callback for the events of a fetch.
+pub type FetchObserver<'a> = &'a (dyn Fn(FetchEvent) + Send + Sync);
 
-impl Artifacts {
-    /// Artifacts of this store in this cache, fetched from the store alone.
+impl ArtifactStore {
+    /// Creates a handle that fetches from the store alone into this cache.
     #[must_use]
     pub fn new(client: Client, cache: Cache) -> Self {
         let (fetching, publishing) = (FetchOptions::default(), PublishOptions::default());
         Self { client, cache, peers: None, fetching, publishing }
     }
 
-    /// Also from peers.
+    /// Fetches from peers, too.
     #[must_use]
     pub fn with_peers(mut self, peers: Peers) -> Self {
         self.peers = Some(peers);
         self
     }
 
-    /// Changes how they are fetched.
+    /// Sets the options of fetches.
     #[must_use]
     pub fn fetching(mut self, options: FetchOptions) -> Self {
         self.fetching = options;
         self
     }
 
-    /// Changes how results of tasks are published.
+    /// Sets the options for publishing results of tasks.
     #[must_use]
     pub fn publishing(mut self, options: PublishOptions) -> Self {
         self.publishing = options;
         self
     }
 
-    /// How results of tasks are published.
+    /// Options for publishing results of tasks.
     #[must_use]
     pub fn usual_publishing(&self) -> &PublishOptions {
         &self.publishing
     }
 
-    /// The cache.
+    /// Cache of this machine.
     #[must_use]
     pub fn cache(&self) -> &Cache {
         &self.cache
     }
 
-    /// Puts a file into the store, unless it is there.
+    /// Uploads a file to the store, unless it is already there.
     pub async fn publish(&self, path: &Path, options: &PublishOptions) -> Result<Published> {
         publish(&self.client, path, options).await
     }
 
-    /// What an artifact is. Requests: 1 get.
+    /// Reads the manifest of an artifact. Requests: 1 get.
     pub async fn manifest(&self, artifact: &ArtifactId) -> Result<Manifest> {
         let key = keys::manifest(artifact);
         let found = self.client.get(Purpose::Fetch, &key).await?;
-        let record = found.map(|object| Record::read(&key, artifact, &object.body)).transpose()?;
-        record.and_then(Record::readable).ok_or_else(|| {
-            Error::invalid(format!("there is no artifact {artifact}; was it published here?"))
-                .about(Matter::Missing)
+        let record = found.map(|object| ManifestRecord::read(&key, artifact, &object.body)).transpose()?;
+        record.and_then(ManifestRecord::readable).ok_or_else(|| {
+            Error::invalid(format!("there is no artifact {artifact}; publish it to this store first"))
+                .about(Reason::Missing)
         })
     }
 
-    /// Brings an artifact into the cache. Requests: none if it is there, else 1 get for the manifest, those of the peers
-    /// ([`crate::peers`]), and 1 get for each run of pieces that no peer gives.
-    pub async fn fetch(&self, artifact: &ArtifactId, tell: Listener<'_>) -> Result<(Cached, Fetched)> {
+    /// Fetches an artifact into the cache. Requests: none if it is cached, else 1 get for the manifest, those of the peers
+    /// ([`crate::peers`]), and 1 get for each run of pieces that no peer has.
+    pub async fn fetch(&self, artifact: &ArtifactId, tell: FetchObserver<'_>) -> Result<(Cached, Fetched)> {
         let host = self.client.host().clone();
         let (cache, wanted) = (self.cache.clone(), artifact.clone());
         if let Some(cached) = host.blocking(move || cache.find(&wanted)).await? {
@@ -106,7 +106,8 @@ impl Artifacts {
         Ok((cached, fetched))
     }
 
-    /// The peers, and which of them this node is: another process may have begun to serve this cache, or ended.
+    /// Peers, with the name under which this node serves read again: another process may have started or stopped serving
+    /// this cache.
     async fn peers_of_today(&self, host: &Arc<dyn Host>) -> Result<Option<Peers>> {
         let peers = match &self.peers {
             Some(peers) if peers.me().is_none() => peers,
@@ -118,8 +119,12 @@ impl Artifacts {
     }
 }
 
-impl Carrier for Artifacts {
-    fn fetch<'a>(&'a self, artifact: &'a ArtifactId, tell: Tell<'a>) -> BoxFuture<'a, Result<Brought>> {
+impl ArtifactIo for ArtifactStore {
+    fn fetch<'a>(
+        &'a self,
+        artifact: &'a ArtifactId,
+        tell: ProgressFn<'a>,
+    ) -> BoxFuture<'a, Result<StagedFile>> {
         Box::pin(async move {
             let hear = |event: FetchEvent| {
                 if let FetchEvent::Progress { bytes, bytes_total, .. } = event {
@@ -127,7 +132,7 @@ impl Carrier for Artifacts {
                 }
             };
             let (cached, _) = self.fetch(artifact, &hear).await?;
-            Ok(Brought { path: cached.path().to_owned(), hold: Box::new(cached) })
+            Ok(StagedFile { path: cached.path().to_owned(), hold: Box::new(cached) })
         })
     }
 

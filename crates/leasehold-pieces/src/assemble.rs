@@ -1,11 +1,11 @@
-//! A file in the making: pieces are verified in memory, written at their place, and noted in a journal.
+//! Assembles a file from pieces: each is verified in memory, written at its offset, and recorded in a journal.
 //!
-//! Beside the sparse file lies its journal: who made it, then one note per verified piece, appended after the piece was
-//! written. After a crash the journal says which pieces to look at, and each of them is verified once more from the
-//! disk: a note may have survived a power cut that its piece has not. So no verified piece is fetched again, and no
-//! unverified one is trusted. The journal is locked by whoever assembles: one file has one maker.
+//! The journal lies beside the sparse file: a header, then one note per verified piece, appended after the piece was
+//! written. After a crash the journal tells which pieces to check, and each of them is verified again from the disk: a note
+//! may have survived a power cut that its piece has not. So no verified piece is fetched again, and no unverified one is
+//! trusted. The process that assembles a file holds the lock on its journal, so a file has one writer.
 //!
-//! Others (the piece server, also in another process) read the journal without the lock, to serve what is verified.
+//! The piece server, also in another process, reads the journal without the lock, to serve verified pieces.
 
 use leasehold_core::piece::PieceMap;
 use leasehold_core::{Error, Kind, Result};
@@ -21,24 +21,24 @@ use std::time::{Duration, SystemTime};
 use crate::hash::{Algorithm, Whole};
 use crate::manifest::Manifest;
 
-/// What a journal begins with: its format and the size of the pieces it speaks of.
+/// Length of a journal's header: its format, and the sizes of file and pieces.
 const HEAD_BYTES: usize = 24;
 const MAGIC: &[u8; 8] = b"leasejn1";
-/// A note: the number of the piece and the beginning of its hash.
+/// Length of a note: the number of the piece and the beginning of its hash.
 const NOTE_BYTES: usize = 8;
 
-/// A file that is being put together.
+/// A file that is being assembled.
 #[derive(Debug)]
 pub(crate) struct Assembly {
     manifest: Manifest,
     paths: Paths,
     file: File,
-    /// It has its name, and is written to no more. Read by those who write.
+    /// True once the file has its final name and is no longer written to. Writers hold the read lock.
     is_closed: RwLock<bool>,
     progress: Mutex<Progress>,
 }
 
-/// Where a file in the making lies.
+/// Paths of a file that is being assembled.
 #[derive(Debug, Clone)]
 pub(crate) struct Paths {
     pub(crate) part: PathBuf,
@@ -46,16 +46,16 @@ pub(crate) struct Paths {
 }
 
 struct Progress {
-    /// Locked as long as it is open.
+    /// Holds the lock as long as it is open.
     journal: File,
-    /// What an earlier maker has noted, until it was looked at.
+    /// Pieces recorded by an earlier process, until they are verified.
     noted: PieceMap,
     verified: PieceMap,
-    /// Nothing if the manifest has proved itself: then the whole is right when its pieces are.
+    /// `None` if the piece hashes determine the hash of the whole: then the whole is valid when its pieces are.
     whole: Option<Follower>,
 }
 
-/// The hash of the whole follows the pieces from the beginning, so that nothing is left to be read at the end.
+/// Hash of the whole, computed along with the pieces in order, so that nothing is left to be read at the end.
 struct Follower {
     whole: Whole,
     next: u32,
@@ -67,28 +67,28 @@ impl std::fmt::Debug for Progress {
     }
 }
 
-/// Whether a file is ours to make.
+/// Result of opening a file to assemble.
 #[derive(Debug)]
-pub(crate) enum Opened {
-    /// It is, from where an earlier maker came to.
+pub(crate) enum PartFile {
+    /// The file is ours, with the progress of an earlier process.
     Ours(Box<Assembly>),
-    /// Another process, or another fetch, is at it.
+    /// Another process, or another fetch, assembles it.
     Others,
 }
 
-/// What became of the bytes of a piece.
+/// Result of placing the bytes of a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Placed {
-    /// It is right, and in its place.
+    /// The piece matches its hash and is written.
     Verified,
-    /// It is not what the manifest says.
+    /// The piece does not match the manifest.
     Wrong,
 }
 
 impl Assembly {
-    /// Opens or begins the file of a manifest. What an earlier maker has noted counts only after [`Self::resume`].
-    pub(crate) fn open(paths: Paths, manifest: Manifest) -> Result<Opened> {
-        let Some(journal) = locked(&paths.journal)? else { return Ok(Opened::Others) };
+    /// Opens or creates the file of a manifest. Pieces recorded by an earlier process count only after [`Self::resume`].
+    pub(crate) fn open(paths: Paths, manifest: Manifest) -> Result<PartFile> {
+        let Some(journal) = locked(&paths.journal)? else { return Ok(PartFile::Others) };
         let opened = (|| {
             let noted = read_notes(&paths.journal, &manifest)?;
             let mut options = File::options();
@@ -106,25 +106,25 @@ impl Assembly {
         let whole = (algorithm == Algorithm::Sha256).then(|| Follower { whole: Whole::new(), next: 0 });
         let verified = PieceMap::none(noted.len());
         let progress = Mutex::new(Progress { journal, noted, verified, whole });
-        Ok(Opened::Ours(Box::new(Self { manifest, paths, file, is_closed: RwLock::new(false), progress })))
+        Ok(PartFile::Ours(Box::new(Self { manifest, paths, file, is_closed: RwLock::new(false), progress })))
     }
 
     pub(crate) fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// The pieces that are right and in their places.
+    /// Pieces that are verified and written.
     pub(crate) fn verified(&self) -> PieceMap {
         self.progress().verified.clone()
     }
 
-    /// Takes in the bytes of a piece. Blocks.
+    /// Verifies and writes the bytes of a piece. Blocks.
     pub(crate) fn place(&self, piece: u32, bytes: &[u8]) -> Result<Placed> {
         let is_whole = bytes.len() == self.manifest.cut.len_of(piece) as usize;
         if !is_whole || !self.manifest.holds(piece..piece + 1, bytes) {
             return Ok(Placed::Wrong);
         }
-        // The second of two peers that were asked for it may come when all is done.
+        // The slower of two peers that were asked for the piece may answer after the file is finished.
         let is_closed = self.is_closed.read().unwrap_or_else(PoisonError::into_inner);
         if *is_closed {
             return Ok(Placed::Verified);
@@ -140,14 +140,14 @@ impl Assembly {
         Ok(Placed::Verified)
     }
 
-    /// Verifies the whole and gives the file its name. Blocks. A whole that is not what its name says is removed.
+    /// Verifies the whole and moves the file to its final name. Blocks. A file that does not match its hash is removed.
     pub(crate) fn finish(&self, to: &Path) -> Result<()> {
         let mut is_closed = self.is_closed.write().unwrap_or_else(PoisonError::into_inner);
         let mut progress = self.progress();
         if !progress.verified.is_full() {
             return Err(Error::new(
                 Kind::Internal,
-                "a file was to be finished before all its pieces were there",
+                "cannot finish a file before all its pieces are verified",
             ));
         }
         self.follow(&mut progress, None)?;
@@ -157,7 +157,7 @@ impl Assembly {
             return Err(Error::new(
                 Kind::Corrupt,
                 format!(
-                    "every piece of artifact {} is as its manifest says, but the whole is not: the manifest is wrong",
+                    "pieces of artifact {} match their hashes, but the whole file does not: the manifest is corrupt",
                     self.manifest.artifact
                 ),
             ));
@@ -165,35 +165,35 @@ impl Assembly {
         let named = (|| {
             self.file.set_modified(sealed_at())?;
             self.file.sync_all()?;
-            // Under its name it is in use until its maker lets it go: nobody shall remove it in the same moment.
+            // Under its final name the file is in use until we drop it: no process may remove it in the same moment.
             flock(&self.file, FlockOperation::NonBlockingLockShared)?;
             fs::rename(&self.paths.part, to)
         })();
         named.map_err(|error| failed("finish", to, error))?;
         *is_closed = true;
-        // Not before: were this the last thing that we do, nobody could go on with the part.
+        // Not before the rename: after a crash in between, no process could resume the part.
         if let Err(error) = self.write_protect() {
-            tracing::debug!("{} stays as it is: {error}", to.display());
+            tracing::debug!(path = %to.display(), %error, "failed to make cached artifact read-only");
         }
-        // Nobody else can have begun with it: it is locked, and its part is gone.
+        // No other process can have started on it: it is locked, and its part is gone.
         let _ = fs::remove_file(&self.paths.journal);
         Ok(())
     }
 
-    /// Handlers are given the file itself: what they must not change, they should not be able to change by mistake.
+    /// Makes the file read-only. Handlers get the file itself and must not modify it by mistake.
     fn write_protect(&self) -> io::Result<()> {
         let mut permissions = self.file.metadata()?.permissions();
         permissions.set_readonly(true);
         self.file.set_permissions(permissions)
     }
 
-    /// Removes the file in the making.
+    /// Removes the part and its journal.
     pub(crate) fn discard(&self) {
         let _ = fs::remove_file(&self.paths.part);
         let _ = fs::remove_file(&self.paths.journal);
     }
 
-    /// Verifies what an earlier maker has noted. Blocks: reads all of it.
+    /// Verifies the pieces recorded by an earlier process. Blocks: reads all of them.
     pub(crate) fn resume(&self) -> Result<()> {
         let mut kept: Vec<u8> = head(&self.manifest).into();
         let mut progress = self.progress();
@@ -212,17 +212,17 @@ impl Assembly {
         let journal = &progress.journal;
         let rewritten = journal.metadata().and_then(|found| {
             if found.len() == kept.len() as u64 {
-                // Every note holds. Not to touch them is safest: a crash right now loses nothing.
+                // Every note is valid. Leaving the journal untouched is safest: a crash right now loses nothing.
                 return Ok(());
             }
-            // What did not hold is no longer claimed to be there, and a note that was cut off by a crash goes.
+            // Drops notes of pieces that are corrupt, and a note that was cut off by a crash.
             let mut journal = journal;
             journal.set_len(0).and_then(|()| journal.write_all(&kept))
         });
         rewritten.map_err(|error| failed("write", &self.paths.journal, error))
     }
 
-    /// Hashes on from the beginning as far as the file is verified; `fresh` is a piece that is still in memory.
+    /// Continues the hash of the whole as far as the file is verified without gaps; `fresh` is a piece still in memory.
     fn follow(&self, progress: &mut Progress, fresh: Option<(u32, &[u8])>) -> Result<()> {
         let Progress { verified, whole: Some(Follower { whole, next }), .. } = progress else {
             return Ok(());
@@ -253,19 +253,17 @@ impl Assembly {
     }
 }
 
-/// The stamp of every file that is whole: whoever writes to it later changes that. An even second, which all file systems
-/// can keep.
+/// Modification time of every complete file: a later write changes it. An even second, which all file systems can store.
 fn sealed_at() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_hours(262_968)
 }
 
-/// Whether nobody has written to a file since it was whole.
+/// True if a file was not written to since it was complete.
 pub(crate) fn is_sealed(found: &Metadata) -> bool {
     found.modified().is_ok_and(|at| at == sealed_at())
 }
 
-/// The pieces that the journal of a file in the making says are verified; nothing if it speaks of another cut, or if
-/// there is none.
+/// Reads the verified pieces from the journal; `None` if it is missing or for another cut.
 pub(crate) fn read_notes(journal: &Path, manifest: &Manifest) -> io::Result<Option<PieceMap>> {
     let bytes = match fs::read(journal) {
         Ok(bytes) => bytes,
@@ -298,7 +296,7 @@ fn note(piece: u32, manifest: &Manifest) -> [u8; NOTE_BYTES] {
     note
 }
 
-/// Opens a journal and locks it; nothing if another has it. One that was removed while we waited for it is not it.
+/// Opens a journal and locks it; `None` if another process holds the lock. Retries if the journal was removed meanwhile.
 fn locked(path: &Path) -> Result<Option<File>> {
     let lock = || -> io::Result<Option<File>> {
         loop {
@@ -316,7 +314,7 @@ fn locked(path: &Path) -> Result<Option<File>> {
     lock().map_err(|error| failed("open", path, error))
 }
 
-/// Whether the open file is the one that lies at this path now.
+/// Returns whether the open file is the one at this path now.
 pub(crate) fn is_still_at(file: &File, path: &Path) -> io::Result<bool> {
     use std::os::unix::fs::MetadataExt;
     match fs::metadata(path) {
@@ -326,16 +324,14 @@ pub(crate) fn is_still_at(file: &File, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// A file system call that failed, in one sentence.
+/// Error for a file system call that failed.
 pub(crate) fn failed(what: &str, path: &Path, error: io::Error) -> Error {
     let path = path.display();
     match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
             Error::new(Kind::Unavailable, format!("the disk is full: cannot {what} {path}"))
         }
-        ErrorKind::FileTooLarge => {
-            Error::invalid(format!("files of this size are not allowed here: cannot {what} {path}"))
-        }
+        ErrorKind::FileTooLarge => Error::invalid(format!("file size limit exceeded: cannot {what} {path}")),
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
             Error::new(Kind::Denied, format!("cannot {what} {path}: {error}"))
         }
@@ -348,14 +344,14 @@ pub(crate) fn failed(what: &str, path: &Path, error: io::Error) -> Error {
 mod tests {
     use super::*;
     use leasehold_core::StoreTime;
-    use leasehold_core::piece::Cut;
+    use leasehold_core::piece::PieceCut;
 
     const BYTES: &[u8] = b"what is in the file";
 
     fn begun(directory: &Path) -> Box<Assembly> {
         let manifest = Manifest {
             artifact: Algorithm::Blake3.name(Algorithm::Blake3.hash(BYTES)),
-            cut: Cut::usual(BYTES.len() as u64).unwrap(),
+            cut: PieceCut::usual(BYTES.len() as u64).unwrap(),
             pieces: vec![Algorithm::Blake3.hash(BYTES)],
             name: None,
             media_type: None,
@@ -364,13 +360,13 @@ mod tests {
         };
         let paths = Paths { part: directory.join("part"), journal: directory.join("journal") };
         match Assembly::open(paths, manifest).unwrap() {
-            Opened::Ours(assembly) => assembly,
-            Opened::Others => panic!("it is ours"),
+            PartFile::Ours(assembly) => assembly,
+            PartFile::Others => panic!("it is ours"),
         }
     }
 
     #[test]
-    fn a_file_that_did_not_get_its_name_can_be_gone_on_with() {
+    fn an_unfinished_file_can_be_resumed() {
         let directory = tempfile::tempdir().unwrap();
         let assembly = begun(directory.path());
         assembly.place(0, BYTES).unwrap();

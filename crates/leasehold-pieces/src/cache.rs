@@ -1,15 +1,15 @@
-//! The artifacts of this machine: a directory with a bound, shared by all processes that are told of it.
+//! Cache of artifacts on this machine: a directory of bounded size, shared by all processes that are configured to use it.
 //!
 //! ```text
-//!   <cache>/lock                   held while room is made; says how many bytes there are at most
-//!   <cache>/serving                under which name the cache is served (see `serving`)
-//!   <cache>/<hash>/manifest.json   as it was in the store; its stamp is when the artifact was last used
-//!   <cache>/<hash>/data            the whole, verified
-//!   <cache>/<hash>/part, journal   what is being fetched (see `assemble`)
+//!   <cache>/lock                   held while room is made; holds an upper bound of the bytes in the cache
+//!   <cache>/serving                name under which the cache is served (see `serving`)
+//!   <cache>/<hash>/manifest.json   copy of the store's; its modification time is when the artifact was last used
+//!   <cache>/<hash>/data            the whole file, verified
+//!   <cache>/<hash>/part, journal   a fetch in progress (see `assemble`)
 //! ```
 //!
-//! Whoever uses `data` holds a shared lock on it, whoever makes `part` an exclusive one on `journal`; what can be locked is
-//! in nobody's use. When room is needed, what was used longest ago goes first.
+//! A process that uses `data` holds a shared lock on it; a process that writes `part` holds an exclusive lock on `journal`.
+//! A file that can be locked is not in use. When room is needed, the least recently used artifact is removed first.
 
 mod room;
 mod serving;
@@ -26,52 +26,52 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
 
-use crate::assemble::{Assembly, Opened, Paths, failed, is_sealed, is_still_at};
-use crate::manifest::{Manifest, Record};
+use crate::assemble::{Assembly, PartFile, Paths, failed, is_sealed, is_still_at};
+use crate::manifest::{Manifest, ManifestRecord};
 use room::evict;
 pub use serving::ServingMark;
 
-/// A process that gets no piece for so long is not waited for: longer than any lease on a piece.
+/// Longest wait for another process that makes no progress: longer than any lease on a piece.
 const OTHERS_WAIT: Duration = Duration::from_mins(6);
 
-/// How often to look whether another process has come to the end of what we want too.
+/// Pause between two checks whether another process has finished fetching the same artifact.
 const OTHERS_PAUSE: Duration = Duration::from_millis(200);
 
-/// The artifacts of this machine. Cheap to clone.
+/// Cache of artifacts on this machine. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Cache {
     root: Arc<Path>,
     bytes_max: Option<u64>,
 }
 
-/// An artifact that is whole and verified. It stays in the cache as long as this lives.
+/// A complete, verified artifact in the cache. It is not removed as long as this value lives.
 #[derive(Debug)]
 pub struct Cached {
     manifest: Manifest,
     path: PathBuf,
-    /// Locked, shared, as long as it is open.
+    /// Holds a shared lock as long as it is open.
     file: File,
 }
 
 impl Cached {
-    /// What it is.
+    /// Manifest of the artifact.
     #[must_use]
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// Where it lies. Whoever changes this file breaks the artifact for everyone: copy it, or only read it.
+    /// Path of the file. All processes share it: read or copy it, and never modify it.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Puts a copy at `to`, which is there whole or not at all. Blocks.
+    /// Copies the file to `to`, atomically. Blocks.
     pub fn copy_to(&self, to: &Path) -> Result<()> {
         let beside = beside(to, &self.manifest.artifact);
         let copied = (|| {
             let mut copy = File::options().write(true).create_new(true).open(&beside)?;
-            // Not the locked file itself: it has one place at which it is read, for all who hold it.
+            // Opened again: all users of the locked file share its read position.
             io::copy(&mut File::open(&self.path)?, &mut copy)?;
             fs::rename(&beside, to)
         })();
@@ -82,43 +82,43 @@ impl Cached {
     }
 }
 
-/// What a fetch finds in the cache.
+/// State of an artifact in the cache when a fetch begins.
 #[derive(Debug)]
 pub(crate) enum Begun {
-    /// It was fetched before, or by another while we waited.
+    /// Fetched before, or by another process while we waited.
     There(Cached),
-    /// It is for us to fetch, from where an earlier fetch came to.
+    /// Ours to fetch, resuming an earlier fetch if there was one.
     Ours(Arc<Assembly>),
 }
 
 impl Cache {
-    /// The cache in this directory, which is made if need be. It holds at most so many bytes.
+    /// Opens the cache in this directory, creating it if needed. It holds at most `bytes_max` bytes.
     pub fn open(root: impl Into<PathBuf>, bytes_max: Option<u64>) -> Result<Self> {
         let cache = Self::at(root, bytes_max)?;
         cache.make()?;
         Ok(cache)
     }
 
-    /// The same, but the directory is made when something is first put into it.
+    /// Opens a cache whose directory is created on the first write.
     pub fn at(root: impl Into<PathBuf>, bytes_max: Option<u64>) -> Result<Self> {
         let root = root.into();
-        let root = std::path::absolute(&root).map_err(|error| failed("use as a cache", &root, error))?;
+        let root = std::path::absolute(&root).map_err(|error| failed("open the cache", &root, error))?;
         Ok(Self { root: root.into(), bytes_max })
     }
 
-    /// Makes the directory, for this user alone: files of tasks are in it. One that is there keeps its permissions.
+    /// Creates the directory, for this user alone: it holds files of tasks. An existing one keeps its permissions.
     fn make(&self) -> Result<()> {
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.root);
-        made.map_err(|error| failed("use as a cache", &self.root, error))
+        made.map_err(|error| failed("create the cache", &self.root, error))
     }
 
-    /// Where it is.
+    /// Directory of the cache.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The artifact, if it is here whole. Blocks.
+    /// Returns the artifact if it is complete in the cache. Blocks.
     pub fn find(&self, artifact: &ArtifactId) -> Result<Option<Cached>> {
         let path = self.directory(artifact).join("data");
         let found = || -> io::Result<Option<File>> {
@@ -134,7 +134,7 @@ impl Cache {
         let Some(manifest) = self.manifest(artifact)? else { return Ok(None) };
         let found = file.metadata().map_err(|error| failed("read", &path, error))?;
         if found.len() != manifest.cut.size() || !is_sealed(&found) {
-            tracing::warn!("{} was changed by someone and is fetched again", path.display());
+            tracing::warn!(path = %path.display(), "cached artifact was modified, fetching it again");
             drop(file);
             evict(&self.directory(artifact));
             return Ok(None);
@@ -143,8 +143,8 @@ impl Cache {
         Ok(Some(Cached { manifest, path, file }))
     }
 
-    /// Waits until the artifact is here or ours to fetch. Another that is at it is not waited for when it gets nothing: it may
-    /// stand still.
+    /// Waits until the artifact is cached or ours to fetch. Fails if another process fetches it and makes no progress: it
+    /// may be stopped.
     pub(crate) async fn begin(&self, manifest: &Manifest, host: &Arc<dyn Host>) -> Result<Begun> {
         let mut seen = (0, host.instant());
         loop {
@@ -165,7 +165,7 @@ impl Cache {
         }
     }
 
-    /// How long the journal of a file in the making is: it grows with every piece.
+    /// Length of the journal of a fetch in progress: it grows with every piece.
     fn noted_bytes(&self, artifact: &ArtifactId) -> u64 {
         let journal = Paths::in_directory(&self.directory(artifact)).journal;
         fs::metadata(journal).map_or(0, |found| found.len())
@@ -174,7 +174,8 @@ impl Cache {
     fn stands_still(&self, artifact: &ArtifactId) -> Error {
         let (mins, cache) = (OTHERS_WAIT.as_secs() / 60, self.root.display());
         let message = format!(
-            "another process fetches artifact {artifact} into {cache} and has got nothing for {mins} minutes; is it stopped?"
+            "another process is fetching artifact {artifact} into {cache} and has made no progress for {mins} minutes; \
+             end it and retry"
         );
         Error::new(Kind::Unavailable, message)
     }
@@ -183,8 +184,8 @@ impl Cache {
         if let Some(cached) = self.find(&manifest.artifact)? {
             return Ok(Some(Begun::There(cached)));
         }
-        let Opened::Ours(assembly) = self.reserve(manifest)? else { return Ok(None) };
-        // Another may have finished it between our look and our lock.
+        let PartFile::Ours(assembly) = self.reserve(manifest)? else { return Ok(None) };
+        // Another process may have finished it between our check and our lock.
         if let Some(cached) = self.find(&manifest.artifact)? {
             assembly.discard();
             return Ok(Some(Begun::There(cached)));
@@ -194,16 +195,16 @@ impl Cache {
         Ok(Some(Begun::Ours(Arc::from(assembly))))
     }
 
-    /// Makes room for an artifact, and takes it: the file in the making has its full length from the beginning.
-    fn reserve(&self, manifest: &Manifest) -> Result<Opened> {
+    /// Makes room for an artifact and reserves it: the part file has its full length from the beginning.
+    fn reserve(&self, manifest: &Manifest) -> Result<PartFile> {
         let directory = self.directory(&manifest.artifact);
         let lock = self.lock()?;
         self.make_room(manifest, &lock)?;
-        fs::create_dir_all(&directory).map_err(|error| failed("make", &directory, error))?;
+        fs::create_dir_all(&directory).map_err(|error| failed("create", &directory, error))?;
         Assembly::open(Paths::in_directory(&directory), manifest.clone())
     }
 
-    /// Gives what was fetched its name. Blocks.
+    /// Moves a complete download to its final name. Blocks.
     pub(crate) fn finish(&self, assembly: &Assembly) -> Result<Cached> {
         let artifact = &assembly.manifest().artifact;
         let finished = assembly.finish(&self.directory(artifact).join("data"));
@@ -211,22 +212,24 @@ impl Cache {
             self.forget(artifact);
         }
         finished?;
-        let gone = || Error::new(Kind::Unavailable, format!("artifact {artifact} vanished from the cache"));
+        let gone = || {
+            Error::new(Kind::Unavailable, format!("artifact {artifact} was removed from the cache; retry"))
+        };
         self.find(artifact)?.ok_or_else(gone)
     }
 
-    /// Removes what is known of an artifact that cannot be right.
+    /// Removes all files of a corrupt artifact.
     fn forget(&self, artifact: &ArtifactId) {
         let _ = fs::remove_dir_all(self.directory(artifact));
     }
 
-    /// The manifest of an artifact that is here, whole or in part. One that makes no sense is no manifest.
+    /// Manifest of an artifact that is cached, completely or in part. A corrupt manifest counts as missing.
     fn manifest(&self, artifact: &ArtifactId) -> Result<Option<Manifest>> {
         let path = self.directory(artifact).join("manifest.json");
         match fs::read(&path) {
             Ok(bytes) => {
                 let key = path.display().to_string();
-                Ok(Record::read(&key, artifact, &bytes).ok().and_then(Record::readable))
+                Ok(ManifestRecord::read(&key, artifact, &bytes).ok().and_then(ManifestRecord::readable))
             }
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(failed("read", &path, error)),
@@ -235,7 +238,7 @@ impl Cache {
 
     fn keep_manifest(&self, manifest: &Manifest) -> Result<()> {
         let path = self.directory(&manifest.artifact).join("manifest.json");
-        let record = Record::Kept(manifest.clone());
+        let record = ManifestRecord::Kept(manifest.clone());
         let bytes = record.write(&manifest.artifact, HexName::from_random(0));
         let temp = path.with_extension("new");
         let written = File::create(&temp).and_then(|mut file| file.write_all(&bytes));
@@ -243,12 +246,12 @@ impl Cache {
         named.map_err(|error| failed("write", &path, error))
     }
 
-    /// Notes that an artifact was used. What cannot be noted costs nothing but its place in the line.
+    /// Marks an artifact as used. A failure only makes it an earlier candidate for removal.
     fn touch(&self, artifact: &ArtifactId) {
         let path = self.directory(artifact).join("manifest.json");
         #[expect(
             clippy::disallowed_methods,
-            reason = "the stamps of files are in the machine's time, and only put them in order"
+            reason = "modification times are in the machine's time, and are only compared with each other"
         )]
         let now = SystemTime::now();
         let _ = File::options()
@@ -279,7 +282,7 @@ impl Paths {
     }
 }
 
-/// Where a copy is made before it gets its name: nobody else's, or one copy could be cut off by another.
+/// Temporary path of a copy. Unique per copy, so that no copy truncates another.
 fn beside(to: &Path, artifact: &ArtifactId) -> PathBuf {
     static COPIES: AtomicU64 = AtomicU64::new(0);
     let name = to.file_name().unwrap_or_default().to_string_lossy();

@@ -1,33 +1,33 @@
-//! Fetching an artifact: from the origin and from peers at the same time, every piece under a lease.
+//! Fetches an artifact from the origin and from peers at the same time, every piece under a lease.
 //!
-//! One loop drives it all, and everything it waits for is a future that it owns: dropping a fetch ends it. The rules of who
-//! fetches which piece are in [`leasehold_core::piece`]; here are the transfers, and the question of what to ask the origin
-//! for:
+//! One loop drives a fetch, and everything it waits for is a future that it owns: dropping a fetch ends it. The leases in
+//! [`leasehold_core::piece`] decide which source sends which piece; this module runs the transfers and decides which pieces
+//! to request from the origin (the artifact's object in the store):
 //!
-//! * With nobody else around, everything, in runs of neighbouring pieces.
-//! * Otherwise each block of a few pieces has one node whose *duty* it is to get it from the origin, by rendezvous hashing
-//!   over the nodes that fetch this artifact or have it; the others get it from that node. So a piece leaves the origin
-//!   about once. Who joins at the same moment must not be overlooked: for the first while every node that serves at all
-//!   counts.
-//! * What fits into one block is nobody's duty: everyone asks at once.
-//! * A fetch that has got nothing for a while (the *patience*) takes on the duties of others, one rank after the other, and
-//!   what peers have but do not give.
+//! * Without peers, all of them, in runs of neighbouring pieces.
+//! * Otherwise each block of a few pieces is assigned to one node, by rendezvous hashing over the nodes that fetch this
+//!   artifact or have it. That node requests the block from the origin, and the other nodes get it from that node. So a
+//!   piece is read from the origin about once. To include nodes that start at the same moment, all nodes that serve count
+//!   at first.
+//! * An artifact of a single block is not assigned: every node requests it at once.
+//! * A fetch that has received nothing for a while (the *patience*) also requests blocks that are assigned to other nodes,
+//!   one rank after the other, and pieces that peers have but do not send.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! | --- | --- |
-//! | `ask` | whom to ask for what |
-//! | `duty` | whose duty it is to ask the origin |
-//! | `land` | what comes of transfers |
-//! | `know` | what is known of peers |
-//! | `origin`, `source` | where pieces come from |
-//! | `told` | options, events, figures |
+//! | `ask` | requests to the sources |
+//! | `origin_assignment` | whose duty it is to ask the origin |
+//! | `transfers` | results of transfers |
+//! | `peer_state` | state of each peer |
+//! | `origin`, `source` | sources of pieces |
+//! | `options` | options, events, statistics |
 
 use bytes::Bytes;
 use futures::future::{BoxFuture, Either, select};
 use futures::stream::{FuturesUnordered, StreamExt};
 use leasehold_core::limits::RANGE_BYTES_MAX;
-use leasehold_core::piece::{PeerId, PeerKind, PieceLease, PieceLeaseId, PieceLeaseManager, PieceMap};
-use leasehold_core::{Error, Kind, Matter, Result};
+use leasehold_core::piece::{PeerId, PeerKind, PieceLeaseId, PieceLeaseManager, PieceMap, PieceRequest};
+use leasehold_core::{Error, Kind, Reason, Result};
 use leasehold_store::host::{Host, Instant};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -38,46 +38,46 @@ use crate::peer::PeerClient;
 use crate::peers::{Peer, Peers};
 
 mod ask;
-mod duty;
-mod know;
-mod land;
+mod options;
 mod origin;
+mod origin_assignment;
+mod peer_state;
 mod source;
-mod told;
+mod transfers;
 
 use ask::Flight;
-use duty::Duties;
-use know::{Known, Rest};
+pub use options::{FetchEvent, FetchOptions, Fetched};
 pub(crate) use origin::Origin;
-use source::Failed;
-pub use told::{FetchEvent, FetchOptions, Fetched};
+use origin_assignment::OriginAssignment;
+use peer_state::{PeerState, Rest};
+use source::TransferError;
 
-/// The store under its name among the peers. No peer can be called so: names have no such sign.
+/// Peer id of the store. No peer can have it: names contain no parentheses.
 const ORIGIN: &str = "(origin)";
 
-/// Without the origin, a peer is not hoped for any more after so many failures in a row: some ten seconds with the pauses.
+/// Failures in a row after which a fetch without origin gives up on a peer: some ten seconds with the pauses.
 const PEER_FAILURES_MAX: u32 = 8;
 
-/// How often to look how far transfers have come.
+/// Pause between two checks of the progress of transfers.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 
-/// For so long every node that serves counts, whether it fetches this artifact or not: others may be about to begin, too.
+/// Time for which every node that serves counts, even if it does not fetch this artifact: it may be about to start.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// How often to look for peers that have come.
+/// Pause between two lists of peers.
 const PEERS_EVERY: Duration = Duration::from_secs(10);
 
-/// Without the origin, a fetch waits so long for the next byte from anyone.
+/// Longest wait of a fetch without origin for the next byte from any peer.
 const NOBODY_WAIT: Duration = Duration::from_secs(30);
 
-/// Whom a fetch can ask.
+/// Sources of a fetch.
 pub(crate) struct Sources<'a> {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) origin: Option<Origin>,
     pub(crate) peers: Option<&'a Peers>,
 }
 
-/// Fetches what is missing.
+/// Fetches the missing pieces.
 pub(crate) async fn fetch(
     assembly: &Arc<Assembly>,
     sources: Sources<'_>,
@@ -96,13 +96,13 @@ pub(crate) async fn fetch(
     Ok(fetch.fetched())
 }
 
-/// What a fetch waits for.
+/// Event that a fetch waits for.
 enum Event {
-    Landed(PieceLeaseId, Result<Bytes, Failed>),
-    Placed(PieceLease, Result<Vec<(u32, Placed)>>),
+    Landed(PieceLeaseId, Result<Bytes, TransferError>),
+    Placed(PieceRequest, Result<Vec<(u32, Placed)>>),
     Have(PeerId, Result<Option<PieceMap>>),
     Peers(Result<Vec<Peer>>),
-    /// A transfer was given up.
+    /// A transfer was cancelled.
     Nothing,
 }
 
@@ -113,31 +113,31 @@ struct Fetch<'a> {
     options: &'a FetchOptions,
     tell: &'a (dyn Fn(FetchEvent) + Send + Sync),
     manager: PieceLeaseManager,
-    duties: Duties,
+    duties: OriginAssignment,
     origin: Option<Arc<Origin>>,
-    known: BTreeMap<PeerId, Known>,
-    /// Those that were left out: not to be tried again, unless they announce themselves anew.
+    known: BTreeMap<PeerId, PeerState>,
+    /// Peers that are not tried again unless they announce themselves again.
     left_out: BTreeMap<PeerId, Arc<PeerClient>>,
-    /// All that serve anything, as the store says.
+    /// All nodes that serve, according to the store.
     announced: BTreeSet<PeerId>,
     events: FuturesUnordered<BoxFuture<'a, Event>>,
     flights: HashMap<PieceLeaseId, Flight>,
     started: Instant,
-    /// When something was last got.
+    /// Time of the last piece.
     got_at: Duration,
-    /// When a byte of a piece was last heard of.
+    /// Time of the last byte of a piece.
     heard_at: Duration,
     peers_at: Option<Duration>,
     is_listing: bool,
     is_told_of_peers: bool,
-    /// When the next byte may be asked for.
+    /// Earliest time of the next request, by the rate limit.
     paced_until: Duration,
     origin_rest: Rest,
-    /// The longest run to ask the origin for: shorter after one that did not come in time.
+    /// Longest run to request from the origin: shorter after one that did not arrive in time.
     run_bytes_max: u64,
-    /// What the origin gave wrong once.
+    /// Pieces that arrived corrupt from the origin once.
     wrong_of_origin: PieceMap,
-    /// Why the origin is not asked any more.
+    /// Reason for which the origin is no longer used.
     origin_error: Option<Error>,
     result: Fetched,
 }
@@ -156,7 +156,7 @@ impl<'a> Fetch<'a> {
         for piece in verified.iter() {
             manager.note_verified(piece)?;
         }
-        let resumed_bytes = told::bytes_of(&cut, &verified);
+        let resumed_bytes = options::bytes_of(&cut, &verified);
         if sources.origin.is_some() {
             manager.add_peer(ORIGIN.into(), PeerKind::Origin, PieceMap::all(cut.pieces()), Duration::ZERO)?;
         }
@@ -168,7 +168,7 @@ impl<'a> Fetch<'a> {
             options,
             tell,
             manager,
-            duties: Duties::new(manifest.artifact.clone(), &cut),
+            duties: OriginAssignment::new(manifest.artifact.clone(), &cut),
             origin: sources.origin.map(Arc::new),
             known: BTreeMap::new(),
             left_out: BTreeMap::new(),
@@ -197,7 +197,7 @@ impl<'a> Fetch<'a> {
         self.now().saturating_sub(self.got_at)
     }
 
-    /// Waits for something to happen, or for the time at which something has to be done.
+    /// Waits for the next event, or for the next time at which something is due.
     async fn wait(&mut self) -> Result<()> {
         let late = self.host.sleep(self.next_look());
         let event = if self.events.is_empty() {
@@ -212,21 +212,21 @@ impl<'a> Fetch<'a> {
         event.map_or(Ok(()), |event| self.happened(event))
     }
 
-    /// How long nothing but an event can change anything.
+    /// Time until something is due without an event.
     fn next_look(&self) -> Duration {
         let now = self.now();
         let patience = self.options.patience;
         let rests = self.known.values().map(|known| known.rest.until);
         let mut times: Vec<Duration> = rests.chain([self.paced_until, self.origin_rest.until]).collect();
-        // Whoever only serves counts for this long.
+        // Nodes that only serve count until then.
         times.push(GRACE);
         if !patience.is_zero() {
-            // The next rank of duties falls to us.
+            // The next rank of blocks falls to this node.
             let ranks = self.idle().as_millis() / patience.as_millis().max(1) + 1;
             times.push(self.got_at + patience * u32::try_from(ranks).unwrap_or(u32::MAX));
         }
         if !self.flights.is_empty() {
-            // Bytes that have come postpone the expiry of their lease, but only before it.
+            // Bytes that arrive extend their lease, but only before it expires.
             times.push(now + PROGRESS_EVERY);
         }
         if self.origin.is_none() {
@@ -234,7 +234,7 @@ impl<'a> Fetch<'a> {
         }
         times.extend(self.manager.next_expiry());
         times.extend(self.peers_at.filter(|_| !self.is_listing).map(|at| at + PEERS_EVERY));
-        // What is past already was looked at before we came here.
+        // Times in the past were handled before.
         let next = times.into_iter().filter(|at| *at > now).min();
         next.map_or(PEERS_EVERY, |at| at.saturating_sub(now)).max(Duration::from_millis(1))
     }
@@ -252,7 +252,7 @@ impl<'a> Fetch<'a> {
     }
 
     fn blame(&self, peer: &PeerId, why: String) {
-        tracing::debug!("{peer}: {why}");
+        tracing::debug!(%peer, error = %why, "peer failed to deliver pieces");
         (self.tell)(FetchEvent::Blamed { peer: peer.to_string(), why });
     }
 
@@ -261,12 +261,12 @@ impl<'a> Fetch<'a> {
         (self.tell)(FetchEvent::Progress {
             pieces: verified.count(),
             pieces_total: cut.pieces(),
-            bytes: told::bytes_of(&cut, verified),
+            bytes: options::bytes_of(&cut, verified),
             bytes_total: cut.size(),
         });
     }
 
-    /// Without the origin: fails when nobody has what is missing, or those who have it do not give it.
+    /// Fails if the origin is no longer used and no peer has the missing pieces, or none sends them.
     fn check_for_hope(&mut self) -> Result<()> {
         if self.origin.is_some() {
             return Ok(());
@@ -274,7 +274,7 @@ impl<'a> Fetch<'a> {
         let is_asking = self.is_listing
             || (self.peers.is_some() && !self.is_told_of_peers)
             || self.known.values().any(|known| !known.has_answered);
-        let may_give = |(id, known): (&PeerId, &Known)| {
+        let may_give = |(id, known): (&PeerId, &PeerState)| {
             let is_bad = self.manager.is_quarantined(id) || known.rest.failures >= PEER_FAILURES_MAX;
             known.have.is_some() && !is_bad
         };
@@ -283,9 +283,9 @@ impl<'a> Fetch<'a> {
             return Ok(());
         }
         let artifact = &self.assembly.manifest().artifact;
-        let message = format!("nobody gives the missing pieces of artifact {artifact}");
-        let nobody = || Error::new(Kind::Unavailable, message).about(Matter::Missing);
-        Err(self.origin_error.take().unwrap_or_else(nobody))
+        let message = format!("no source has the missing pieces of artifact {artifact}; publish it again");
+        let missing = || Error::new(Kind::Unavailable, message).about(Reason::Missing);
+        Err(self.origin_error.take().unwrap_or_else(missing))
     }
 
     fn fetched(mut self) -> Fetched {

@@ -1,36 +1,36 @@
-//! The two hashes by which artifacts and their pieces are known.
+//! Hashes of artifacts and their pieces: BLAKE3 and SHA-256.
 //!
-//! BLAKE3 is a tree, and a piece is a node of it: the hash of a piece is what the tree has there, so that the hashes of all
-//! pieces make up that of the whole. A manifest proves itself, every byte is hashed once, and nothing is read at the end. With
-//! SHA-256 pieces are hashed for themselves, and the whole once more.
+//! BLAKE3 is a tree, and a piece is one of its nodes: the hash of a piece is that node's chaining value, so that the hashes
+//! of all pieces determine that of the whole. A manifest can be verified by itself, every byte is hashed once, and nothing is
+//! read at the end. With SHA-256 every piece is hashed separately, and the whole once more.
 
 use aws_lc_rs::digest;
 use blake3::hazmat::{ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
-use leasehold_core::piece::Cut;
+use leasehold_core::piece::PieceCut;
 use leasehold_core::{ArtifactId, Error, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// How an artifact is hashed.
+/// Hash algorithm of an artifact.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Algorithm {
-    /// Fast everywhere.
+    /// Fast, and verifiable piece by piece.
     #[default]
     Blake3,
-    /// What other tools can check.
+    /// Supported by most other tools.
     Sha256,
 }
 
 impl Algorithm {
-    /// The one by which an artifact is named.
+    /// Algorithm of an artifact id.
     #[must_use]
     pub fn of(artifact: &ArtifactId) -> Self {
         if artifact.is_sha256() { Self::Sha256 } else { Self::Blake3 }
     }
 
-    /// The hash of a whole.
+    /// Hashes a whole file.
     #[must_use]
     pub fn hash(self, bytes: &[u8]) -> Hash {
         match self {
@@ -43,10 +43,10 @@ impl Algorithm {
         }
     }
 
-    /// The hash of a piece with these bytes, at its place in the whole.
+    /// Hashes the bytes of a piece, at its offset in the whole.
     #[must_use]
-    pub fn hash_piece(self, cut: &Cut, piece: u32, bytes: &[u8]) -> Hash {
-        // A lone piece is the root of the tree, which is hashed in another way than its branches.
+    pub fn hash_piece(self, cut: &PieceCut, piece: u32, bytes: &[u8]) -> Hash {
+        // A single piece is the root of the tree, which is hashed in another way than its branches.
         if self == Self::Sha256 || cut.pieces() == 1 || bytes.is_empty() {
             return self.hash(bytes);
         }
@@ -55,7 +55,7 @@ impl Algorithm {
         Hash(hasher.finalize_non_root())
     }
 
-    /// What the hashes of the pieces say about the whole; nothing with SHA-256.
+    /// Computes the hash of the whole from those of the pieces; `None` with SHA-256.
     #[must_use]
     pub fn whole_of(self, pieces: &[Hash]) -> Option<Hash> {
         (self == Self::Blake3).then(|| match pieces {
@@ -83,12 +83,12 @@ impl FromStr for Algorithm {
         match text {
             "blake3" => Ok(Self::Blake3),
             "sha256" => Ok(Self::Sha256),
-            _ => Err(Error::invalid(format!("hash `{text}` is not known; there are blake3, sha256"))),
+            _ => Err(Error::invalid(format!("unknown hash `{text}`; use blake3 or sha256"))),
         }
     }
 }
 
-/// The hash of a piece, or of a whole.
+/// Hash of a piece, or of a whole.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Hash([u8; 32]);
 
@@ -106,7 +106,7 @@ impl Hash {
         Some(Self(hash))
     }
 
-    /// Its first bytes: enough to notice that two lists of hashes differ.
+    /// First bytes of the hash: enough to notice that two lists of hashes differ.
     pub(crate) fn beginning(&self) -> [u8; 4] {
         [self.0[0], self.0[1], self.0[2], self.0[3]]
     }
@@ -124,12 +124,12 @@ impl fmt::Debug for Hash {
     }
 }
 
-/// On the left there are as many as can be in a complete tree that leaves something for the right.
+/// Splits at the largest power of two that leaves something for the right.
 fn halves(pieces: &[Hash]) -> (&[Hash], &[Hash]) {
     pieces.split_at(pieces.len().next_power_of_two() / 2)
 }
 
-/// The node above these pieces.
+/// Chaining value of the node above these pieces.
 fn branch(pieces: &[Hash]) -> ChainingValue {
     if let [one] = pieces {
         return one.0;
@@ -138,7 +138,7 @@ fn branch(pieces: &[Hash]) -> ChainingValue {
     merge_subtrees_non_root(&branch(left), &branch(right), Mode::Hash)
 }
 
-/// The SHA-256 of a whole, in the making: the pieces do not tell it.
+/// Incremental SHA-256 of a whole, which does not follow from the piece hashes.
 pub(crate) struct Whole(digest::Context);
 
 impl Whole {
@@ -170,9 +170,9 @@ mod tests {
         assert_eq!(Algorithm::of(&Algorithm::Sha256.name(empty)), Algorithm::Sha256);
     }
 
-    /// The pieces of this many bytes, each hashed for itself, and what they say about the whole.
+    /// Hashes each piece, and computes the hash of the whole from them.
     fn whole_by_pieces(bytes: &[u8], piece_bytes: u32) -> Option<Hash> {
-        let cut = Cut::new(bytes.len() as u64, piece_bytes).unwrap();
+        let cut = PieceCut::new(bytes.len() as u64, piece_bytes).unwrap();
         let chunks = bytes.chunks(piece_bytes as usize);
         let pieces: Vec<_> = (0..)
             .zip(chunks)
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hashes_of_the_pieces_make_up_that_of_the_whole() {
+    fn the_hashes_of_the_pieces_determine_that_of_the_whole() {
         let bytes: Vec<u8> =
             (0..40_000_u32).map(|at| at.wrapping_mul(2_654_435_761).to_be_bytes()[1]).collect();
         for piece_bytes in [1_024, 2_048, 8_192, 32_768, 65_536] {
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_piece_at_another_place_has_another_hash() {
-        let cut = Cut::new(4_096, 1_024).unwrap();
+        let cut = PieceCut::new(4_096, 1_024).unwrap();
         let [first, second] = [0, 1].map(|piece| Algorithm::Blake3.hash_piece(&cut, piece, &[7; 1_024]));
         assert_ne!(first, second);
     }

@@ -1,22 +1,22 @@
-//! Artifacts: large files, named by their hash, fetched in pieces under leases from a bucket and from each other's caches.
+//! Artifacts: large files, named by their hash, fetched in pieces under leases from a bucket and from peers.
 //!
 //! ```text
 //!   publish ──▶ artifacts/{hash}/data, then manifest.json ──▶ fetch ──▶ cache ──▶ a task's handler
 //!                              the origin                     ▲  │        │
 //!                                                    peers ───┘  │      serve ──▶ peers
-//!                                           leases on pieces (core) decide who fetches what
+//!                                           leases on pieces (core) decide which source sends what
 //! ```
 //!
-//! | module | what it does |
+//! | module | contents |
 //! | --- | --- |
-//! | [`artifacts`] | all of it, for one machine |
-//! | [`manifest`], [`hash`] | how an artifact is cut, and whether it is being removed; the hashes it is known by |
-//! | [`mod@publish`], [`mod@prune`] | puts a file into the store; removes what nobody relies on any more |
-//! | [`mod@fetch`] | gets pieces from the origin and from peers |
-//! | `assemble` | a file in the making, and its journal |
-//! | [`cache`] | the artifacts of this machine, and under which name they are served |
-//! | [`serve`], [`sign`] | gives pieces to peers that know the secret |
-//! | [`peer`], [`peers`] | asks one peer; who is a peer |
+//! | [`artifacts`] | publish, fetch, list and remove artifacts on one machine |
+//! | [`manifest`], [`hash`] | piece layout and retention state of an artifact; piece and file hashes |
+//! | [`mod@publish`], [`mod@prune`] | uploads a file; removes artifacts whose retention is over |
+//! | [`mod@fetch`] | downloads pieces from the origin and from peers |
+//! | `assemble` | a partly downloaded file and its journal |
+//! | [`cache`] | the artifacts on this machine, and the name under which they are served |
+//! | [`serve`], [`sign`] | serves pieces to peers that know the secret |
+//! | [`peer`], [`peers`] | client of one peer; discovery of peers |
 
 pub mod artifacts;
 mod assemble;
@@ -31,7 +31,7 @@ pub mod publish;
 pub mod serve;
 pub mod sign;
 
-pub use artifacts::Artifacts;
+pub use artifacts::ArtifactStore;
 pub use cache::{Cache, Cached, ServingMark};
 pub use fetch::{FetchEvent, FetchOptions, Fetched};
 pub use hash::Algorithm;

@@ -1,11 +1,10 @@
-//! Asks one peer for pieces, and believes nothing.
+//! Client of one peer, which is not trusted.
 //!
-//! What a peer says is held against what the manifest says: another size, another cut, a map of another length, more or
-//! fewer bytes than were asked for are refused before they are read. Whether the bytes are the right ones is checked by
-//! whoever asked, with the hashes of the manifest.
+//! Every response is checked against the manifest: another size, another cut, a map of another length, more or fewer bytes
+//! than requested are rejected before they are read. The caller verifies the bytes with the hashes of the manifest.
 //!
-//! A peer that is silent for [`PeerOptions::stall_wait`] is given up. One that sends a byte now and then is not: how fast
-//! a peer must be is the business of the leases on pieces.
+//! A peer that sends nothing for [`PeerOptions::stall_wait`] times out. One that sends a byte now and then does not: the
+//! leases on pieces set the minimum speed of a peer.
 
 mod link;
 mod trouble;
@@ -23,26 +22,26 @@ use http::uri::Authority;
 use http::{Method, Request, Response, StatusCode, Uri};
 use http_body_util::Empty;
 use hyper::body::{Body, Incoming};
-use leasehold_core::piece::{Cut, PieceMap};
+use leasehold_core::piece::{PieceCut, PieceMap};
 use leasehold_core::{ArtifactId, Error, Result};
 use leasehold_store::Host;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::serve::{PIECE_BYTES, Route, SIZE, pieces_per_answer};
-use crate::sign::{Present, Secret};
+use crate::sign::{Secret, SignClock};
 use link::Link;
 use trouble::Trouble;
 
-/// Most bytes of a refusal's words that are read, to keep the connection; a longer one costs the connection.
+/// Longest error body that is read to keep the connection usable; a longer one closes the connection.
 const WORDS_BYTES_MAX: u64 = 1_024;
 
-/// How to ask a peer.
+/// Limits of the requests to a peer.
 #[derive(Debug, Clone, Copy)]
 pub struct PeerOptions {
-    /// Most connections to it at a time: as many as it may hold leases.
+    /// Most connections to the peer at a time: as many as it may hold leases.
     pub connections_max: usize,
-    /// Longest wait for a connection, for the head of an answer, for the next byte of it. Longer than a server lets a
-    /// request wait for its turn, so that a busy peer is told from a dead one.
+    /// Longest wait for a connection, for the head of a response, or for its next byte. Longer than a server lets a
+    /// request wait for its turn, so that a busy peer differs from a dead one.
     pub stall_wait: Duration,
 }
 
@@ -52,52 +51,56 @@ impl Default for PeerOptions {
     }
 }
 
-/// Why a peer gave no pieces.
+/// Reason for which a peer sent no pieces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PeerFailure {
-    /// It cannot be reached, is busy, or the connection broke.
+    /// Unreachable, busy, or the connection broke.
     NetworkError,
-    /// It was silent for too long.
+    /// Sent nothing for too long.
     Timeout,
-    /// It answered with something else.
+    /// Sent an invalid response.
     InvalidData(String),
 }
 
 impl fmt::Display for PeerFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NetworkError => f.write_str("the peer cannot be reached"),
-            Self::Timeout => f.write_str("the peer was silent for too long"),
-            Self::InvalidData(words) => write!(f, "the peer answered wrongly: {words}"),
+            Self::NetworkError => f.write_str("cannot reach the peer"),
+            Self::Timeout => f.write_str("the peer timed out"),
+            Self::InvalidData(words) => write!(f, "invalid response from the peer: {words}"),
         }
     }
 }
 
 impl std::error::Error for PeerFailure {}
 
-/// A peer that can be asked, over a few connections of its own.
+/// Client of one peer, with its own pool of connections.
 pub struct PeerClient {
     peer: Authority,
     secret: Option<Secret>,
     host: Arc<dyn Host>,
-    present: Present,
+    present: SignClock,
     stall_wait: Duration,
-    /// One permit for each connection in use. With those that are idle there are never more than permits.
+    /// One permit for each connection in use. Connections in use and idle ones together never exceed the permits.
     connections: Semaphore,
     idle: Mutex<Vec<Link>>,
 }
 
 impl PeerClient {
-    /// A client of the peer at `http://HOST:PORT`. `present` tells the store's time, for the signatures.
+    /// Creates a client of the peer at `http://HOST:PORT`. `present` returns the store's time, for the signatures.
     pub fn new(
         base_url: &str,
         secret: Option<Secret>,
         host: Arc<dyn Host>,
-        present: Present,
+        present: SignClock,
         options: PeerOptions,
     ) -> Result<Self> {
         if options.connections_max == 0 || options.connections_max > Semaphore::MAX_PERMITS {
-            return Err(Error::invalid(format!("{} connections to a peer", options.connections_max)));
+            return Err(Error::invalid(format!(
+                "connections to a peer must be between 1 and {}, got {}",
+                Semaphore::MAX_PERMITS,
+                options.connections_max
+            )));
         }
         Ok(Self {
             peer: read_address(base_url)?,
@@ -110,31 +113,31 @@ impl PeerClient {
         })
     }
 
-    /// Which pieces the peer says it has; nothing if it neither has nor fetches the artifact.
-    pub async fn have(&self, artifact: &ArtifactId, cut: &Cut) -> Result<Option<PieceMap>> {
+    /// Requests the map of pieces that the peer has; `None` if it neither has nor fetches the artifact.
+    pub async fn have(&self, artifact: &ArtifactId, cut: &PieceCut) -> Result<Option<PieceMap>> {
         let route = Route::Have(artifact.clone());
         let _permit = self.permit().await;
         let asked = self.ask(&route, |head, len| check_map(head, len, cut), &|_| ());
-        // A map is small: all of it has to come within the time that the next byte of a piece has.
+        // A map is small: all of it must arrive within the time allowed for the next byte of a piece.
         match self.within(asked).await {
             Ok(bytes) => PieceMap::from_bytes(&bytes, cut.pieces()).map(Some).map_err(|error| {
-                self.error(&Trouble::Nonsense(format!("it lies about what it has: {error}")))
+                self.error(&Trouble::Nonsense(format!("piece map does not match the manifest: {error}")))
             }),
             Err(Trouble::Missing) => Ok(None),
             Err(trouble) => Err(self.error(&trouble)),
         }
     }
 
-    /// The bytes of neighbouring pieces, at most [`pieces_per_answer`]; `on_bytes` hears of bytes as they come.
+    /// Requests the bytes of neighbouring pieces, at most [`pieces_per_answer`]; calls `on_bytes` as bytes arrive.
     pub async fn pieces(
         &self,
         artifact: &ArtifactId,
-        cut: &Cut,
+        cut: &PieceCut,
         run: Range<u32>,
         on_bytes: &(dyn Fn(u64) + Sync),
     ) -> Result<Bytes, PeerFailure> {
         if run.is_empty() || run.end > cut.pieces() || run.end - run.start > pieces_per_answer(cut) {
-            return Err(PeerFailure::InvalidData(format!("pieces {run:?} cannot be asked for")));
+            return Err(PeerFailure::InvalidData(format!("invalid piece range {run:?}")));
         }
         let span = cut.bytes_of_run(&run);
         let wanted = span.end - span.start;
@@ -144,12 +147,12 @@ impl PeerClient {
         asked.await.map_err(|trouble| self.failure(&trouble))
     }
 
-    /// Waits for one of the connections. However long it takes: that others use them is not the peer's fault.
+    /// Waits for one of the connections, without a timeout: the peer is not at fault when all of them are in use.
     async fn permit(&self) -> SemaphorePermit<'_> {
         self.connections.acquire().await.expect("it is never closed")
     }
 
-    /// Asks, lets `check` look at the head and the length of the answer, and reads that many bytes.
+    /// Sends a request, passes head and length of the response to `check`, and reads that many bytes.
     async fn ask(
         &self,
         route: &Route,
@@ -173,8 +176,8 @@ impl PeerClient {
         Ok(bytes)
     }
 
-    /// Sends a request, over a connection that is there if it still works: the peer may close one that is idle at any
-    /// time, even as we send.
+    /// Sends a request, over an idle connection if one still works: the peer may close an idle connection at any time, even
+    /// as we send.
     async fn send(&self, route: &Route) -> Result<(Link, Response<Incoming>), Trouble> {
         while let Some(mut link) = self.take_idle() {
             if !self.within(async { Ok(link.is_usable().await) }).await? {
@@ -183,7 +186,7 @@ impl PeerClient {
             match self.within(link.send(self.request(route)?)).await {
                 Ok(answer) => return Ok((link, answer)),
                 Err(Trouble::Network(words)) => {
-                    tracing::debug!(peer = %self.peer, words, "an idle connection broke");
+                    tracing::debug!(peer = %self.peer, error = words, "idle peer connection failed");
                 }
                 Err(trouble) => return Err(trouble),
             }
@@ -206,7 +209,7 @@ impl PeerClient {
         Ok(request)
     }
 
-    /// Reads a body whose length was checked: hyper gives no more than that.
+    /// Reads a body whose length was checked: hyper returns no more than that.
     async fn read(
         &self,
         link: &mut Link,
@@ -243,7 +246,7 @@ impl PeerClient {
     }
 
     fn failure(&self, trouble: &Trouble) -> PeerFailure {
-        tracing::debug!(peer = %self.peer, %trouble, "no pieces");
+        tracing::debug!(peer = %self.peer, error = %trouble, "failed to get pieces from peer");
         trouble.failure()
     }
 }
@@ -254,7 +257,7 @@ impl fmt::Debug for PeerClient {
     }
 }
 
-/// `http://HOST:PORT` and nothing else.
+/// Parses `http://HOST:PORT` and nothing else.
 fn read_address(text: &str) -> Result<Authority> {
     let read = |uri: Uri| {
         let is_plain =
@@ -265,14 +268,14 @@ fn read_address(text: &str) -> Result<Authority> {
     };
     text.parse().ok().and_then(read).ok_or_else(|| {
         Error::invalid(format!(
-            "`{}` is not the address of a peer like http://10.0.0.7:7070",
+            "invalid peer address `{}`; expected one like http://10.0.0.7:7070",
             text.escape_debug()
         ))
     })
 }
 
-/// A map has to be of the same artifact, cut in the same way.
-fn check_map(head: &Parts, len: Option<u64>, cut: &Cut) -> Result<(), Trouble> {
+/// Checks that a map is for the same artifact size and cut.
+fn check_map(head: &Parts, len: Option<u64>, cut: &PieceCut) -> Result<(), Trouble> {
     let number = |name: &HeaderName| head.headers.get(name)?.to_str().ok()?.parse::<u64>().ok();
     let (size, piece_bytes) = (number(&SIZE), number(&PIECE_BYTES));
     if (size, piece_bytes) != (Some(cut.size()), Some(cut.piece_bytes().into())) {
@@ -280,18 +283,19 @@ fn check_map(head: &Parts, len: Option<u64>, cut: &Cut) -> Result<(), Trouble> {
             number.map_or("an unknown number of".to_owned(), |number| number.to_string())
         };
         return Err(Trouble::Nonsense(format!(
-            "it lies about what it has: {} bytes in pieces of {} instead of {} in pieces of {}",
+            "piece map does not match the manifest: {} bytes in pieces of {} instead of {} in pieces of {}",
             said(size),
             said(piece_bytes),
             cut.size(),
             cut.piece_bytes()
         )));
     }
-    check_len(len, cut.pieces().div_ceil(8).into())
-        .map_err(|trouble| Trouble::Nonsense(format!("it lies about what it has: a map with {trouble}")))
+    check_len(len, cut.pieces().div_ceil(8).into()).map_err(|trouble| {
+        Trouble::Nonsense(format!("piece map does not match the manifest: a map with {trouble}"))
+    })
 }
 
-/// An answer has to say its length, and the right one: then nothing is read that was not asked for.
+/// Checks that a response declares the expected length: then nothing is read that was not requested.
 fn check_len(len: Option<u64>, wanted: u64) -> Result<(), Trouble> {
     match len {
         Some(len) if len == wanted => Ok(()),

@@ -1,14 +1,14 @@
-//! Who serves pieces: each such node holds a lease on its name, with its address in it.
+//! Discovery of peers: each node that serves pieces holds a lease on its name, which contains its address.
 //!
-//! Requests: a node that serves takes its lease (1 put) and renews it every [`RENEW_EVERY`] (1 put). A node that fetches asks
-//! with 1 list for every thousand names of the last week, and 1 get for each peer whose lease it has not read since it was
-//! last written.
+//! Requests: a node that serves claims its lease (1 put) and renews it every [`RENEW_EVERY`] (1 put). A node that fetches
+//! makes 1 list for every thousand names of the last week, and 1 get for each peer whose lease has changed since the last
+//! read.
 
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use leasehold_core::piece::PeerId;
 use leasehold_core::{Error, HexName, Holder, Kind, Lease, Name, Result, StoreTime, keys};
 use leasehold_queue::lease::{HeldLease, Leases, Renewed, Taken};
-use leasehold_store::seam::Entry;
+use leasehold_store::store::ListEntry;
 use leasehold_store::{Client, HostExt, List, Purpose};
 use leasehold_worker::{Shutdown, Stage};
 use serde_json::{Map, Value};
@@ -21,19 +21,19 @@ use std::time::Duration;
 use crate::peer::{PeerClient, PeerOptions};
 use crate::sign::Secret;
 
-/// A node that has died counts as a peer for so long.
+/// Duration of a peer's lease: a node that has died counts as a peer for at most this long.
 const TTL: Duration = Duration::from_mins(2);
 
-/// Every renewal is a put: a node that serves for a month makes some 65,000.
+/// Pause between two renewals. Each is a put: a node that serves for a month makes some 65,000.
 pub const RENEW_EVERY: Duration = Duration::from_secs(40);
 
-/// Leases that ran out so long ago are removed by whoever begins to serve.
+/// Time after which a node that starts to serve removes expired leases.
 const RETIRED_AFTER: Duration = Duration::from_hours(7 * 24);
 
-/// No more peers are asked than this; with more, any of them will do.
+/// Most peers that are used; with more, any of them will do.
 const PEERS_MAX: usize = 200;
 
-/// So many leases are read at once: one after the other, those of many peers would take longer than a fetch.
+/// Concurrent reads of leases: one after the other, those of many peers would take longer than a fetch.
 const READ_AT_ONCE: usize = 16;
 
 /// A node that serves pieces.
@@ -44,7 +44,7 @@ pub struct Peer {
     pub(crate) client: Arc<PeerClient>,
 }
 
-/// The nodes that serve pieces, as the store tells. Cheap to clone.
+/// Nodes that serve pieces, according to the store. Cheap to clone.
 #[derive(Clone)]
 pub struct Peers {
     client: Client,
@@ -53,11 +53,11 @@ pub struct Peers {
     known: Arc<Mutex<BTreeMap<String, Known>>>,
 }
 
-/// A lease that was read, and what came of it.
+/// A lease that was read, and the peer that it describes.
 #[derive(Clone)]
 struct Known {
     written_at: StoreTime,
-    /// None if it made no sense.
+    /// `None` if it is corrupt.
     lease: Option<Lease>,
     peer: Option<Peer>,
 }
@@ -69,30 +69,30 @@ impl fmt::Debug for Peers {
 }
 
 impl Peers {
-    /// Peers that share this secret; `me` is the name under which this node serves, if it does.
+    /// Creates a handle for peers that share this secret; `me` is the name under which this node serves, if it does.
     #[must_use]
     pub fn new(client: Client, secret: Option<Secret>, me: Option<&Name>) -> Self {
         let me = me.map(|name| name.as_str().into());
         Self { client, secret, me, known: Arc::default() }
     }
 
-    /// The same peers as another node sees them, or as this one does when it begins to serve.
+    /// Returns a handle for a node of another name, which shares the leases read so far.
     #[must_use]
     pub fn seen_by(&self, me: Option<&Name>) -> Self {
         Self { me: me.map(|name| name.as_str().into()), ..self.clone() }
     }
 
-    /// The name under which this node serves.
+    /// Name under which this node serves.
     #[must_use]
     pub fn me(&self) -> Option<&PeerId> {
         self.me.as_ref()
     }
 
-    /// The others that serve at this moment.
+    /// Lists the other nodes that serve at the moment.
     pub async fn live(&self) -> Result<Vec<Peer>> {
         let listed = listed(&self.client, Purpose::Fetch).await?;
         let now = self.client.now().ok_or_else(crate::publish::no_time)?;
-        // A lease that nobody has renewed for so long need not be read, nor remembered.
+        // A lease that was not renewed for two TTLs has expired: it is neither read nor cached.
         let recent: BTreeMap<String, StoreTime> = listed
             .into_iter()
             .filter(|entry| !now.is_past(entry.modified.plus(TTL * 2)))
@@ -127,13 +127,13 @@ impl Peers {
         }
     }
 
-    /// Reads the lease of a peer. One that makes no sense is nobody's.
+    /// Reads the lease of a peer. A corrupt lease counts as no peer.
     async fn read(&self, key: &str, id: PeerId, written_at: StoreTime) -> Result<Known> {
         let object = self.client.get(Purpose::Fetch, key).await?;
         let lease = object.and_then(|object| Lease::read(key, &object.body).ok());
         let before = self.known().get(key).cloned();
         let peer = match (&lease, before) {
-            // Connections are kept as long as a peer stays where it is.
+            // Connections are kept as long as the peer keeps its claim.
             (Some(new), Some(Known { lease: Some(old), peer, .. })) if old.is_same_claim(new) => peer,
             (Some(new), _) => {
                 let address = new.subject.get("address").and_then(Value::as_str);
@@ -146,7 +146,7 @@ impl Peers {
         Ok(known)
     }
 
-    /// The peer at an address; nothing if it is none.
+    /// Creates the peer at an address; `None` if the address is invalid.
     fn at(&self, id: PeerId, address: &str) -> Option<Peer> {
         let (client, host) = (self.client.clone(), self.client.host().clone());
         let present = Arc::new(move || client.now());
@@ -155,7 +155,7 @@ impl Peers {
         match made {
             Ok(client) => Some(Peer { id, client: Arc::new(client) }),
             Err(error) => {
-                tracing::debug!("peer {id} cannot be asked: {error}");
+                tracing::debug!(peer = %id, %error, "ignoring peer with an invalid address");
                 None
             }
         }
@@ -166,8 +166,8 @@ impl Peers {
     }
 }
 
-/// All leases on names of peers, also those that were given back. Requests: 1 list for every thousand.
-async fn listed(client: &Client, purpose: Purpose) -> Result<Vec<Entry>> {
+/// Lists all leases on names of peers, including released ones. Requests: 1 list for every thousand.
+async fn listed(client: &Client, purpose: Purpose) -> Result<Vec<ListEntry>> {
     let all = List::all(keys::PEERS);
     let (mut entries, mut next) = (Vec::new(), Some(all.clone()));
     while let Some(list) = next {
@@ -178,7 +178,7 @@ async fn listed(client: &Client, purpose: Purpose) -> Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// The lease on a peer's name.
+/// Lease on a peer's name.
 #[derive(Debug)]
 pub struct Announcement {
     leases: Leases,
@@ -187,7 +187,7 @@ pub struct Announcement {
 }
 
 impl Announcement {
-    /// Tells others that pieces are served at this address.
+    /// Claims the lease, which announces that pieces are served at this address.
     pub async fn make(client: &Client, name: &Name, address: SocketAddr) -> Result<Self> {
         let instance = HexName::from_random(client.host().random_bits());
         let leases = Leases::new(client.clone(), Holder { worker_id: name.clone(), instance, ttl: TTL })?;
@@ -209,13 +209,13 @@ impl Announcement {
         let now = client.now().ok_or_else(crate::publish::no_time)?;
         for entry in listed.iter().filter(|entry| now.is_past(entry.modified.plus(RETIRED_AFTER))) {
             if let Err(error) = leases.retire(&entry.key, RETIRED_AFTER).await {
-                tracing::debug!("`{}` was left: {error}", entry.key);
+                tracing::debug!(key = %entry.key, %error, "failed to remove expired peer lease");
             }
         }
         Ok(Self { leases, client: client.clone(), held })
     }
 
-    /// Keeps the lease until it is stopped, and gives it back.
+    /// Renews the lease until shutdown, then releases it.
     pub async fn run(mut self, shutdown: Shutdown) -> Result<()> {
         loop {
             let pause = self.client.host().sleep(RENEW_EVERY);
@@ -228,10 +228,12 @@ impl Announcement {
                 Ok(Renewed::Lost) => {
                     return Err(Error::new(
                         Kind::Lost,
-                        format!("the lease `{}` was taken by another", self.held.key()),
+                        format!("lease `{}` was taken by another node", self.held.key()),
                     ));
                 }
-                Err(error) => tracing::warn!("`{}` could not be renewed yet: {error}", self.held.key()),
+                Err(error) => {
+                    tracing::warn!(lease = %self.held.key(), %error, "failed to renew peer lease, retrying");
+                }
             }
         }
     }

@@ -1,55 +1,55 @@
-//! Removing artifacts whose retention is over. What may be removed when is told in [`crate::manifest`].
+//! Removes artifacts whose retention is over. The states are described in [`crate::manifest`].
 //!
-//! Requests: 1 list for every thousand objects; 1 get for each manifest whose stamp is not of today, and 1 put when it is
-//! over; a day later 1 get, 1 put and 2 deletes. Data without a manifest goes in two prunes: 1 get, 1 put and 1 delete, and a
-//! day later 1 get, 1 put and 2 deletes.
+//! Requests: 1 list for every thousand objects; 1 get for each manifest that was not written today, and 1 put when its
+//! retention is over; a day later 1 get, 1 put and 2 deletes. Data without a manifest is removed in two prunes: 1 get, 1 put
+//! and 1 delete, and a day later 1 get, 1 put and 2 deletes.
 
 use leasehold_core::{ArtifactId, Kind, Result, StoreTime, keys};
 use leasehold_store::mutant::{Rule, breaks};
-use leasehold_store::{Client, Decision, List, Purpose, Standing, update};
+use leasehold_store::{Client, Decision, List, Purpose, StoredState, update};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::manifest::{Manifest, Record};
+use crate::manifest::{Manifest, ManifestRecord};
 use crate::publish::{DELETE_LANDS_WITHIN, no_time};
 
-/// An artifact can still be read for so long after its retention is over: a task that was given it just before may run.
+/// Time for which an artifact can still be read after its retention is over: a task that uses it may have just started.
 pub const LEAVING: Duration = Duration::from_hours(24);
 
-/// Data without a manifest is what a publisher has left that died, or is still at it, for at most so long.
+/// Longest time for which a publisher may be uploading. Older data without a manifest was left by one that died.
 pub const UNFINISHED: Duration = Duration::from_hours(7 * 24);
 
-/// Deletes are sent so soon after the manifest says *closing*, or not at all.
+/// Time within which deletes are sent after the manifest says *closing*; later they are not sent at all.
 const DELETE_SENT_WITHIN: Duration = Duration::from_mins(1);
 
-/// What a prune has done.
+/// Result of a prune.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Pruned {
-    /// Artifacts that were looked at.
+    /// Artifacts that were listed.
     pub seen: u64,
-    /// Artifacts whose retention is over: they go in a day.
+    /// Artifacts whose retention is over: they are removed a day later.
     pub leaving: u64,
-    /// Artifacts that are gone.
+    /// Artifacts that were removed.
     pub removed: u64,
 }
 
-/// An artifact as a list shows it.
+/// An artifact in a listing.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Listed {
-    /// When its manifest was written.
+pub struct ListedArtifact {
+    /// Time at which its manifest was written.
     pub manifest: Option<StoreTime>,
-    /// When its data was written, and how much it is.
+    /// Time at which its data was written, and its size in bytes.
     pub data: Option<(StoreTime, u64)>,
 }
 
-/// Whether anything lies there: one list.
+/// Returns whether the store holds any artifact. Requests: 1 list.
 pub async fn are_any(client: &Client, purpose: Purpose) -> Result<bool> {
     Ok(!client.list(purpose, &List::all(keys::ARTIFACTS)).await?.entries.is_empty())
 }
 
-/// All that lies in the store of artifacts.
-pub async fn list(client: &Client, purpose: Purpose) -> Result<BTreeMap<ArtifactId, Listed>> {
-    let mut artifacts: BTreeMap<ArtifactId, Listed> = BTreeMap::new();
+/// Lists all artifacts of the store.
+pub async fn list(client: &Client, purpose: Purpose) -> Result<BTreeMap<ArtifactId, ListedArtifact>> {
+    let mut artifacts: BTreeMap<ArtifactId, ListedArtifact> = BTreeMap::new();
     let all = List::all(keys::ARTIFACTS);
     let mut next = Some(all.clone());
     while let Some(list) = next {
@@ -66,7 +66,7 @@ pub async fn list(client: &Client, purpose: Purpose) -> Result<BTreeMap<Artifact
     Ok(artifacts)
 }
 
-/// Removes what is over. One artifact that cannot be dealt with does not keep the others.
+/// Removes artifacts whose retention is over. An artifact that fails does not block the others.
 pub async fn prune(client: &Client) -> Result<Pruned> {
     let mut pruned = Pruned::default();
     for (artifact, listed) in list(client, Purpose::Sweep).await? {
@@ -76,7 +76,7 @@ pub async fn prune(client: &Client) -> Result<Pruned> {
             Ok(Some(Done::Removed)) => pruned.removed += 1,
             Ok(None) => {}
             Err(error) if error.kind() == Kind::Denied => return Err(error),
-            Err(error) => tracing::warn!("artifact {artifact} was left alone: {error}"),
+            Err(error) => tracing::warn!(%artifact, %error, "failed to prune artifact, skipping it"),
         }
     }
     Ok(pruned)
@@ -87,20 +87,20 @@ enum Done {
     Removed,
 }
 
-/// What to do about one artifact.
+/// Next step for one artifact.
 enum Next {
     Nothing,
     Leave,
-    /// Since this moment nobody else touches it.
+    /// Delete data and manifest. No other process touches the artifact from this moment on.
     Close(StoreTime),
-    /// The same for data that nobody has published. The manifest stays until another prune: whoever has found none, and is
-    /// sending the data at this moment, must not find none again.
+    /// Delete data that was never published. The manifest stays until another prune: a publisher that found none and is
+    /// uploading the data at this moment must not find none again.
     CloseData(StoreTime),
 }
 
-async fn prune_one(client: &Client, artifact: &ArtifactId, listed: Listed) -> Result<Option<Done>> {
+async fn prune_one(client: &Client, artifact: &ArtifactId, listed: ListedArtifact) -> Result<Option<Done>> {
     let now = client.now().ok_or_else(no_time)?;
-    // No manifest asks for less than a day: a young one need not be read.
+    // No retention is shorter than a day: a younger manifest need not be read.
     let youngest = listed.manifest.or(listed.data.map(|(at, _)| at));
     if youngest.is_some_and(|at| !now.is_past(at.plus(LEAVING))) {
         return Ok(None);
@@ -108,18 +108,18 @@ async fn prune_one(client: &Client, artifact: &ArtifactId, listed: Listed) -> Re
     let key = keys::manifest(artifact);
     let updated = update(client, Purpose::Sweep, &key, |found| {
         let now = client.now().ok_or_else(no_time)?;
-        let record = found.map(|object| Record::read(&key, artifact, &object.body)).transpose()?;
+        let record = found.map(|object| ManifestRecord::read(&key, artifact, &object.body)).transpose()?;
         let since = now.latest_known();
-        let closing = Record::Closing(since);
+        let closing = ManifestRecord::Closing(since);
         let (record, next) = match record {
-            Some(Record::Kept(manifest)) if now.is_past(over_at(&manifest)) => {
-                (Record::Leaving(manifest, since), Next::Leave)
+            Some(ManifestRecord::Kept(manifest)) if now.is_past(over_at(&manifest)) => {
+                (ManifestRecord::Leaving(manifest, since), Next::Leave)
             }
-            Some(Record::Leaving(_, left)) if now.is_past(left.plus(LEAVING)) => {
+            Some(ManifestRecord::Leaving(_, left)) if now.is_past(left.plus(LEAVING)) => {
                 (closing, Next::Close(since))
             }
-            // Whoever began with it has died, or its deletes were lost.
-            Some(Record::Closing(began)) if now.is_past(began.plus(DELETE_LANDS_WITHIN)) => {
+            // The process that began the removal has died, or its deletes were lost.
+            Some(ManifestRecord::Closing(began)) if now.is_past(began.plus(DELETE_LANDS_WITHIN)) => {
                 (closing, Next::Close(since))
             }
             None if listed.data.is_some_and(|(at, _)| now.is_past(at.plus(UNFINISHED))) => {
@@ -130,7 +130,7 @@ async fn prune_one(client: &Client, artifact: &ArtifactId, listed: Listed) -> Re
         Ok(Decision::write(record.write(artifact, client.write_id()), next))
     });
     let updated = updated.await?;
-    if !matches!(updated.now, Standing::Written(_)) {
+    if !matches!(updated.now, StoredState::Written(_)) {
         return Ok(None);
     }
     match updated.result {
@@ -141,8 +141,8 @@ async fn prune_one(client: &Client, artifact: &ArtifactId, listed: Listed) -> Re
             Ok(Some(Done::Removed))
         }
         Next::Leave => Ok(Some(Done::Leaving)),
-        // Data first: while the manifest says closing, nobody relies on it. If one of them fails, or comes too late, it stays
-        // closing, and another prune tries again when this one cannot be under way any more.
+        // Data first: while the manifest says closing, no client relies on it. If a delete fails or comes too late, the
+        // manifest stays closing, and another prune retries when this one can no longer be under way.
         Next::Close(since) => {
             let is_gone = delete(client, &keys::artifact_data(artifact), since).await?
                 && delete(client, &key, since).await?;
@@ -155,8 +155,8 @@ async fn prune_one(client: &Client, artifact: &ArtifactId, listed: Listed) -> Re
     }
 }
 
-/// Deletes, unless too much time has passed since the manifest says *closing*: then others may have published again. The
-/// store's time tells it, because that of a machine may have stood still with it.
+/// Deletes an object, unless too much time has passed since the manifest says *closing*: then a client may have published
+/// the artifact again. Measured by the store's time, because a machine's own clock may have stood still with it.
 async fn delete(client: &Client, key: &str, since: StoreTime) -> Result<bool> {
     let is_in_time = client.now().is_some_and(|now| now.is_before(since.plus(DELETE_SENT_WITHIN)));
     if is_in_time {
@@ -165,7 +165,7 @@ async fn delete(client: &Client, key: &str, since: StoreTime) -> Result<bool> {
     Ok(is_in_time)
 }
 
-/// When nobody relies on an artifact any more.
+/// End of an artifact's retention.
 fn over_at(manifest: &Manifest) -> StoreTime {
     manifest.published_at.plus(Duration::from_secs(manifest.keep_secs))
 }

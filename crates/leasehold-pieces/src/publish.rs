@@ -1,18 +1,18 @@
-//! Putting a file into the store under its hash.
+//! Uploads a file to the store under its hash.
 //!
 //! Requests: 1 get of the manifest. That is all if the artifact is there and young; 1 put more if it is old or was leaving.
 //! Otherwise the data first (1 put up to [`ONE_PUT_BYTES_MAX`], beyond it 1 for each part and 2), then 1 put of the manifest:
-//! whoever sees a manifest finds the data.
+//! where there is a manifest, there is the data.
 
 use bytes::Bytes;
 use futures::future::{BoxFuture, Either, pending, select};
 use futures::{StreamExt, TryStreamExt, stream};
 use leasehold_core::limits::UPLOAD_PART_BYTES;
-use leasehold_core::piece::Cut;
-use leasehold_core::{ArtifactId, Error, Kind, Matter, Now, Result, StoreTime, keys};
+use leasehold_core::piece::PieceCut;
+use leasehold_core::{ArtifactId, Error, Kind, Now, Reason, Result, StoreTime, keys};
 use leasehold_store::mutant::{Rule, breaks};
-use leasehold_store::{Client, Decision, HostExt, Object, Purpose, Standing, Version, update_from};
-use leasehold_worker::Tell;
+use leasehold_store::{Client, Decision, HostExt, Object, Purpose, StoredState, Version, update_from};
+use leasehold_worker::ProgressFn;
 use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
@@ -24,39 +24,39 @@ use std::time::Duration;
 
 use crate::assemble::failed;
 use crate::hash::{Algorithm, Hash, Whole};
-use crate::manifest::{Manifest, Record};
+use crate::manifest::{Manifest, ManifestRecord};
 use crate::prune::LEAVING;
 
-/// A file up to this size is sent by one put, a larger one in parts.
+/// Largest file that is sent by one put; a larger one is sent in parts.
 pub const ONE_PUT_BYTES_MAX: u64 = UPLOAD_PART_BYTES;
 
-/// So many parts are under way, and in memory, at once.
+/// Parts that are uploaded, and held in memory, at once.
 const PARTS_AT_ONCE: usize = 4;
 
-/// How long an artifact is kept after it was last published, unless its publisher says otherwise.
+/// Default retention of an artifact after it was last published.
 pub const KEEP: Duration = Duration::from_hours(30 * 24);
 
-/// No store carries out a signed request so long after it was sent.
+/// Time after which no store carries out a signed request.
 pub(crate) const DELETE_LANDS_WITHIN: Duration = Duration::from_hours(1);
 
-/// Opens what never comes without waiting for it; files do not care.
+/// Opens a pipe without waiting for its writer. It has no effect on files.
 const NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
 
-/// So often others may change the manifest under our hands before we give up.
+/// Attempts to publish while other processes change the manifest.
 const ROUNDS_MAX: u32 = 8;
 
-/// How to publish a file.
+/// Options for publishing a file.
 #[derive(Debug, Clone)]
 pub struct PublishOptions {
-    /// What to call it; the name of the file if nothing is said.
+    /// Name of the artifact; the file name by default.
     pub name: Option<String>,
-    /// What kind of file it is, in the words of MIME.
+    /// MIME type of the file.
     pub media_type: Option<String>,
-    /// How it is hashed, and so named.
+    /// Hash algorithm, which determines the artifact's id.
     pub algorithm: Algorithm,
-    /// The size of a piece, if not the usual one.
+    /// Size of a piece; by default it follows from the size of the file.
     pub piece_bytes: Option<u32>,
-    /// How long to keep it, at least.
+    /// Minimum retention.
     pub keep: Duration,
 }
 
@@ -69,25 +69,26 @@ impl Default for PublishOptions {
 /// An artifact that is in the store.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Published {
-    /// What it is.
+    /// Manifest of the artifact.
     pub manifest: Manifest,
-    /// Its bytes were there already.
+    /// True if its data was already there.
     pub was_there: bool,
 }
 
-/// Puts a file into the store, unless it is there. Its bytes can be relied on for half of `options.keep` and a day: a manifest
-/// that is younger than half of that is not written anew.
+/// Uploads a file to the store, unless it is already there. Its data is kept for at least half of `options.keep` and a day:
+/// a manifest that is younger than half of that is not written again.
 pub async fn publish(client: &Client, path: &Path, options: &PublishOptions) -> Result<Published> {
     publish_telling(client, path, options, &|_, _| (), Box::pin(pending())).await
 }
 
-/// The same, and tells how many bytes were sent, and of how many: nothing if none have to be. When `stopped` comes it gives up,
-/// and removes what was sent; whoever simply drops it leaves that to the store's rule for unfinished uploads.
+/// Publishes a file and reports progress: calls `tell` with the bytes sent and the total, or never if nothing has to be
+/// sent. When `stopped` completes, it cancels and removes the parts sent so far; dropping the future instead leaves them to
+/// the store's rule for unfinished uploads.
 pub async fn publish_telling(
     client: &Client,
     path: &Path,
     options: &PublishOptions,
-    tell: Tell<'_>,
+    tell: ProgressFn<'_>,
     mut stopped: BoxFuture<'_, ()>,
 ) -> Result<Published> {
     let source = match select(Box::pin(Source::open(client, path, options)), &mut stopped).await {
@@ -115,10 +116,11 @@ pub async fn publish_telling(
         }
     }
     let artifact = &manifest.artifact;
-    Err(Error::new(Kind::Unavailable, format!("artifact {artifact} is published and removed all the time")))
+    let message = format!("artifact {artifact} is being published and removed at the same time; retry later");
+    Err(Error::new(Kind::Unavailable, message))
 }
 
-/// Data that was sent. It counts only as long as the manifest is as it was before: whoever has changed it since may have
+/// Data that was sent. It counts only as long as the manifest is unchanged: a process that has changed it since may have
 /// deleted the data.
 struct Sent {
     over: Option<Version>,
@@ -126,28 +128,28 @@ struct Sent {
 }
 
 impl Sent {
-    /// No manifest is also what is left when the artifact was published and removed meanwhile, but that takes longer than a
-    /// day.
+    /// Returns whether the data still counts. A missing manifest may also mean that the artifact was published and removed
+    /// meanwhile, but that takes longer than a day.
     fn counts(&self, found: Option<&Object>, now: Now) -> bool {
         self.over.as_ref() == found.map(|object| &object.version)
             && now.is_before(self.began.earliest.plus(LEAVING))
     }
 }
 
-/// What a file would be called, were it published.
+/// Computes the id that a file would be published under.
 pub(crate) async fn name_of(client: &Client, path: &Path, options: &PublishOptions) -> Result<ArtifactId> {
     Ok(Source::open(client, path, options).await?.manifest.artifact)
 }
 
-/// What comes of trying to put a manifest there.
+/// Outcome of an attempt to write the manifest.
 enum Agreed {
     Kept(Manifest),
-    /// With what was found at this moment.
+    /// Data must be sent first. Holds the object that was read, and the time of the read.
     NeedsData(Option<Object>, Now),
     Again,
 }
 
-/// Makes the manifest say that the artifact is kept, if its data is there.
+/// Writes a manifest that says *kept*, if the data is there.
 async fn agree(
     client: &Client,
     manifest: &Manifest,
@@ -158,7 +160,7 @@ async fn agree(
     let artifact = &manifest.artifact;
     let key = keys::manifest(artifact);
     let updated = update_from(client, Purpose::Fetch, &key, found, |found| {
-        let record = found.map(|object| Record::read(&key, artifact, &object.body)).transpose()?;
+        let record = found.map(|object| ManifestRecord::read(&key, artifact, &object.body)).transpose()?;
         let now = client.now().ok_or_else(no_time)?;
         let has_data = sent.is_some_and(|sent| sent.counts(found, now));
         let stands = record.map_or(Ok(Stands::Nowhere), |record| stands(record, now, keep, artifact))?;
@@ -172,49 +174,49 @@ async fn agree(
         };
         let published_at = now.latest_known();
         let next = Manifest { published_at, keep_secs: next.keep_secs.max(keep.as_secs()), ..next };
-        let body = Record::Kept(next.clone()).write(artifact, client.write_id());
+        let body = ManifestRecord::Kept(next.clone()).write(artifact, client.write_id());
         Ok(Decision::write(body, Agreed::Kept(next)))
     });
     let updated = updated.await?;
-    // Written and then changed by others: it may be on its way out again.
-    Ok(if matches!(updated.now, Standing::Overtaken(_)) { Agreed::Again } else { updated.result })
+    // Written and then changed by another process: it may be leaving again.
+    Ok(if matches!(updated.now, StoredState::Overtaken(_)) { Agreed::Again } else { updated.result })
 }
 
-/// How far an artifact that was found can be relied on.
+/// State of an artifact for a publisher.
 enum Stands {
-    /// For as long as we want it.
+    /// Kept for as long as requested.
     Safe(Manifest),
-    /// Its data is there, but its manifest has to say so anew.
+    /// Data is there, but the manifest must be renewed.
     Old(Manifest),
-    /// Its data has to be sent.
+    /// Data must be sent.
     Nowhere,
 }
 
-fn stands(record: Record, now: Now, keep: Duration, artifact: &ArtifactId) -> Result<Stands> {
+fn stands(record: ManifestRecord, now: Now, keep: Duration, artifact: &ArtifactId) -> Result<Stands> {
     Ok(match record {
-        Record::Kept(manifest) => {
+        ManifestRecord::Kept(manifest) => {
             let half = Duration::from_secs(manifest.keep_secs.min(keep.as_secs())) / 2;
             let is_long_enough = manifest.keep_secs >= keep.as_secs();
             let is_young = now.is_before(manifest.published_at.plus(half));
             if is_young && is_long_enough { Stands::Safe(manifest) } else { Stands::Old(manifest) }
         }
         // Data is deleted only while the manifest says *closing*, and it cannot say so once we have written *kept*.
-        Record::Leaving(manifest, _) if breaks(Rule::LeavingTrusted) => Stands::Safe(manifest),
-        Record::Leaving(manifest, _) => Stands::Old(manifest),
-        Record::Closing(_) if breaks(Rule::ClosingNotAwaited) => Stands::Nowhere,
-        Record::Closing(since) if now.is_past(since.plus(DELETE_LANDS_WITHIN)) => Stands::Nowhere,
-        Record::Closing(since) => {
+        ManifestRecord::Leaving(manifest, _) if breaks(Rule::LeavingTrusted) => Stands::Safe(manifest),
+        ManifestRecord::Leaving(manifest, _) => Stands::Old(manifest),
+        ManifestRecord::Closing(_) if breaks(Rule::ClosingNotAwaited) => Stands::Nowhere,
+        ManifestRecord::Closing(since) if now.is_past(since.plus(DELETE_LANDS_WITHIN)) => Stands::Nowhere,
+        ManifestRecord::Closing(since) => {
             let until = since.plus(DELETE_LANDS_WITHIN);
             return Err(Error::new(
                 Kind::Unavailable,
                 format!("artifact {artifact} is being removed; publish it again after {until}"),
             )
-            .about(Matter::NotYet));
+            .about(Reason::NotYet));
         }
     })
 }
 
-/// A file that is published, and what it was when it was hashed.
+/// A file to publish, with the manifest computed when it was hashed.
 struct Source {
     file: File,
     path: PathBuf,
@@ -230,7 +232,7 @@ impl Source {
 
     fn open_now(path: PathBuf, options: &PublishOptions) -> Result<Self> {
         let opened = || {
-            // A pipe that nobody writes to would be waited for, for ever.
+            // Opening a pipe without a writer would block for ever.
             let file = File::options().read(true).custom_flags(NONBLOCK).open(&path)?;
             let found = file.metadata()?;
             Ok((file, found))
@@ -240,8 +242,8 @@ impl Source {
             return Err(Error::invalid(format!("{} is not a file", path.display())));
         }
         let cut = match options.piece_bytes {
-            Some(bytes) => Cut::new(found.len(), bytes)?,
-            None => Cut::usual(found.len())?,
+            Some(bytes) => PieceCut::new(found.len(), bytes)?,
+            None => PieceCut::usual(found.len())?,
         };
         let (artifact, pieces) = hash(&mut file, &path, cut, options.algorithm)?;
         let file_name = || path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
@@ -257,11 +259,11 @@ impl Source {
         Ok(Self { file, path, manifest })
     }
 
-    /// Puts the bytes into the store. The key is their hash, so whatever stands there may be replaced.
+    /// Uploads the bytes. The key is their hash, so an existing object may be replaced.
     async fn send(
         self: &Arc<Self>,
         client: &Client,
-        tell: Tell<'_>,
+        tell: ProgressFn<'_>,
         stopped: &mut BoxFuture<'_, ()>,
     ) -> Result<()> {
         let (key, size) = (keys::artifact_data(&self.manifest.artifact), self.manifest.cut.size());
@@ -290,7 +292,7 @@ impl Source {
         };
         if let Err(error) = done {
             if let Err(left) = upload.abort().await {
-                tracing::warn!("parts of `{key}` are left in the store: {left}");
+                tracing::warn!(%key, error = %left, "failed to abort upload, its parts stay in the store");
             }
             return Err(error);
         }
@@ -298,7 +300,7 @@ impl Source {
         Ok(())
     }
 
-    /// Reads bytes of the file, and makes sure that they are still those that were hashed.
+    /// Reads bytes of the file, and verifies that they are still those that were hashed.
     async fn read(self: &Arc<Self>, client: &Client, range: Range<u64>) -> Result<Bytes> {
         let source = self.clone();
         client.host().blocking(move || source.read_now(&range)).await
@@ -306,7 +308,7 @@ impl Source {
 
     fn read_now(&self, range: &Range<u64>) -> Result<Bytes> {
         let cut = &self.manifest.cut;
-        // Whole pieces, because only these can be checked.
+        // Whole pieces, because only these can be verified.
         let pieces = cut.pieces_of(range);
         let whole = cut.bytes_of_run(&pieces);
         let mut bytes = vec![0; length(&whole)];
@@ -319,8 +321,13 @@ impl Source {
     }
 }
 
-/// The hash of a file and of each of its pieces.
-fn hash(file: &mut File, path: &Path, cut: Cut, algorithm: Algorithm) -> Result<(ArtifactId, Vec<Hash>)> {
+/// Hashes a file and each of its pieces.
+fn hash(
+    file: &mut File,
+    path: &Path,
+    cut: PieceCut,
+    algorithm: Algorithm,
+) -> Result<(ArtifactId, Vec<Hash>)> {
     let mut whole = Whole::new();
     let mut pieces = Vec::with_capacity(cut.pieces() as usize);
     let mut buffer = Vec::new();
@@ -337,7 +344,7 @@ fn hash(file: &mut File, path: &Path, cut: Cut, algorithm: Algorithm) -> Result<
 }
 
 fn given_up(path: &Path) -> Error {
-    Error::new(Kind::Unavailable, format!("publishing {} was given up", path.display()))
+    Error::new(Kind::Unavailable, format!("publishing {} was cancelled", path.display()))
 }
 
 fn length(range: &Range<u64>) -> usize {
@@ -355,9 +362,9 @@ fn cannot_read(path: &Path, error: std::io::Error) -> Error {
 }
 
 fn changed(path: &Path) -> Error {
-    Error::invalid(format!("{} has changed while it was published", path.display()))
+    Error::invalid(format!("{} changed while it was being published; publish it again", path.display()))
 }
 
 pub(crate) fn no_time() -> Error {
-    Error::new(Kind::Unavailable, "the store has not told its time yet")
+    Error::new(Kind::Unavailable, "the store's time is not known yet; retry later")
 }

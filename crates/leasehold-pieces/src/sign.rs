@@ -1,12 +1,11 @@
-//! Signatures on the requests of peers: whoever knows the secret may ask.
+//! Signatures on the requests of peers, made with a shared secret.
 //!
 //! A request carries the time at which it was signed and an HMAC-SHA-256 over its method, its path and that time, so
-//! what was signed for one request does not serve for another. Time is the store's time on both sides (promise P6): a
-//! peer without a clock of its own can still ask and be asked.
+//! a signature is valid for one request only. Time is the store's time on both sides (promise P6): a peer without a
+//! correct clock of its own can still send and verify requests.
 //!
-//! What this does not do: it hides nothing (pieces travel in the clear, as they do without a secret), and the very same
-//! request can be sent again by whoever overheard it, for five minutes, to any peer. Requests only read, and who
-//! overheard one has seen the answer.
+//! Limits: pieces are not encrypted, with or without a secret, and an eavesdropper can replay a request for five minutes, to
+//! any peer. Requests only read, and an eavesdropper has already seen the response.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,38 +16,38 @@ use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Uri};
 use leasehold_core::{Error, Now, Result, StoreTime};
 
-/// How far the time of a signature may be off. The store's time is known to a second or two; the rest is for requests
-/// that wait in queues. Less would refuse slow peers, more would let an overheard request live longer.
+/// Largest difference between a signature's time and the present. The store's time is known to a second or two; the rest is
+/// for requests that wait in queues. Less would refuse slow peers, more would allow replays for longer.
 pub const SIGNATURE_AGE_MAX: Duration = Duration::from_mins(5);
 
-/// Shortest secret: 128 bits, if they are random. A word that someone can guess protects nothing.
+/// Shortest secret: 128 bits, if they are random. A secret that can be guessed protects nothing.
 pub const SECRET_BYTES_MIN: usize = 16;
 
-/// The header with the time of the signature: milliseconds since 1970, in the store's time.
+/// Header with the time of the signature: milliseconds since 1970, in the store's time.
 pub const TIME: HeaderName = HeaderName::from_static("x-leasehold-time");
 
 const SCHEME: &str = "Leasehold ";
 
-/// The present in the store's time; nothing before the store has said anything.
-pub type Present = Arc<dyn Fn() -> Option<Now> + Send + Sync>;
+/// Returns the present in the store's time; `None` before the first response of the store.
+pub type SignClock = Arc<dyn Fn() -> Option<Now> + Send + Sync>;
 
-/// What all peers of a cluster know and nobody else. It is never printed; clones share it.
+/// Secret shared by all peers of a cluster. It is never printed; clones share it.
 #[derive(Clone)]
 pub struct Secret(Arc<hmac::Key>);
 
 impl Secret {
-    /// Takes a secret; refuses one that is too short.
+    /// Creates a secret; refuses one that is too short.
     pub fn new(bytes: &[u8]) -> Result<Self> {
         if bytes.len() < SECRET_BYTES_MIN {
             return Err(Error::invalid(format!(
-                "the secret of the peers has {} bytes; it needs at least {SECRET_BYTES_MIN}",
+                "peer secret must have at least {SECRET_BYTES_MIN} bytes, got {}",
                 bytes.len()
             )));
         }
         Ok(Self(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, bytes))))
     }
 
-    /// Signs a request: puts both headers in.
+    /// Signs a request: inserts both headers.
     pub fn sign(&self, method: &Method, uri: &Uri, at: StoreTime, headers: &mut HeaderMap) {
         let time = at.as_millis().to_string();
         let tag = hmac::sign(&self.0, &signed_text(method, uri, &time));
@@ -57,7 +56,8 @@ impl Secret {
         headers.insert(TIME, header(&time));
     }
 
-    /// Checks a request. The signature comes first, in constant time: only who knows the secret is told about time.
+    /// Verifies a request. The signature is checked first, in constant time: only a client that knows the secret learns
+    /// whether its time is wrong.
     pub fn verify(&self, method: &Method, uri: &Uri, headers: &HeaderMap, now: Now) -> Result<(), Unproven> {
         let tag = only(headers, &AUTHORIZATION).and_then(|text| text.strip_prefix(SCHEME));
         let (tag, time) = tag.zip(only(headers, &TIME)).ok_or(Unproven::Unsigned)?;
@@ -74,14 +74,14 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Why a request is not believed.
+/// Reason for which a signature is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Unproven {
-    /// It carries no signature, or two.
+    /// The request carries no signature, or two.
     Unsigned,
-    /// Its signature was right, too long ago or too far ahead.
+    /// The signature is valid, but too old or from the future.
     Expired,
-    /// Its signature is another secret's, or another request's.
+    /// The signature was made with another secret, or for another request.
     Wrong,
 }
 
@@ -89,7 +89,7 @@ impl fmt::Display for Unproven {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Unsigned => "the request is not signed",
-            Self::Expired => "the signature is more than five minutes off the store's time",
+            Self::Expired => "the signature differs from the store's time by more than five minutes",
             Self::Wrong => "the signature is wrong",
         })
     }
@@ -97,13 +97,13 @@ impl fmt::Display for Unproven {
 
 impl std::error::Error for Unproven {}
 
-/// Off beyond doubt: all that the present may be is too far from the time of the signature. Doubt about the present is
-/// ours, not the peer's fault, and it never makes an old signature young: the earliest present moves on by itself.
+/// True if the whole range of the present is too far from the time of the signature. Uncertainty about the present is not the
+/// peer's fault, and it never makes an old signature valid again: the earliest present moves on by itself.
 fn is_off(at: StoreTime, now: Now) -> bool {
     at.plus(SIGNATURE_AGE_MAX) < now.earliest || at > now.latest.plus(SIGNATURE_AGE_MAX)
 }
 
-/// Every part with its length before it, so that no two requests have the same text.
+/// Text to sign: every part with its length before it, so that no two requests have the same text.
 fn signed_text(method: &Method, uri: &Uri, time: &str) -> Vec<u8> {
     let path = uri.path_and_query().map_or("", |path| path.as_str());
     let mut text = b"leasehold-pieces-1".to_vec();
@@ -114,7 +114,7 @@ fn signed_text(method: &Method, uri: &Uri, time: &str) -> Vec<u8> {
     text
 }
 
-/// The value of a header that is there exactly once.
+/// Value of a header that is present exactly once.
 fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     let mut values = headers.get_all(name).iter();
     values.next().filter(|_| values.next().is_none())?.to_str().ok()
@@ -125,7 +125,7 @@ fn to_hex(bytes: &[u8]) -> String {
     digits.filter_map(|digit| char::from_digit(digit.into(), 16)).collect()
 }
 
-/// The 32 bytes of a signature; nothing else is one.
+/// Parses the 32 bytes of a signature.
 fn from_hex(text: &str) -> Option<[u8; 32]> {
     let (pairs, []) = text.as_bytes().as_chunks::<2>() else { return None };
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());

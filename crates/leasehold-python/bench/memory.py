@@ -1,10 +1,10 @@
-"""How the memory of a process that submits and works tasks grows, in bytes a task.
+"""Memory growth of a process that submits and runs tasks, in bytes per task.
 
     python memory.py [--windows 5] [--tasks 50000] [--sync] [--store FOLDER]
 
-A window submits tasks and works them to the end. For each it prints the memory of the process (RSS), what malloc has handed
-out (Rust), and the blocks that Python has allocated, each as the growth since the window before. A leak grows in every
-window; a cache with a bound, and memory that malloc keeps, do not.
+Each window submits tasks and runs all of them. It prints the memory of the process (RSS), the bytes allocated by malloc
+(Rust), and the blocks allocated by Python, each as the growth since the previous window. A leak grows in every window; a
+bounded cache, and memory that malloc keeps, do not.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Mallinfo(ctypes.Structure):
 
 
 def measured() -> tuple[int, int, int]:
-    """Bytes of memory, bytes handed out by malloc, blocks of Python's."""
+    """Resident bytes, bytes allocated by malloc, blocks allocated by Python."""
     gc.collect()
     with open("/proc/self/statm") as statm:
         resident = int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -3,12 +3,12 @@
     pip install rq==2.12.0 wheels/leasehold-*.whl             # a wheel built with --release
     python bench/throughput.py --redis /usr/bin/redis-server [--tasks 2000] [--rounds 5] [--dir PATH]
 
-Rounds of all sides alternate, so that whatever else the machine does hits all alike; a ratio is the median of the ratios
-of neighbouring rounds. Redis keeps everything in memory (no snapshots, no log) and is reached through a socket file: the
-quickest that it can be. RQ is measured with its usual worker, which forks for every job, and with `SimpleWorker`, which
-does not and thereby gives up its protection against a job that dies.
+Rounds of all sides alternate, so that other load on the machine affects all alike; a ratio is the median of the ratios of
+neighbouring rounds. Redis keeps everything in memory (no snapshots, no log) and is reached through a Unix socket, its
+fastest configuration. RQ is measured with its default worker, which forks for every job, and with `SimpleWorker`, which
+does not and is therefore not protected against a job that crashes.
 
-The share of Python is the processor time of the threads that run Python, out of that of the whole process.
+The share of Python is the CPU time of the threads that run Python, out of that of the whole process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def nothing(*_: object) -> None:
 
 
 class Round:
-    """What one side did in one round."""
+    """Measurements of one side in one round."""
 
     def __init__(self, tasks: int) -> None:
         self.tasks = tasks
@@ -74,7 +74,7 @@ async def leasehold_round(folder: Path, tasks: int, concurrency: int, sync: bool
 
         begun, thread, process = time.perf_counter(), time.thread_time(), time.process_time()
         running = asyncio.create_task(worker.run())
-        # Until the last is settled: a worker that drains looks around for a while before it is sure that it was.
+        # Until the last result is recorded: a draining worker keeps scanning for a while before it ends.
         while (counts := worker.counts()) is None or counts.completed < tasks:
             await asyncio.sleep(0.01)
         done.working = time.perf_counter() - begun
@@ -124,7 +124,7 @@ def main() -> None:
     parser.add_argument("--forked-tasks", type=int, default=200, help="for the worker that forks")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--concurrency", type=int, default=64)
-    parser.add_argument("--dir", type=Path, default=None, help="where the folder of the queue is made")
+    parser.add_argument("--dir", type=Path, default=None, help="directory in which to create the queue's folder")
     args = parser.parse_args()
     logging.disable(logging.WARNING)
 

@@ -1,4 +1,4 @@
-//! A list of tasks, page by page: as it is read from the store, not faster than it is asked for.
+//! Paged list of tasks, read from the store no faster than Python asks for it.
 
 use futures::{FutureExt, StreamExt};
 use leasehold_core::{Error, Kind, Result, Status, Task};
@@ -11,34 +11,34 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Weak};
 use tokio::sync::{Mutex, mpsc};
 
-use crate::home::{Call, Home, panicked};
-use crate::mailbox::Mailbox;
-use crate::told::{described, of_task, raised};
+use crate::event_queue::Mailbox;
+use crate::json::{described, of_task, raised};
+use crate::runtime::{Call, Home, panicked};
 
-/// So many tasks are read ahead.
+/// Number of tasks that are read ahead.
 const AHEAD: usize = 128;
 
-/// Which tasks, as Python says it.
+/// Filter of a list, as Python sends it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Which {
+pub(crate) struct ListQuery {
     status: Option<String>,
     task_type: Option<String>,
     #[serde(default)]
     tags: BTreeMap<String, String>,
 }
 
-impl Which {
+impl ListQuery {
     pub(crate) fn filter(self) -> Result<Filter> {
         let status = self.status.as_deref().map(Status::parse).transpose()?;
         Ok(Filter { status, task_type: self.task_type, tags: self.tags })
     }
 }
 
-/// A list under way.
+/// A list in progress.
 #[pyclass(frozen)]
 pub(crate) struct Listing {
-    /// A list that was not read to its end does not keep the threads of a queue that is closed.
+    /// Weak, so that an abandoned list does not keep the threads of a closed queue.
     home: Weak<Home>,
     tasks: Arc<Mutex<mpsc::Receiver<Result<Task>>>>,
     reading: Call,
@@ -57,7 +57,7 @@ impl Listing {
                 }
             };
             if let Err(panic) = AssertUnwindSafe(read).catch_unwind().await {
-                // Without it the list would seem to end here. Nobody listens if it was given up.
+                // Without it the list would appear to end here. The send fails if the list was dropped.
                 let _ = give.send(Err(panicked(&*panic))).await;
             }
         })?;
@@ -67,7 +67,7 @@ impl Listing {
 
 #[pymethods]
 impl Listing {
-    /// The next tasks, and what stands among them and cannot be read as a task, as JSON; nothing of either at the end.
+    /// Reads the next tasks, and errors for corrupt records among them, as JSON. Both are empty at the end.
     fn next(&self, mailbox: &Mailbox, number: u64) -> PyResult<Call> {
         let (tasks, post) = (self.tasks.clone(), mailbox.post.clone());
         let home = self.home.upgrade().ok_or_else(|| raised(&Error::invalid("the queue is closed")))?;
@@ -79,7 +79,7 @@ impl Listing {
     }
 }
 
-/// A list goes on after objects that make no sense.
+/// Encodes a page. A list continues after corrupt records.
 fn written(page: Vec<Result<Task>>) -> Result<String> {
     let (mut tasks, mut corrupt) = (Vec::new(), Vec::new());
     for task in page {

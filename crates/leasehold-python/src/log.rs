@@ -1,9 +1,8 @@
-//! Forwards what the Rust half logs to Python's `logging`.
+//! Forwards log events of the Rust crates to Python's `logging`.
 //!
-//! Warnings and errors are letters to the event loop that was opened last and is still open; it logs them as
+//! Warnings and errors are sent to the most recently opened event loop that is still open; it logs them as
 //! `leasehold.worker`, `leasehold.store` and so on. If `LEASEHOLD_LOG` is set, they are printed on standard error instead,
-//! as by the command line: without a configuration `logging` prints warnings there too, and both would say everything
-//! twice.
+//! as by the command line: without a configuration `logging` prints warnings there too, and every line would appear twice.
 
 use std::fmt::{Debug, Write};
 use std::sync::{Arc, Mutex, MutexGuard, Once, TryLockError, Weak};
@@ -15,45 +14,45 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::{LookupSpan, Registry, Scope};
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::mailbox::Post;
+use crate::event_queue::EventQueue;
 
-/// The variable that makes the Rust half print instead.
+/// Environment variable that makes the Rust crates print instead.
 const LOG: &str = "LEASEHOLD_LOG";
-/// The crate whose events about failed attempts may repeat what Python has logged.
+/// Crate whose events about failed attempts may repeat those logged by Python.
 const WORKER: &str = "leasehold_worker";
-/// Its messages about them.
+/// Messages of those events.
 const FAILED: [&str; 2] = ["task failed", "attempt failed, task will be retried"];
-/// Tries to lock the listeners. A process that was forked while a thread held them would wait for ever.
+/// Number of tries to lock the listeners. A process forked while a thread held the lock would wait forever.
 const TRIES: u32 = 1_000;
 
-/// The open event loops, newest last.
-static LISTENERS: Mutex<Vec<Weak<Post>>> = Mutex::new(Vec::new());
+/// Open event loops, newest last.
+static LISTENERS: Mutex<Vec<Weak<EventQueue>>> = Mutex::new(Vec::new());
 
-/// One event, as `logging` takes it.
+/// One event, in the form that `logging` takes.
 #[derive(Clone)]
 pub(crate) struct LogLine {
-    /// A level of `logging`.
+    /// Level of `logging`.
     pub(crate) level: u8,
-    /// The name of a logger.
+    /// Name of the logger.
     pub(crate) logger: String,
-    /// The message, the fields of its spans and its own, and its error.
+    /// Message, fields of the spans, fields of the event, and error.
     pub(crate) text: String,
 }
 
-/// Starts to forward, for as long as the process lives, unless the Rust half prints itself.
+/// Starts forwarding for the lifetime of the process, unless the Rust crates print themselves.
 pub(crate) fn start() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
         if std::env::var_os(LOG).is_none() {
             let filter = FilterFn::new(is_wanted).with_max_level_hint(LevelFilter::INFO);
-            // It fails if the process has a subscriber already, which then is the one to use.
+            // Fails if the process already has a subscriber, which is then used.
             let _ = tracing_subscriber::registry().with(Forward.with_filter(filter)).try_init();
         }
     });
 }
 
-/// Makes an event loop receive what is logged, while it is open.
-pub(crate) fn listen(post: &Arc<Post>) {
+/// Sends log lines to an event loop while it is open.
+pub(crate) fn listen(post: &Arc<EventQueue>) {
     if let Some(mut listeners) = listeners() {
         listeners.retain(|listener| listener.strong_count() > 0);
         listeners.push(Arc::downgrade(post));
@@ -71,7 +70,7 @@ pub(crate) fn mark_failure_as_logged() {
     });
 }
 
-/// Events from `WARN` on, and the spans around them, whose fields say which task an event is about.
+/// Selects events from `WARN` on, and the spans around them, whose fields name the task.
 fn is_wanted(metadata: &Metadata<'_>) -> bool {
     if metadata.is_span() {
         metadata.target().starts_with("leasehold") && *metadata.level() <= Level::INFO
@@ -81,13 +80,13 @@ fn is_wanted(metadata: &Metadata<'_>) -> bool {
 }
 
 fn send(line: &LogLine) {
-    let posts: Vec<Arc<Post>> = listeners()
+    let posts: Vec<Arc<EventQueue>> = listeners()
         .map_or_else(Vec::new, |listeners| listeners.iter().rev().filter_map(Weak::upgrade).collect());
-    // Not under the lock: a letter that is dropped may log, too. Without an open event loop nobody can be told.
+    // Not under the lock: dropping a letter may log, too. Without an open event loop the line is lost.
     let _ = posts.into_iter().any(|post| post.log(line.clone()));
 }
 
-fn listeners() -> Option<MutexGuard<'static, Vec<Weak<Post>>>> {
+fn listeners() -> Option<MutexGuard<'static, Vec<Weak<EventQueue>>>> {
     for _ in 0..TRIES {
         match LISTENERS.try_lock() {
             Ok(listeners) => return Some(listeners),
@@ -98,7 +97,7 @@ fn listeners() -> Option<MutexGuard<'static, Vec<Weak<Post>>>> {
     None
 }
 
-/// The fields of a span or an event: its message, its error, and the rest as ` name=value`.
+/// Fields of a span or an event: message, error, and the rest as ` name=value`.
 #[derive(Default)]
 struct Fields {
     message: String,
@@ -121,10 +120,10 @@ impl Visit for Fields {
     }
 }
 
-/// An extension of a span: the failure of its run is in Python's log.
+/// Extension of a span whose failure Python has logged.
 struct LoggedByPython;
 
-/// The layer that turns events into lines.
+/// Layer that turns events into lines.
 struct Forward;
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Forward {
@@ -161,7 +160,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Forward {
     }
 }
 
-/// The level as `logging` counts.
+/// Returns the numeric level of `logging`.
 fn number_of(level: Level) -> u8 {
     match level {
         Level::ERROR => 40,
@@ -171,7 +170,7 @@ fn number_of(level: Level) -> u8 {
     }
 }
 
-/// The logger of a crate: `leasehold.worker` for `leasehold_worker`.
+/// Returns the logger of a crate: `leasehold.worker` for `leasehold_worker`.
 fn logger_of(origin: &str) -> String {
     match origin.strip_prefix("leasehold_") {
         Some(part) => format!("leasehold.{part}"),

@@ -1,9 +1,9 @@
-//! A queue, for Python. Every method but the short ones takes the mailbox for its answer and the number of the call.
+//! Queue, for Python. Asynchronous methods take the mailbox for their answer and the number of the call.
 
 use futures::StreamExt;
 use leasehold_cli::front::{Front, Order};
-use leasehold_core::{Error, Matter, Result, Status, StoreTime, Task, TaskId};
-use leasehold_pieces::{Artifacts, PublishOptions, Published};
+use leasehold_core::{Error, Reason, Result, Status, StoreTime, Task, TaskId};
+use leasehold_pieces::{ArtifactStore, PublishOptions, Published};
 use leasehold_queue::purge::Retention;
 use leasehold_queue::{Operated, Submitted};
 use leasehold_store::HostExt;
@@ -15,17 +15,17 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::home::{Call, Home};
-use crate::listing::{Listing, Which};
+use crate::event_queue::Mailbox;
+use crate::json::{self, JsonAnswer, raised, told};
+use crate::listing::{ListQuery, Listing};
 use crate::log;
-use crate::mailbox::Mailbox;
-use crate::told::{self, Told, raised, told};
-use crate::worker::{Plan, Worker};
+use crate::runtime::{Call, Home};
+use crate::worker::{Worker, WorkerSpec};
 
-/// Who acts, in the history of tasks, unless the call says otherwise.
+/// Default name of the caller in the history of tasks.
 const BY: &str = "python";
 
-/// A queue that is open, or about to be.
+/// A queue that is open or being opened.
 #[pyclass(frozen)]
 pub(crate) struct Queue {
     home: Mutex<Option<Arc<Home>>>,
@@ -35,7 +35,7 @@ pub(crate) struct Queue {
 
 #[pymethods]
 impl Queue {
-    /// Opens the queue that the settings name; `said` wins over what files and variables say. The answer describes it.
+    /// Opens the queue named by the settings; `said` overrides files and variables. The answer describes the queue.
     #[staticmethod]
     fn connect(
         mailbox: &Mailbox,
@@ -50,7 +50,7 @@ impl Queue {
         Self::open(home, profile, front, mailbox, number, by)
     }
 
-    /// An empty queue in memory, in a time that the test moves. Neither files nor variables count.
+    /// Creates an empty in-memory queue with simulated time. Ignores settings files and variables.
     #[staticmethod]
     fn for_test(
         mailbox: &Mailbox,
@@ -64,35 +64,35 @@ impl Queue {
         Self::open(home, None, front, mailbox, number, by)
     }
 
-    /// Submits a task: an order as of `submit-many`.
+    /// Submits a task, given as a line of `submit-many`.
     fn submit(&self, mailbox: &Mailbox, number: u64, order: String) -> PyResult<Call> {
         self.call(mailbox, number, move |queue| async move {
             told(async { parsed(&order)?.submit(&queue)?.await.map(|submitted| receipt(&submitted)) }.await)
         })
     }
 
-    /// Submits many tasks: a list of receipts and errors, in the order of the tasks.
+    /// Submits many tasks; the answer is a list of receipts and errors, in the order of the tasks.
     fn submit_many(&self, mailbox: &Mailbox, number: u64, orders: Vec<String>) -> PyResult<Call> {
         self.call(mailbox, number, move |queue| async move { told(submit_many(&queue, &orders).await) })
     }
 
     fn get(&self, mailbox: &Mailbox, number: u64, id: String) -> PyResult<Call> {
         self.call(mailbox, number, move |queue| async move {
-            told::task(async { queue.get(&id.parse()?).await }.await)
+            json::task(async { queue.get(&id.parse()?).await }.await)
         })
     }
 
-    /// Waits until a task is final, for so many seconds at most.
+    /// Waits until a task is final, for at most `timeout` seconds.
     fn wait(&self, mailbox: &Mailbox, number: u64, id: String, timeout: Option<f64>) -> PyResult<Call> {
         self.call(mailbox, number, move |queue| async move {
             let patience = timeout.map(|secs| seconds("timeout", secs)).transpose();
-            told::task(async { queue.wait(&id.parse()?, patience?).await }.await)
+            json::task(async { queue.wait(&id.parse()?, patience?).await }.await)
         })
     }
 
     fn cancel(&self, mailbox: &Mailbox, number: u64, id: String) -> PyResult<Call> {
         self.call(mailbox, number, move |queue| async move {
-            told::task(
+            json::task(
                 async {
                     let id: TaskId = id.parse()?;
                     operated(&id, "be cancelled", queue.cancel(&id).await?)
@@ -104,7 +104,7 @@ impl Queue {
 
     fn retry(&self, mailbox: &Mailbox, number: u64, id: String) -> PyResult<Call> {
         self.call(mailbox, number, move |queue| async move {
-            told::task(
+            json::task(
                 async {
                     let id: TaskId = id.parse()?;
                     operated(&id, "be retried", queue.retry(&id).await?)
@@ -116,7 +116,7 @@ impl Queue {
 
     fn reschedule(&self, mailbox: &Mailbox, number: u64, id: String, at: String) -> PyResult<Call> {
         self.call(mailbox, number, move |queue| async move {
-            told::task(
+            json::task(
                 async {
                     let (id, at): (TaskId, StoreTime) = (id.parse()?, at.parse()?);
                     operated(&id, "be rescheduled", queue.reschedule(&id, at).await?)
@@ -126,10 +126,10 @@ impl Queue {
         })
     }
 
-    /// Lists tasks: which of them is JSON.
+    /// Lists the tasks that match a filter, given as JSON.
     fn listing(&self, which: &str) -> PyResult<Listing> {
-        let which: Which = serde_json::from_str(which)
-            .map_err(|error| raised(&Error::invalid(format!("this does not say which tasks: {error}"))))?;
+        let which: ListQuery = serde_json::from_str(which)
+            .map_err(|error| raised(&Error::invalid(format!("invalid filter: {error}"))))?;
         let filter = which.filter().map_err(|error| raised(&error))?;
         let queue = self.opened()?;
         Listing::start(&self.home()?, queue, filter)
@@ -155,7 +155,7 @@ impl Queue {
         self.call(mailbox, number, move |queue| async move { told(queue.stats().await) })
     }
 
-    /// Puts a file into the store; says what it is.
+    /// Publishes a file as an artifact; the answer describes it.
     fn publish(
         &self,
         mailbox: &Mailbox,
@@ -177,7 +177,7 @@ impl Queue {
         })
     }
 
-    /// Puts an artifact at this path.
+    /// Downloads an artifact to this path.
     fn fetch(&self, mailbox: &Mailbox, number: u64, artifact: String, to: PathBuf) -> PyResult<Call> {
         let artifacts = self.artifacts()?;
         self.call(mailbox, number, move |queue| async move {
@@ -191,11 +191,11 @@ impl Queue {
         })
     }
 
-    /// Lets the time of a test pass.
+    /// Moves the simulated time of a test queue forward.
     fn advance(&self, mailbox: &Mailbox, number: u64, secs: f64) -> PyResult<Call> {
         let home = self.home()?;
         if !home.is_for_tests() {
-            return Err(raised(&Error::invalid("only the time of a queue for tests can be moved")));
+            return Err(raised(&Error::invalid("only a test queue can advance time")));
         }
         let duration = seconds("time", secs).map_err(|error| raised(&error))?;
         self.call(mailbox, number, move |_| async move {
@@ -206,29 +206,29 @@ impl Queue {
         })
     }
 
-    /// Panics, at once or on the runtime: for the package's own tests, on a queue for tests.
+    /// Panics, immediately or on the runtime. For the package's own tests, only on a test queue.
     fn panic(&self, mailbox: &Mailbox, number: u64, at_once: bool) -> PyResult<Call> {
         if !self.home()?.is_for_tests() {
-            return Err(raised(&Error::invalid("only a queue for tests panics when asked to")));
+            return Err(raised(&Error::invalid("only a test queue can panic on request")));
         }
         assert!(!at_once, "panicked on purpose");
         self.call(mailbox, number, |_| async { panic!("panicked on purpose") })
     }
 
-    /// Every request so far, as JSON.
+    /// Returns the request counts so far, as JSON.
     fn ledger(&self) -> PyResult<String> {
         let snapshot = self.opened()?.client().ledger().snapshot();
-        told(Ok(snapshot)).map_err(crate::told::Failure::new_err)
+        told(Ok(snapshot)).map_err(crate::json::Failure::new_err)
     }
 
-    /// The earliest that the present can be, in the store's time.
+    /// Returns the lower bound of the store's current time.
     fn now(&self) -> PyResult<String> {
         let (home, queue) = (self.home()?, self.opened()?);
         let now = home.at_this_time(|| queue.now()).map_err(|error| raised(&error))?;
         Ok(now.earliest.to_string())
     }
 
-    /// A worker with these handlers, which runs until it is told to stop; the answer comes when it has ended.
+    /// Starts a worker with these handlers, which runs until it is stopped; the answer arrives when it has ended.
     fn work(
         &self,
         mailbox: &Mailbox,
@@ -239,7 +239,7 @@ impl Queue {
     ) -> PyResult<Worker> {
         let (home, queue) = (self.home()?, self.opened()?);
         let front = self.front(&said)?;
-        Worker::start(&Plan {
+        Worker::start(&WorkerSpec {
             home: &home,
             queue: &queue,
             front: &front,
@@ -250,7 +250,7 @@ impl Queue {
         })
     }
 
-    /// Leaves the queue; with the last one the threads end, and this waits for them.
+    /// Closes the queue. The last one ends the runtime's threads and waits for them.
     fn close(&self, py: Python<'_>) {
         let home = self.slot().take();
         if let Some(threads) = home.and_then(Home::close) {
@@ -272,7 +272,7 @@ impl Queue {
         let (slot, is_for_tests) = (opened.clone(), home.is_for_tests());
         let call = home.answer(true, (mailbox.post.clone(), number), async move {
             let connected = async {
-                // Made here, because the clock of a test belongs to its runtime.
+                // Created here, because the clock of a test belongs to its runtime.
                 let client = if is_for_tests { leasehold::testing::client() } else { front.client()? };
                 front.connect(client, by.as_deref().unwrap_or(BY)).await
             };
@@ -282,7 +282,7 @@ impl Queue {
                     "id": queue.agreement().queue_id.as_str(),
                     "shard_prefix_len": queue.shard_len().digits(),
                 });
-                // Nobody else sets it.
+                // Set only here.
                 let _ = slot.set(queue);
                 described
             });
@@ -298,13 +298,13 @@ impl Queue {
         work: impl FnOnce(leasehold_queue::Queue) -> R,
     ) -> PyResult<Call>
     where
-        R: Future<Output = Told> + Send + 'static,
+        R: Future<Output = JsonAnswer> + Send + 'static,
     {
         let (home, work) = (self.home()?, work(self.opened()?));
         home.answer(true, (mailbox.post.clone(), number), work)
     }
 
-    /// The settings as they are now; `said` wins over what files and variables say.
+    /// Loads the current settings; `said` overrides files and variables.
     fn front(&self, said: &BTreeMap<String, String>) -> PyResult<Front> {
         let front = if self.home()?.is_for_tests() {
             Front::bare(pairs(said))
@@ -314,7 +314,7 @@ impl Queue {
         front.map_err(|error| raised(&error))
     }
 
-    fn artifacts(&self) -> PyResult<Artifacts> {
+    fn artifacts(&self) -> PyResult<ArtifactStore> {
         let front = self.front(&BTreeMap::new())?;
         front.artifacts(self.opened()?.client()).map_err(|error| raised(&error))
     }
@@ -340,7 +340,7 @@ fn pairs(said: &BTreeMap<String, String>) -> impl Iterator<Item = (&str, String)
 }
 
 fn parsed(order: &str) -> Result<Order> {
-    serde_json::from_str(order).map_err(|error| Error::invalid(format!("this is not a task: {error}")))
+    serde_json::from_str(order).map_err(|error| Error::invalid(format!("invalid task: {error}")))
 }
 
 fn described(published: &Published) -> Value {
@@ -360,7 +360,7 @@ fn receipt(submitted: &Submitted) -> Value {
 }
 
 async fn submit_many(queue: &leasehold_queue::Queue, orders: &[String]) -> Result<Vec<Value>> {
-    // A mistake in any of them submits nothing.
+    // If any order is invalid, nothing is submitted.
     let submits: Result<Vec<_>> = orders
         .iter()
         .enumerate()
@@ -370,18 +370,18 @@ async fn submit_many(queue: &leasehold_queue::Queue, orders: &[String]) -> Resul
         })
         .collect();
     let results: Vec<_> = queue.submit_many(submits?).collect().await;
-    let told = results.into_iter().map(|result| match result {
+    let answers = results.into_iter().map(|result| match result {
         Ok(submitted) => receipt(&submitted),
-        Err(error) => json!({"error": told::described(&error)}),
+        Err(error) => json!({"error": json::described(&error)}),
     });
-    Ok(told.collect())
+    Ok(answers.collect())
 }
 
 fn operated(id: &TaskId, what: &str, operated: Operated) -> Result<Task> {
     match operated {
         Operated::Done(task) => Ok(*task),
         Operated::Refused(why) => {
-            Err(Error::invalid(format!("task {id} cannot {what}: {why}")).about(Matter::Conflict))
+            Err(Error::invalid(format!("task {id} cannot {what}: {why}")).about(Reason::Conflict))
         }
     }
 }
@@ -390,12 +390,14 @@ fn retention(statuses: &[String], older_than: f64) -> Result<Retention> {
     let statuses: Result<Vec<_>> = statuses.iter().map(|status| Status::parse(status)).collect();
     let statuses = statuses?;
     if let Some(status) = statuses.iter().find(|status| !status.is_final()) {
-        return Err(Error::invalid(format!("tasks that are {status} are not final, and stay")));
+        return Err(Error::invalid(format!("cannot purge {status} tasks: the status must be final")));
     }
     Ok(Retention { statuses, older_than: seconds("age", older_than)? })
 }
 
 pub(crate) fn seconds(what: &str, secs: f64) -> Result<Duration> {
-    Duration::try_from_secs_f64(secs)
-        .map_err(|_| Error::invalid(format!("{what} {secs:?} is not a number of seconds from now on")))
+    Duration::try_from_secs_f64(secs).map_err(|_| {
+        let most = u64::MAX;
+        Error::invalid(format!("{what} must be a number of seconds from 0 to {most}, got {secs:?}"))
+    })
 }

@@ -1,7 +1,7 @@
-//! A worker whose handlers run in Python.
+//! Worker whose handlers run in Python.
 //!
-//! A handler here is a future that puts a [`Run`] into the mail and waits for Python to finish it. A run that has to
-//! stop is told so by another letter, and waited for all the same: a thread of Python's cannot be dropped.
+//! A handler here is a future that puts a [`HandlerRun`] into the mailbox and waits for Python to finish it.
+//! To cancel a run it sends another letter, and still waits for the run to end: a Python thread cannot be dropped.
 
 use futures::future::{Either, select};
 use leasehold_cli::front::{Front, RunDirectory};
@@ -16,35 +16,35 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-use crate::home::Home;
+use crate::event_queue::{EventQueue, Letter};
+use crate::json::{self, raised, told};
 use crate::log;
-use crate::mailbox::{Letter, Post};
 use crate::queue::seconds;
-use crate::told::{self, raised, told};
+use crate::runtime::Home;
 
-/// How a run has ended, as Python says it.
+/// Result of a run, as reported by Python.
 enum Ended {
-    /// With this output, as JSON.
+    /// Completed with this output, as JSON.
     Done(String),
-    /// With an exception, which Python has logged.
+    /// Failed with an exception, which Python has logged.
     Raised(TaskError),
-    /// To be run again later.
+    /// Snoozed: to be run again later.
     Snoozed(TaskError),
 }
 
-/// What a worker is made of.
-pub(crate) struct Plan<'a> {
+/// Parts of a worker.
+pub(crate) struct WorkerSpec<'a> {
     pub(crate) home: &'a Arc<Home>,
     pub(crate) queue: &'a leasehold_queue::Queue,
     pub(crate) front: &'a Front,
-    pub(crate) post: &'a Arc<Post>,
-    /// Of the call that starts it: its runs and its end are told under this number.
+    pub(crate) post: &'a Arc<EventQueue>,
+    /// Number of the call that starts it, which identifies its runs and its end.
     pub(crate) number: u64,
     pub(crate) task_types: &'a [String],
     pub(crate) until_empty: bool,
 }
 
-/// A worker that runs.
+/// A running worker.
 #[pyclass(frozen)]
 pub(crate) struct Worker {
     #[pyo3(get)]
@@ -54,13 +54,13 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn start(plan: &Plan<'_>) -> PyResult<Self> {
+    pub(crate) fn start(plan: &WorkerSpec<'_>) -> PyResult<Self> {
         let (name, worker) = build(plan).map_err(|error| raised(&error))?;
         let (number, post) = (plan.number, plan.post.clone());
         let (shutdown, monitor) = (Shutdown::default(), worker.monitor());
         post.serves(shutdown.clone());
         let stop = shutdown.clone();
-        // Someone waits for a worker that ends by itself; one that goes on for ever does not make time pass.
+        // A draining worker counts as waiting, which lets simulated time pass; one that runs until stopped does not.
         plan.home.answer(plan.until_empty, (post, number), async move { told(worker.run(stop).await) })?;
         Ok(Self { name, shutdown, monitor })
     }
@@ -68,22 +68,22 @@ impl Worker {
 
 #[pymethods]
 impl Worker {
-    /// Claims nothing new, and lets handlers finish.
+    /// Stops claiming tasks and lets handlers finish.
     fn drain(&self) {
         self.shutdown.drain();
     }
 
-    /// Stops handlers, and gives their tasks back.
+    /// Cancels handlers and releases their tasks.
     fn abort(&self) {
         self.shutdown.abort();
     }
 
-    /// What it has done so far, as JSON.
+    /// Returns the counts so far, as JSON.
     fn counts(&self) -> PyResult<String> {
-        told(Ok(self.monitor.counts())).map_err(told::Failure::new_err)
+        told(Ok(self.monitor.counts())).map_err(json::Failure::new_err)
     }
 
-    /// The ranges of shards that it serves at this moment.
+    /// Returns the shard ranges that the worker serves now.
     fn shards(&self) -> Vec<(String, String)> {
         let ends = |range: leasehold_core::ShardRange| {
             (range.first.as_str().to_owned(), range.last.as_str().to_owned())
@@ -92,7 +92,7 @@ impl Worker {
     }
 }
 
-fn build(plan: &Plan<'_>) -> Result<(String, leasehold_worker::Worker)> {
+fn build(plan: &WorkerSpec<'_>) -> Result<(String, leasehold_worker::Worker)> {
     let (name, mut worker, options) = plan.front.worker(plan.queue)?;
     let (number, until_empty) = (plan.number, plan.until_empty);
     let runs = Arc::new(AtomicU64::new(0));
@@ -113,18 +113,19 @@ fn build(plan: &Plan<'_>) -> Result<(String, leasehold_worker::Worker)> {
 }
 
 async fn run_in_python(
-    post: Arc<Post>,
+    post: Arc<EventQueue>,
     context: Context,
     (worker, number, handler): (u64, u64, usize),
 ) -> Result<Value, TaskError> {
-    let (tell, told) = oneshot::channel();
-    let run = Run { worker, number, handler, context: context.clone(), tell: Mutex::new(Some(tell)) };
+    let (sender, receiver) = oneshot::channel();
+    let run =
+        HandlerRun { worker, number, handler, context: context.clone(), tell: Mutex::new(Some(sender)) };
     post.put(Letter::Run(run));
-    let ended = match select(told, Box::pin(context.cancelled())).await {
+    let ended = match select(receiver, Box::pin(context.cancelled())).await {
         Either::Left((ended, _)) => ended,
-        Either::Right(((), told)) => {
+        Either::Right(((), receiver)) => {
             post.put(Letter::Stop { worker, run: number });
-            told.await
+            receiver.await
         }
     };
     match ended {
@@ -135,21 +136,21 @@ async fn run_in_python(
             Err(error)
         }
         Ok(Ended::Snoozed(error)) => Err(error),
-        // Dropped without an end: there is no event loop any more. It costs no attempt.
+        // Dropped without a result: the event loop is gone. Does not count as an attempt.
         Err(_) => Err(TaskError::Snooze(Duration::ZERO)),
     }
 }
 
 /// One run of a handler.
-#[pyclass(frozen)]
-pub(crate) struct Run {
-    /// The number of the call that started the worker.
+#[pyclass(frozen, name = "Run")]
+pub(crate) struct HandlerRun {
+    /// Number of the call that started the worker.
     #[pyo3(get)]
     worker: u64,
-    /// Of this run, among those of its worker.
+    /// Number of this run among those of its worker.
     #[pyo3(get)]
     number: u64,
-    /// Which of the worker's handlers.
+    /// Index of the handler.
     #[pyo3(get)]
     handler: usize,
     context: Context,
@@ -157,13 +158,13 @@ pub(crate) struct Run {
 }
 
 #[pymethods]
-impl Run {
-    /// The task as it was claimed, as JSON.
+impl HandlerRun {
+    /// Returns the task as it was claimed, as JSON.
     fn task(&self) -> String {
-        told::of_task(self.context.task())
+        json::of_task(self.context.task())
     }
 
-    /// The input, as JSON.
+    /// Returns the input, as JSON.
     fn input(&self) -> String {
         self.context.task().input.to_string()
     }
@@ -188,12 +189,12 @@ impl Run {
         self.context.epoch()
     }
 
-    /// Whether the handler should stop.
+    /// Returns true if the handler should stop.
     fn is_cancelled(&self) -> bool {
         self.context.is_cancelled()
     }
 
-    /// Says how far the handler is, as JSON; written down with the next renewal.
+    /// Reports progress, as JSON; it is written with the next renewal.
     fn progress(&self, progress: &str) -> PyResult<()> {
         let progress: Value = serde_json::from_str(progress)
             .map_err(|error| raised(&Error::invalid(format!("the progress is not JSON: {error}"))))?;
@@ -201,17 +202,18 @@ impl Run {
         Ok(())
     }
 
-    /// The files that the task was given: names and paths.
+    /// Returns the task's input files: paths by name.
     fn artifacts(&self) -> BTreeMap<String, PathBuf> {
         let named = |(name, path): (leasehold_core::Name, PathBuf)| (name.to_string(), path);
         self.context.artifacts().into_iter().map(named).collect()
     }
 
-    /// A fresh directory, which is removed when the run has ended and its results are published.
+    /// Creates a directory, which is removed when the run has ended and its results are published.
     fn directory(&self) -> PyResult<PathBuf> {
         let made = RunDirectory::new();
         let failed = |error: std::io::Error| {
-            Error::new(Kind::Unavailable, format!("no directory for the run: {error}")).because(error)
+            Error::new(Kind::Unavailable, format!("failed to create a directory for the run: {error}"))
+                .because(error)
         };
         let made = made.map_err(|error| raised(&failed(error)))?;
         let path = made.path().to_owned();
@@ -219,7 +221,7 @@ impl Run {
         Ok(path)
     }
 
-    /// Gives a file as a result.
+    /// Adds a file to the results.
     fn publish(&self, name: &str, path: PathBuf) -> PyResult<()> {
         self.context.publish(name, path).map_err(|error| raised(&error))
     }
@@ -229,12 +231,12 @@ impl Run {
         self.context.extend();
     }
 
-    /// The handler has given this output, as JSON.
+    /// Completes the run with this output, as JSON.
     fn complete(&self, output: String) {
         self.end(Ended::Done(output));
     }
 
-    /// The handler has failed, which Python has logged; another attempt may help, after so many seconds or by the task's retry policy.
+    /// Fails the attempt, which Python has logged. The task is retried after `after` seconds, or by its retry policy.
     fn fail(&self, error: String, after: Option<f64>) {
         let error = match after.map(|secs| seconds("after", secs)).transpose() {
             Ok(None) => TaskError::Retry(error),
@@ -244,33 +246,33 @@ impl Run {
         self.end(Ended::Raised(error));
     }
 
-    /// The handler has failed for good, which Python has logged.
+    /// Fails the task without further attempts. Python has logged the error.
     fn give_up(&self, error: String) {
         self.end(Ended::Raised(TaskError::Permanent(error)));
     }
 
-    /// The handler has failed, which Python has logged, and allows no more attempts than this.
+    /// Fails the attempt, which Python has logged, with this upper limit of attempts.
     fn exhaust(&self, error: String, max_attempts: u32) {
         self.end(Ended::Raised(TaskError::Exhausted(error, max_attempts)));
     }
 
-    /// The handler wants to run again after so many seconds.
+    /// Snoozes the task for `secs` seconds.
     fn snooze(&self, secs: f64) {
         let wrong = |error: Error| TaskError::Permanent(error.to_string());
         self.end(Ended::Snoozed(seconds("snooze", secs).map_or_else(wrong, TaskError::Snooze)));
     }
 
-    /// The handler was stopped before its end: the task is as if it had not been run.
+    /// Releases the task of a cancelled handler; does not count as an attempt.
     fn hand_back(&self) {
         self.end(Ended::Snoozed(TaskError::Snooze(Duration::ZERO)));
     }
 }
 
-impl Run {
+impl HandlerRun {
     fn end(&self, ended: Ended) {
         let tell = self.tell.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(tell) = tell {
-            // Nobody listens if the run was given up.
+            // The send fails if the run was abandoned.
             let _ = tell.send(ended);
         }
     }

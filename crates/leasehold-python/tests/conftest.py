@@ -1,4 +1,4 @@
-"""Stores for the tests: a folder, and a real S3 server that is started once and stopped exactly."""
+"""Stores for the tests: a folder, and a real S3 server that is started and stopped once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BUCKET = "python-tests"
 
 @pytest.fixture(autouse=True)
 def nothing_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Whatever the machine's own settings say does not count, unless a test says it."""
+    """Isolates the tests from the machine's settings and environment variables."""
     for name in list(os.environ):
         if name.startswith(("LEASEHOLD_", "AWS_")):
             monkeypatch.delenv(name)
@@ -37,9 +37,9 @@ def nothing_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="session")
 def s3() -> Iterator[dict[str, str]]:
-    """A real S3 server; what to say to `connect` to reach it.
+    """Arguments of `connect` for a real S3 server.
 
-    It is held by a process of the Rust tests, which starts it on free ports and whose death ends it.
+    A process of the Rust tests starts it on free ports and ends it when that process dies.
     """
     command = [BINARIES / "store-exerciser", "hold-weed", WEED, BUCKET, "0"]
     holder = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
@@ -59,7 +59,7 @@ def s3() -> Iterator[dict[str, str]]:
 
 
 class Proxy:
-    """Forwards a port of this machine to a server while it is there."""
+    """Forwards a local port to a server; can be stopped and started again."""
 
     def __init__(self, endpoint: str) -> None:
         address = urlsplit(endpoint)
@@ -106,7 +106,7 @@ async def proxy(s3: dict[str, str]) -> AsyncIterator[Proxy]:
 
 @pytest.fixture(params=["folder", "s3"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-    """What to say to `connect` for an empty queue, on each kind of store."""
+    """Arguments of `connect` for an empty queue, on each kind of store."""
     if request.param == "folder":
         return {"store": tmp_path / "data"}
     return {"store": f"s3://{BUCKET}/{uuid.uuid4()}", **request.getfixturevalue("s3")}
@@ -114,11 +114,11 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where a queue in a folder is."""
+    """Path of a queue in a folder."""
     return tmp_path / "data"
 
 
 def command_line(*args: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Runs the command line, the Rust program."""
+    """Runs the Rust command line."""
     command = [str(COMMAND), *(str(arg) for arg in args)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, **options)

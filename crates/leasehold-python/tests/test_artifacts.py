@@ -1,4 +1,4 @@
-"""Large files: given to tasks, and given by them."""
+"""Artifacts: input files and result files of tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from leasehold import Context, Invalid, NotFound, Status, Worker, connect
 BYTES = bytes(range(256)) * 12_000
 
 
-async def test_a_task_is_given_a_file_and_gives_another(store: dict[str, Any], tmp_path: Path) -> None:
+async def test_a_task_reads_an_input_file_and_publishes_a_result(store: dict[str, Any], tmp_path: Path) -> None:
     async with await connect(**store) as queue:
         (tmp_path / "in.bin").write_bytes(BYTES)
         given = await queue.publish(tmp_path / "in.bin", media_type="application/x-test")
@@ -50,7 +50,7 @@ async def test_a_task_whose_file_was_never_published_fails_for_good(folder: Path
 
         @worker.task("read")
         async def read(ctx: Context, input: None) -> None:
-            raise AssertionError("it has begun without its file")
+            raise AssertionError("the handler started without its file")
 
         task = await queue.submit("read", artifacts={"data": "0" * 64})
         await worker.run(drain=True)
@@ -59,20 +59,20 @@ async def test_a_task_whose_file_was_never_published_fails_for_good(folder: Path
         assert "artifact `data` was not fetched: there is no artifact" in str(failed.error)
 
 
-async def test_mistakes_about_files_are_said_at_once(folder: Path, tmp_path: Path) -> None:
+async def test_invalid_artifact_calls_are_rejected(folder: Path, tmp_path: Path) -> None:
     async with await connect(folder) as queue:
         with pytest.raises(Invalid, match="there is no file"):
             await queue.publish(tmp_path / "nothing")
         with pytest.raises(NotFound, match="there is no artifact"):
             await queue.fetch("0" * 64, tmp_path / "out")
-        with pytest.raises(Invalid, match="is not the hash of an artifact"):
+        with pytest.raises(Invalid, match="is not an artifact hash"):
             await queue.fetch("../etc/passwd", tmp_path / "out")
         with pytest.raises(Invalid):
             await queue.submit("read", artifacts={"../data": "0" * 64})
         assert not (tmp_path / "out").exists()
 
 
-def test_files_go_between_python_and_the_command_line(folder: Path, tmp_path: Path) -> None:
+def test_python_and_the_command_line_exchange_artifacts(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "in.bin").write_bytes(BYTES)
     with leasehold.sync.connect(folder) as queue:
         published = queue.publish(tmp_path / "in.bin")

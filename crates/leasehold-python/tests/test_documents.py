@@ -1,4 +1,4 @@
-"""The programs in the documents are run, and the examples are checked by the strictest type checker."""
+"""Runs the programs in the documents, and type-checks the package and the examples with `mypy --strict`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_program_of_the_documents_runs(program: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_the_programs_of_a_document_run_one_after_the_other_and_again(document: str, tmp_path: Path) -> None:
-    # All of them in the working directory of this test, where the first one creates the queue.
+    # All run in the working directory of this test, where the first one creates the queue.
     for program in programs_of(document) * 2:
         path = tmp_path / "program.py"
         path.write_text(program)

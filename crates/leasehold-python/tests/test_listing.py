@@ -1,4 +1,4 @@
-"""Lists: what cannot be read, what is left halfway, what makes no sense."""
+"""Lists: corrupt records, abandoned lists, invalid filters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def spoil(folder: Path, id: str) -> None:
     record.write_text("this is not a task")
 
 
-async def test_what_cannot_be_read_as_a_task_is_told_and_the_list_goes_on(
+async def test_a_corrupt_record_is_reported_and_the_list_continues(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with await connect(folder) as queue:
@@ -35,14 +35,14 @@ async def test_what_cannot_be_read_as_a_task_is_told_and_the_list_goes_on(
         assert (record.name, record.levelno) == ("leasehold", logging.WARNING)
         assert ids[1] in record.getMessage()
 
-    def complain(error: Error) -> None:
+    def raise_it(error: Error) -> None:
         raise error
 
     with sync.connect(folder) as plain, pytest.raises(Corrupt, match=ids[1]):
-        list(plain.list(on_corrupt=complain))
+        list(plain.list(on_corrupt=raise_it))
 
 
-async def test_a_list_that_is_left_halfway_keeps_nothing(folder: Path) -> None:
+async def test_an_abandoned_list_keeps_no_threads(folder: Path) -> None:
     before = threads()
     queue = await connect(folder, durability="os")
     for _ in range(3):
@@ -50,7 +50,7 @@ async def test_a_list_that_is_left_halfway_keeps_nothing(folder: Path) -> None:
     listed = queue.list()
     await anext(listed)
     await queue.close()
-    # One thread has waited for the others to end, and one that has ended is still counted for a moment.
+    # One thread waits for the others to end, and a thread that has ended is still counted for a moment.
     deadline = time.monotonic() + 20
     while threads() > before + 1 and time.monotonic() < deadline:
         await asyncio.sleep(0.05)
@@ -67,16 +67,16 @@ def threads() -> int:
     ("said", "message"),
     [
         ({"status": "nope"}, "`nope` is not a status"),
-        ({"status": 5}, "does not say which tasks: invalid type: integer `5`, expected a string"),
-        ({"task_type": 5}, "does not say which tasks"),
-        ({"tags": {"a": 1}}, "does not say which tasks"),
-        ({"tags": 5}, "does not say which tasks"),
+        ({"status": 5}, "invalid filter: invalid type: integer `5`, expected a string"),
+        ({"task_type": 5}, "invalid filter"),
+        ({"tags": {"a": 1}}, "invalid filter"),
+        ({"tags": 5}, "invalid filter"),
         ({"task_type": "\ud800"}, "the filter cannot be written as JSON"),
-        ({"limit": -1}, "limit -1 is not a number of tasks"),
-        ({"limit": "5"}, "limit '5' is not a number of tasks"),
+        ({"limit": -1}, "limit must be a whole number, at least 0, got -1"),
+        ({"limit": "5"}, "limit must be a whole number, at least 0, got '5'"),
     ],
 )
-async def test_a_list_of_what_makes_no_sense_is_refused(folder: Path, said: dict[str, Any], message: str) -> None:
+async def test_an_invalid_filter_is_rejected(folder: Path, said: dict[str, Any], message: str) -> None:
     async with await connect(folder) as queue:
         await queue.submit("greet")
         with pytest.raises(Invalid, match=message):

@@ -1,4 +1,4 @@
-"""What is logged, by handlers that fail and by the Rust half."""
+"""Logging of failed handlers, and of the native module."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_a_handler_that_raises_is_logged_once_with_its_traceback(
     assert "leasehold/_handlers.py" not in text
 
 
-async def test_a_snooze_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_snooze_is_not_logged_as_a_failure(caplog: pytest.LogCaptureFixture) -> None:
     async with await testing.queue() as queue:
         worker = Worker(queue, "w")
 
@@ -77,7 +77,7 @@ async def test_a_snooze_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
     assert warnings(caplog) == []
 
 
-async def test_what_the_rust_half_warns_of_is_logged_in_python(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_warnings_of_the_native_module_are_logged_in_python(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with await connect(folder) as queue:
         worker = Worker(queue, "w", stop_wait_secs=0)
         loop, started, enough = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
@@ -127,7 +127,7 @@ def test_a_failure_is_on_standard_error_without_any_configuration(folder: Path, 
     assert "\x1b" not in done.stderr
 
 
-async def test_a_store_that_is_away_is_logged_and_a_worker_goes_on_when_it_is_back(
+async def test_an_outage_of_the_store_is_logged_and_the_worker_continues_after_it(
     s3: dict[str, str], proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = f"s3://{BUCKET}/{uuid.uuid4()}"

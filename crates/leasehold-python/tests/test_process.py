@@ -1,4 +1,4 @@
-"""What concerns the process: signals, forks, the command line, the sync front."""
+"""Processes: signals, forks, the command line, the blocking API."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ import pytest
 
 from leasehold import Context, Invalid, connect, sync
 
-# Says when a worker has heard that it is to stop: what is submitted after that is not for it.
+# Prints a line when a worker has handled the signal: tasks submitted after that are not claimed by it.
 TELLS = '''
-def tells(told, name):
-    hear = getattr(told, name)
+def report(target, name):
+    original = getattr(target, name)
 
-    def heard(*args):
-        setattr(told, name, hear)
-        hear(*args)
+    def reporting(*args):
+        setattr(target, name, original)
+        original(*args)
         print("draining", flush=True)
 
-    setattr(told, name, heard)
+    setattr(target, name, reporting)
 '''
 
 WORKS = TELLS + '''
@@ -36,7 +36,7 @@ from leasehold import Worker, connect
 async def main():
     async with await connect(sys.argv[1]) as queue:
         worker = Worker(queue, "w")
-        tells(leasehold._worker._Running, "obey")
+        report(leasehold._worker._Running, "obey")
 
         @worker.task("slow")
         async def slow(ctx, input):
@@ -56,7 +56,7 @@ from leasehold import sync
 
 with sync.connect(sys.argv[1]) as queue:
     worker = sync.Worker(queue, "w")
-    tells(worker._worker, "stop")
+    report(worker._worker, "stop")
 
     @worker.task("slow")
     def slow(ctx, input):
@@ -75,7 +75,7 @@ with sync.connect(sys.argv[1]) as queue:
 
 @pytest.mark.parametrize("program", [WORKS, WORKS_SYNC], ids=["async", "sync"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_drains_and_the_process_ends_well(folder: Path, program: str, number: signal.Signals) -> None:
+def test_a_signal_drains_and_the_process_exits_with_success(folder: Path, program: str, number: signal.Signals) -> None:
     with sync.connect(folder) as queue:
         task = queue.submit("slow", 1)
         process = start(program, folder)
@@ -90,13 +90,13 @@ def test_a_signal_drains_and_the_process_ends_well(folder: Path, program: str, n
 
 
 @pytest.mark.parametrize("program", [WORKS, WORKS_SYNC], ids=["async", "sync"])
-def test_a_second_signal_gives_tasks_back(folder: Path, program: str) -> None:
+def test_a_second_signal_releases_tasks(folder: Path, program: str) -> None:
     with sync.connect(folder) as queue:
         task = queue.submit("slow", 600)
         process = start(program, folder)
         assert process.stdout.readline() == "started\n"
         process.send_signal(signal.SIGINT)
-        # Two signals of a kind would be one.
+        # Two signals of the same kind could be merged into one.
         process.send_signal(signal.SIGTERM)
         assert process.stdout.readline() == "draining\n"
         out, _ = process.communicate(timeout=60)
@@ -125,7 +125,7 @@ async def main():
         brief = Worker(queue, "brief")
         brief.task("other")(slow)
         running = [asyncio.create_task(worker.run()) for worker in workers]
-        # One that ends takes nothing away from the others.
+        # A worker that ends does not remove the signal handlers of the others.
         await brief.run(drain=True)
         await started.wait()
         os.kill(os.getpid(), signal.SIGTERM)
@@ -139,7 +139,7 @@ asyncio.run(main())
 """
 
 
-def test_all_workers_of_an_event_loop_obey_signals(folder: Path) -> None:
+def test_a_signal_reaches_all_workers_of_an_event_loop(folder: Path) -> None:
     process = start(TWO_WORKERS, folder)
     try:
         out, _ = process.communicate(timeout=60)
@@ -168,7 +168,7 @@ asyncio.run(main())
 """
 
 
-def test_a_handler_that_does_not_stop_does_not_keep_the_process(folder: Path) -> None:
+def test_a_handler_that_does_not_stop_does_not_keep_the_process_alive(folder: Path) -> None:
     process = start(DEAF, folder)
     try:
         out, _ = process.communicate(timeout=60)
@@ -202,7 +202,7 @@ if child == 0:
             return (await own.submit("greet", "child")).id
 
     print(asyncio.run(anew()), flush=True)
-    # Also a child that cleans up takes nothing away from its parent.
+    # A child that cleans up does not disturb its parent.
     loop.run_until_complete(queue.close())
     os._exit(7)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
@@ -215,7 +215,7 @@ loop.run_until_complete(go_on())
 '''
 
 
-def test_a_forked_process_is_refused_with_a_clear_message_and_may_connect_again(folder: Path) -> None:
+def test_a_forked_process_is_rejected_with_a_clear_message_and_may_connect_again(folder: Path) -> None:
     command = [sys.executable, "-c", FORKS, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -242,7 +242,7 @@ def test_python_dash_m_is_the_command_line(folder: Path) -> None:
     assert "All 200 tasks were completed" in run("demo").stdout
 
 
-def test_the_command_line_ends_at_ctrl_c(folder: Path) -> None:
+def test_the_command_line_ends_on_ctrl_c(folder: Path) -> None:
     with sync.connect(folder) as queue:
         id = queue.submit("greet").id
         waits = [sys.executable, "-m", "leasehold", "wait", id, "--store", str(folder)]
@@ -255,7 +255,7 @@ def test_the_command_line_ends_at_ctrl_c(folder: Path) -> None:
         process.communicate()
 
 
-def test_the_sync_front_does_all_of_it(folder: Path) -> None:
+def test_the_blocking_api_has_every_operation(folder: Path) -> None:
     before = threading.active_count()
     with sync.connect(folder, shard_prefix_len=1) as queue:
         assert repr(queue) == f"<leasehold.sync.Queue folder {folder}>"
@@ -277,7 +277,7 @@ def test_the_sync_front_does_all_of_it(folder: Path) -> None:
         assert queue.check().tasks == 2
         assert queue.purge(3_600).marked == 0
         assert queue.ledger() and queue.now() and queue.id and queue.shard_prefix_len == 1
-    # A handler's thread may not have seen yet that nothing more will come.
+    # A handler's thread may still be ending.
     deadline = time.monotonic() + 60
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -287,7 +287,7 @@ def test_the_sync_front_does_all_of_it(folder: Path) -> None:
         queue.stats()
 
 
-async def test_the_sync_front_may_not_wait_for_itself(folder: Path) -> None:
+async def test_an_async_handler_cannot_block_on_its_own_event_loop(folder: Path) -> None:
     async with await connect(folder):
         with sync.connect(folder) as queue:
             task = queue.submit("greet", max_attempts=1)
@@ -299,16 +299,16 @@ async def test_the_sync_front_may_not_wait_for_itself(folder: Path) -> None:
 
             worker.run(drain=True)
             error = queue.get(task.id).error or ""
-            assert "must not wait for its own event loop; a handler that is not async may wait" in error
+            assert "must not call the blocking API of its own queue; use a sync handler" in error
 
 
 def test_memory_does_not_grow_with_the_number_of_tasks(tmp_path: Path) -> None:
-    """Without what malloc keeps for each thread, which has a bound, nothing is left of a task."""
+    """Apart from malloc's bounded caches per thread, a finished task leaves no memory behind."""
     environment = os.environ | {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0:glibc.malloc.arena_max=1"}
     bench = Path(__file__).parents[1] / "bench/memory.py"
     command = [sys.executable, str(bench), "--windows", "4", "--tasks", "1000", "--store", str(tmp_path / "data")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr
-    # The first window fills caches. Of the others the quietest counts: a thread may start in any of them.
+    # The first window fills caches. Of the others the smallest counts: a thread may start in any of them.
     grown = [float(line.split()[3]) for line in done.stdout.splitlines()[2:]]
     assert len(grown) == 3 and min(grown) < 10, done.stdout

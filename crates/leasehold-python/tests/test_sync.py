@@ -1,4 +1,4 @@
-"""The front without asyncio, where it is used in ways that asyncio does not know."""
+"""The blocking API: handlers, forks, signals and threads."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from leasehold import sync
 with sync.connect(sys.argv[1]) as queue:
     child = os.fork()
     if child == 0:
-        # Whatever hangs is ended, and noticed below.
+        # Ends a child that hangs; its exit code is checked below.
         signal.alarm(20)
         try:
             queue.submit("greet")
@@ -55,7 +55,7 @@ with sync.connect(sys.argv[1]) as queue:
 """
 
 
-def test_a_forked_process_is_refused_and_may_connect_again(folder: Path) -> None:
+def test_a_forked_process_is_rejected_and_may_connect_again(folder: Path) -> None:
     message, child, parent = run(FORKS, folder)
     assert message.startswith("this process was forked after the queue was opened")
     assert "connect again in the child" in message
@@ -107,12 +107,12 @@ with sync.connect(sys.argv[1]) as queue:
 """
 
 
-def test_a_signal_counts_that_comes_before_the_worker_has_begun(folder: Path) -> None:
+def test_a_signal_before_the_worker_has_started_stops_it(folder: Path) -> None:
     assert run(EARLY, folder) == ["0"]
 
 
 def run(program: str, folder: Path, logged: int = 0) -> list[str]:
-    """Runs a program, and gives what it prints; nothing but so many warnings is on its standard error."""
+    """Runs a program and returns the lines it prints; its standard error has only `logged` warnings."""
     command = [sys.executable, "-W", "error", "-c", program, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

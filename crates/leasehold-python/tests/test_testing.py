@@ -1,4 +1,4 @@
-"""The queue for users' own tests: its time stands still, jumps, and is moved."""
+"""The in-memory queue for users' tests, and its simulated time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from leasehold import Context, Invalid, NotYet, Worker, connect, testing
 BEGINNING = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
 
-async def test_nothing_runs_before_its_time_and_hours_pass_at_once() -> None:
+async def test_no_task_runs_early_and_hours_pass_at_once() -> None:
     begun = time.monotonic()
     async with await testing.queue() as queue:
         worker = Worker(queue, "w")
@@ -80,7 +80,7 @@ async def test_waiting_makes_time_pass() -> None:
         await running
 
 
-async def test_neither_files_nor_variables_count(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_settings_files_and_variables_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEASEHOLD_NONSENSE", "x")
     async with await testing.queue(shard_prefix_len=2) as queue:
         assert queue.shard_prefix_len == 2
@@ -93,13 +93,13 @@ async def test_neither_files_nor_variables_count(monkeypatch: pytest.MonkeyPatch
         assert (await worker.run(drain=True)).completed == 1
 
 
-async def test_only_the_time_of_tests_can_be_moved() -> None:
+async def test_only_a_test_queue_can_advance_time() -> None:
     async with await connect("data") as queue:
-        with pytest.raises(Invalid, match="only the time of a queue for tests"):
+        with pytest.raises(Invalid, match="only a test queue can advance time"):
             await testing.TestQueue(queue._loop, queue._native, queue._about).advance(1)
 
 
-async def test_time_goes_on_for_one_who_begins_to_wait_while_another_ends() -> None:
+async def test_time_passes_when_one_wait_starts_while_another_ends() -> None:
     async with await testing.queue() as queue:
 
         async def wait_for_nothing() -> None:
@@ -108,5 +108,5 @@ async def test_time_goes_on_for_one_who_begins_to_wait_while_another_ends() -> N
                 with pytest.raises(NotYet):
                     await queue.wait(task.id, timeout=60)
 
-        # Each wait ends only if time passes; waits end and begin side by side, hundreds of times.
+        # Each wait ends only if time passes; waits end and start concurrently, hundreds of times.
         await asyncio.wait_for(asyncio.gather(*(wait_for_nothing() for _ in range(20))), 120)

@@ -1,4 +1,4 @@
-"""Workers: how they run and stop, and who keeps their claims."""
+"""Workers: running, stopping, and the renewal of their claims."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_async_and_sync_handlers_run_side_by_side(store: dict[str, Any]) -
         assert (await queue.get(other.id)).output is True
 
 
-async def test_closing_the_queue_gives_back_what_its_workers_hold(folder: Path) -> None:
+async def test_closing_the_queue_releases_the_tasks_of_its_workers(folder: Path) -> None:
     queue = await connect(folder)
     worker = Worker(queue, "w")
     started = asyncio.Event()
@@ -86,7 +86,7 @@ async def test_a_task_cancelled_from_outside_stops_its_async_handler(folder: Pat
         running = asyncio.create_task(worker.run(drain=True))
         ctx = await begun.get()
         assert (await queue.cancel(task.id)).cancel_requested
-        # It is seen by the next renewal. That need not be waited for, so the lease can be as long as usual.
+        # The next renewal reads the cancellation; `extend` starts one, so the test works with the default lease.
         ctx.extend()
         assert (await queue.wait(task.id, timeout=120)).status == "cancelled"
         assert len(caught) == 1 and caught[0][1]
@@ -116,7 +116,7 @@ async def test_a_sync_handler_sees_that_it_is_cancelled(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["returns", "raises", "catches"])
-async def test_a_handler_that_stops_when_told_to_has_not_completed_its_task(folder: Path, how: str) -> None:
+async def test_a_handler_that_stops_when_cancelled_has_not_completed_its_task(folder: Path, how: str) -> None:
     async with await connect(folder) as queue:
         worker, begun, loop = Worker(queue, "w"), asyncio.Event(), asyncio.get_running_loop()
 
@@ -146,27 +146,27 @@ async def test_a_handler_that_stops_when_told_to_has_not_completed_its_task(fold
         assert (back.status, back.attempt, back.output) == ("pending", 0, None)
 
 
-async def test_a_handler_that_comes_to_its_end_without_having_looked_has_completed_its_task(folder: Path) -> None:
+async def test_a_handler_that_ignores_its_cancellation_and_returns_has_completed_its_task(folder: Path) -> None:
     async with await connect(folder) as queue:
         worker, begun, loop = Worker(queue, "w"), asyncio.Event(), asyncio.get_running_loop()
-        told = threading.Event()
+        aborted = threading.Event()
 
         @worker.task("long")
         def long(ctx: Context, input: None) -> str:
             loop.call_soon_threadsafe(begun.set)
-            assert told.wait(60)
+            assert aborted.wait(60)
             return "done"
 
         task = await queue.submit("long")
         running = asyncio.create_task(worker.run())
         await asyncio.wait_for(begun.wait(), 60)
         worker.abort()
-        told.set()
+        aborted.set()
         assert (await running).completed == 1
         assert (await queue.get(task.id)).output == "done"
 
 
-async def test_a_handler_that_takes_too_long_is_stopped_and_tried_again() -> None:
+async def test_a_handler_that_times_out_is_cancelled_and_retried() -> None:
     async with await connect("data") as queue:
         worker = Worker(queue, "worker-1")
 
@@ -176,7 +176,7 @@ async def test_a_handler_that_takes_too_long_is_stopped_and_tried_again() -> Non
                 await asyncio.sleep(600)
             return ctx.attempt
 
-        # Long enough for the second attempt, which does nothing, also where a process has to wait for its turn.
+        # Long enough for the second attempt, which does nothing, also on a busy machine.
         task = await queue.submit("short", timeout=5)
         await worker.run(drain=True)
         done = await queue.get(task.id)
@@ -203,7 +203,7 @@ async def main():
 
         @worker.task("sync")
         def sync(ctx, input):
-            # Nobody else gets the interpreter's lock until this is over.
+            # No other thread gets the interpreter lock until this is over.
             sys.setswitchinterval(1_000)
             before, begun = others, time.monotonic()
             while time.monotonic() - begun < 19:
@@ -222,7 +222,7 @@ asyncio.run(main())
 
 
 async def test_a_claim_outlives_three_leases_of_a_handler_that_blocks(folder: Path) -> None:
-    # Side by side: a lease must be long enough for a machine that lets processes wait, and this takes three of them.
+    # Concurrently: a lease must be long enough for a busy machine, and this takes three of them.
     await asyncio.gather(*(outlives_three_leases(folder / each, each) for each in ("sync", "loop")))
 
 
@@ -233,7 +233,7 @@ async def outlives_three_leases(folder: Path, task_type: str) -> None:
         try:
             while (await queue.get(task.id)).status == "pending":
                 await asyncio.sleep(0.02)
-            # Another worker wants it all the time.
+            # Another worker keeps trying to claim the task.
             other = Worker(queue, "other", lease_secs=6)
 
             @other.task(task_type)
@@ -247,14 +247,14 @@ async def outlives_three_leases(folder: Path, task_type: str) -> None:
         finally:
             await asyncio.to_thread(holder.wait, 60)
         assert (done.history[-1].by, done.epoch) == ("holder", 1)
-        # How often another thread had its turn: it may have asked just before. Without the lock it would be hundreds.
+        # Number of times another thread ran: at most once, just before. Without the lock it would be hundreds.
         assert done.output <= 1
         assert (counts.started, counts.recovered) == (0, 0)
         claimed, completed = done.history[1].at, done.history[2].at
         assert (completed - claimed).total_seconds() > 18
 
 
-async def test_rust_works_what_python_submits_and_the_other_way_round(store: dict[str, Any]) -> None:
+async def test_rust_runs_tasks_of_python_and_the_other_way_round(store: dict[str, Any]) -> None:
     said = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "testsecret", "AWS_REGION": "us-east-1"}
     if "endpoint" in store:
         said["AWS_ENDPOINT_URL"] = store["endpoint"]
@@ -332,10 +332,10 @@ async def test_worker_options_reach_the_worker(folder: Path) -> None:
         assert await worked_by(shard_range="8-b") == [("8", "b")]
         assert await worked_by(shard_leasing=ShardLeasing(ttl_secs=90, renew_interval_secs=30)) == [("0", "f")]
         for options, message in [
-            ({"shards": "07"}, "shards is a list"),
+            ({"shards": "07"}, "shards must be a list"),
             ({"shards": []}, "worker.shards must be a list of at least one"),
-            ({"shard_leasing": {"ttl_secs": 10}}, "shard_leasing is true, false or a leasehold.ShardLeasing, not dict"),
-            ({"polling": {"factor": 2}}, "polling is a leasehold.Polling, not dict"),
+            ({"shard_leasing": {"ttl_secs": 10}}, "shard_leasing must be a bool or a leasehold.ShardLeasing, got dict"),
+            ({"polling": {"factor": 2}}, "polling must be a leasehold.Polling, got dict"),
             ({"stop_wait_secs": -1}, "worker.stop_wait_secs must be"),
             ({"shards": ["zz"]}, "zz"),
             ({"shards": ["0"], "shard_range": "0-1"}, "exclude each other"),
@@ -349,7 +349,7 @@ async def test_worker_options_reach_the_worker(folder: Path) -> None:
                 worker.task("x")(lambda ctx, input: None)
                 await worker.run(drain=True)
         for kind in (Worker, leasehold.sync.Worker):
-            with pytest.raises(Invalid, match="a worker needs a queue"):
+            with pytest.raises(Invalid, match="queue must be a leasehold"):
                 kind(None)
         with pytest.raises(TypeError, match="unexpected keyword argument 'concurency'"):
             Worker(queue, concurency=3)  # type: ignore[call-arg]
@@ -357,7 +357,7 @@ async def test_worker_options_reach_the_worker(folder: Path) -> None:
             await Worker(queue, "w").run(drain=True)
 
 
-async def test_a_handler_that_does_not_stop_is_waited_for_as_long_as_was_said(folder: Path) -> None:
+async def test_a_handler_that_does_not_stop_is_awaited_for_stop_wait_secs(folder: Path) -> None:
     async with await connect(folder) as queue:
         worker = Worker(queue, "w", stop_wait_secs=0)
         loop, started, enough = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
@@ -376,11 +376,11 @@ async def test_a_handler_that_does_not_stop_is_waited_for_as_long_as_was_said(fo
         enough.set()
         assert time.monotonic() - begun < 5
         assert (counts.lost, counts.put_back) == (1, 0)
-        # Its claim is left to run out.
+        # Its claim is left to expire.
         assert (await queue.get(task.id)).status == "running"
 
 
-async def test_handlers_see_the_context_of_whoever_runs_the_worker() -> None:
+async def test_handlers_inherit_the_context_of_the_caller_of_run() -> None:
     async with await testing.queue() as queue:
         worker = Worker(queue, "w")
 
@@ -399,7 +399,7 @@ async def test_handlers_see_the_context_of_whoever_runs_the_worker() -> None:
         CALLER.set("the test")
         tasks = [await queue.submit(task_type, "a handler") for task_type in ("sync", "async") * 2]
         await worker.run(drain=True)
-        # What one of them changes is its own affair.
+        # Changes of one handler do not affect the others.
         assert [(await queue.get(task.id)).output for task in tasks] == ["the test"] * 4
 
 
@@ -416,7 +416,7 @@ async def test_concurrency_is_a_bound(folder: Path) -> None:
             most = max(most, now)
             if now == 3:
                 full.set()
-            # The first ones wait for each other; after that there is time for one too many.
+            # The first ones wait for each other; after that an extra one would have time to start.
             await asyncio.wait_for(full.wait(), 60)
             await asyncio.sleep(0.02)
             now -= 1
@@ -426,7 +426,7 @@ async def test_concurrency_is_a_bound(folder: Path) -> None:
         assert most == 3
 
 
-async def test_cancelling_the_run_gives_tasks_back(folder: Path) -> None:
+async def test_cancelling_the_run_releases_tasks(folder: Path) -> None:
     async with await connect(folder) as queue:
         worker = Worker(queue, "w")
         started = asyncio.Event()
@@ -446,7 +446,7 @@ async def test_cancelling_the_run_gives_tasks_back(folder: Path) -> None:
         assert (back.status, back.attempt) == ("pending", 0)
 
 
-async def test_progress_is_seen_while_the_handler_runs(folder: Path) -> None:
+async def test_progress_is_readable_while_the_handler_runs(folder: Path) -> None:
     async with await connect(folder) as queue:
         worker = Worker(queue, "w")
         seen = asyncio.Event()

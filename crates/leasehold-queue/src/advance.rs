@@ -1,33 +1,34 @@
-//! For whoever decides by a task as it stood, and wants to have decided upon nothing else: an outpost that keeps its node
-//! in step with the bucket.
+//! Optimistic updates of a task, for callers whose decision depends on the state that they read: an outpost that
+//! syncs its node with the bucket.
 //!
-//! [`Queue::see`] gives a task together with the condition under which it is changed; [`Queue::advance`] changes it if it
-//! still stands so, and otherwise gives it as it stands now, to be decided upon again; [`Queue::create`] puts in a task
-//! that was written down elsewhere, under its own id.
+//! [`Queue::see`] reads a task with the condition under which it is changed. [`Queue::advance`] changes it if it is
+//! unchanged, and otherwise returns it as it is now, to be decided again. [`Queue::create`] adds a task that was
+//! submitted elsewhere, under its own id.
 //!
-//! All three may be repeated after a lost answer. What was written is known again by its write id in the history, also
-//! when others have gone on from it. Only a renewal leaves no trace there: one whose answer is lost *and* that others have
-//! gone on from is told as [`Advanced::Changed`], and the claim in the record says whose it is.
+//! All three may be repeated after a lost answer. A write is recognised by its write id in the history, also when
+//! other clients have changed the task since. Only a renewal adds nothing to the history: one whose answer is lost
+//! *and* that another change follows is returned as [`UpdateOutcome::Changed`], and the claim in the record shows its
+//! holder.
 //!
-//! Requests: to see is 1 get. To advance is 1 put, 1 put more if it calls for an index entry, and 1 delete if it had one;
-//! nothing if it is refused, and 1 get more if it has changed. To create is 2 puts, and 1 get more if something stands
-//! there. Where a task has moved to another shard, 1 get more for each.
+//! Requests: a read is 1 get. An update is 1 put, 1 more put if it requires an index entry, and 1 delete if the task
+//! had one; none if it is rejected, and 1 more get if the task has changed. A create is 2 puts, and 1 more get if the
+//! id exists. Each forwarding marker costs 1 more get.
 
 use bytes::Bytes;
 use leasehold_core::{Error, Event, Kind, Rejected, Result, Status, Task, TaskId, moved, record};
-use leasehold_store::{Purpose, Put, When};
+use leasehold_store::{Purpose, PutOutcome, When};
 
 use crate::connect::Queue;
 use crate::layout::Intent;
-use crate::tasks::{Loaded, Moved, Place};
+use crate::tasks::{Loaded, TaskObject, Transition};
 
-/// A task as it was read or written, with the condition for the next change.
+/// A task as last read or written, with the condition for the next change.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Seen {
+pub struct TaskSnapshot {
     loaded: Loaded,
 }
 
-impl Seen {
+impl TaskSnapshot {
     /// The task.
     #[must_use]
     pub fn task(&self) -> &Task {
@@ -35,69 +36,70 @@ impl Seen {
     }
 }
 
-/// What became of an event.
+/// Outcome of an event.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Advanced {
-    /// It happened; this is the task now, and others may have moved it on since.
-    Done(Seen),
-    /// The task has changed since it was seen: this is how it stands.
-    Changed(Seen),
-    /// It cannot happen to the task as it was seen.
-    Refused(Rejected, Seen),
-    /// There is no such task any more.
+pub enum UpdateOutcome {
+    /// Applied; this is the task now, which other clients may have changed since.
+    Done(TaskSnapshot),
+    /// The task has changed since it was read; this is the task now.
+    Changed(TaskSnapshot),
+    /// Not allowed in the state that was read.
+    Refused(Rejected, TaskSnapshot),
+    /// The task no longer exists.
     Missing,
 }
 
-/// What became of a task that was to be put in.
+/// Outcome of a create.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Created {
-    /// It is there, by this call or by one before whose answer was lost; others may have moved it on since.
-    Done(Seen),
-    /// Something else stands at its id: another task, or the mark that its submit was given up. None if that went
+    /// The task exists, by this call or by an earlier one whose answer was lost; other clients may have changed it
+    /// since.
+    Done(TaskSnapshot),
+    /// The id is in use: by another task, or by the tombstone of its abandoned submit. None if that was removed
     /// before it could be read.
-    Exists(Option<Seen>),
+    Exists(Option<TaskSnapshot>),
 }
 
 impl Queue {
-    /// Reads a task in order to decide upon it.
-    pub async fn see(&self, purpose: Purpose, id: &TaskId) -> Result<Option<Seen>> {
+    /// Reads a task with the condition for a change.
+    pub async fn see(&self, purpose: Purpose, id: &TaskId) -> Result<Option<TaskSnapshot>> {
         Ok(self.load(purpose, id).await?.map(seen))
     }
 
-    /// Moves a task on, but only if it still stands as it was seen. What the event carries was checked where it was made.
+    /// Applies an event only if the task is unchanged since it was read. The caller has validated the event.
     pub async fn advance(
         &self,
         purpose: Purpose,
-        seen_before: &Seen,
+        seen_before: &TaskSnapshot,
         event: &Event,
         by: &str,
-    ) -> Result<Advanced> {
+    ) -> Result<UpdateOutcome> {
         let before = &seen_before.loaded;
         Ok(match self.change_unmoved(purpose, before, event, by).await? {
-            Moved::Done(loaded) | Moved::Overtaken(loaded) => Advanced::Done(seen(loaded)),
-            Moved::Rejected(_, now) if now.task.write_id != before.task.write_id => {
-                Advanced::Changed(seen(now))
+            Transition::Done(loaded) | Transition::Overtaken(loaded) => UpdateOutcome::Done(seen(loaded)),
+            Transition::Rejected(_, now) if now.task.write_id != before.task.write_id => {
+                UpdateOutcome::Changed(seen(now))
             }
-            Moved::Rejected(rejected, now) => Advanced::Refused(rejected, seen(now)),
-            Moved::Missing => Advanced::Missing,
+            Transition::Rejected(rejected, now) => UpdateOutcome::Refused(rejected, seen(now)),
+            Transition::Missing => UpdateOutcome::Missing,
         })
     }
 
-    /// Puts in a task in its first revision, whose id and write id its maker has chosen; only its shard is this queue's to
-    /// say. A failure leaves at most a pointer to nothing: the call may be repeated at any time, and gives up nothing for
-    /// good, unlike a submit, whose caller is told how it ended.
+    /// Creates a task in its first revision, with the id and write id that the caller chose; only the shard is set by
+    /// this queue. A failure leaves at most a pointer without a task. The call may be repeated at any time: unlike a
+    /// submit, it never puts a tombstone at the id.
     pub async fn create(&self, purpose: Purpose, task: Task) -> Result<Created> {
         self.create_when(purpose, task, When::Absent).await
     }
 
-    /// The same in the place of the mark that its submit was given up, if that still stands as it was seen. Whoever finds a
-    /// pointer to nothing after the grace puts that mark there, as when a link has failed between the two puts of
-    /// [`Self::create`] for longer than that; nobody was told that the submit has failed, so it may still succeed. It is a
-    /// later revision with a pointer of its own, so that a removal of the old one, which may be under way, takes nothing
-    /// away from it.
-    pub async fn create_over(&self, purpose: Purpose, mark: &Seen, task: Task) -> Result<Created> {
+    /// Creates a task in place of the tombstone of its abandoned submit, if that is unchanged since it was read.
+    /// Index cleanup puts a tombstone where it finds a pointer without a task after the grace period, as when a link
+    /// fails between the two puts of [`Self::create`] for longer than that. No caller was informed that the submit
+    /// failed, so it may still succeed. The new task has a later revision with a pointer of its own, so that a
+    /// concurrent removal of the old pointer does not affect it.
+    pub async fn create_over(&self, purpose: Purpose, mark: &TaskSnapshot, task: Task) -> Result<Created> {
         if !mark.task().is_tombstone() || mark.task().id != task.id {
-            return Err(Error::invalid(format!("there is a task at {}", mark.task().id)));
+            return Err(Error::invalid(format!("task {} is not an abandoned submit", mark.task().id)));
         }
         let task = Task { rev: mark.task().rev + 1, ..task };
         self.create_when(purpose, task, When::Unchanged(mark.loaded.version.clone())).await
@@ -105,22 +107,26 @@ impl Queue {
 
     async fn create_when(&self, purpose: Purpose, task: Task, when: When) -> Result<Created> {
         if task.status() != Status::Pending {
-            return Err(Error::invalid(format!("task {} is {}, not new", task.id, task.status())));
+            return Err(Error::invalid(format!(
+                "task {} is {}; only a pending task can be created",
+                task.id,
+                task.status()
+            )));
         }
-        self.may(Intent::Change).await?;
+        self.ensure_allowed(Intent::Change).await?;
         let started = self.client.host().instant();
         let task = Task { shard: self.shard_len().shard_of(&task.id), ..task };
         let entry =
-            task.entry().ok_or_else(|| Error::new(Kind::Internal, "a new task calls for an entry"))?;
+            task.entry().ok_or_else(|| Error::new(Kind::Internal, "a new task has no index entry"))?;
         self.put_entry(purpose, &entry).await?;
-        self.still_may(Intent::Change)?;
+        self.check_allowed(Intent::Change)?;
         if self.has_slept(started) {
-            // The entry may have been swept, and with it what would lead to the task.
-            let message = format!("this process has slept before it could put task {}; try again", task.id);
+            // The entry may have been removed meanwhile, and the task would not be found.
+            let message = format!("this process was suspended before it wrote task {}; try again", task.id);
             return Err(Error::new(Kind::Unavailable, message));
         }
         let created = self.put_created(purpose, &task, &when).await?;
-        // What took longer than the layout could be trusted may stand where nobody looks any more.
+        // A write that took longer than the layout can be trusted may have been applied at an outdated key.
         self.still_agreed().await.map_err(Error::with_unknown_outcome)?;
         if matches!(created, Created::Done(_)) {
             if self.has_slept(started) {
@@ -135,17 +141,17 @@ impl Queue {
         let key = &self.task_key(&task.id);
         let body = Bytes::from(record::write(task));
         let ours = |found: &[u8]| moved::has_write(key, found, &task.write_id);
-        let put = self.client.put_knowing(purpose, key, body.clone(), when, &ours).await?;
+        let put = self.client.put_if(purpose, key, body.clone(), when, &ours).await?;
         let object = match put {
-            Put::Written(version) => {
+            PutOutcome::Written(version) => {
                 return Ok(Created::Done(seen(Loaded { task: task.clone(), version, body })));
             }
-            Put::Overtaken(object) | Put::Lost(Some(object)) => object,
-            Put::Lost(None) => return Ok(Created::Exists(None)),
+            PutOutcome::Overtaken(object) | PutOutcome::Lost(Some(object)) => object,
+            PutOutcome::Lost(None) => return Ok(Created::Exists(None)),
         };
-        let loaded = match Place::read(key, object)? {
-            Place::Here(loaded) => Some(loaded),
-            Place::Elsewhere(mark) => self.load_marked(purpose, mark).await?,
+        let loaded = match TaskObject::read(key, object)? {
+            TaskObject::Here(loaded) => Some(loaded),
+            TaskObject::Elsewhere(mark) => self.load_marked(purpose, mark).await?,
         };
         Ok(match loaded {
             Some(loaded) if loaded.task.has_write(&task.write_id) => Created::Done(seen(loaded)),
@@ -154,6 +160,6 @@ impl Queue {
     }
 }
 
-fn seen(loaded: Loaded) -> Seen {
-    Seen { loaded }
+fn seen(loaded: Loaded) -> TaskSnapshot {
+    TaskSnapshot { loaded }
 }

@@ -1,22 +1,26 @@
-//! The bell: an idle worker asks for one small object instead of listing the index.
+//! The bell: a small notification object that an idle worker reads instead of listing the index.
 //!
-//! Everyone who makes a task pending, now or for later, changes the bell once the task can be found. It says *that*, not
-//! *where*. A worker asks for it "if changed", which costs a twelfth of a list, and looks at the index when it did.
+//! A client that makes a task pending, now or for later, overwrites the bell (*rings* it) once the task is in the
+//! index. The bell tells workers that the index has changed, not where. A worker reads it with a conditional get,
+//! which costs a twelfth of a list, and scans the index only when it has changed.
 //!
 //! ```text
 //!   producer   entry, task ── ring                 entry, task  (no ring: the last one is younger than a second)
-//!   worker                       bell changed, look      ·····      look again, a second later
+//!   worker                       bell changed, scan      ·····      scan again, a second later
 //! ```
 //!
-//! A process rings at most once in [`RING_EVERY`]: stores limit the writes to one key. Nothing is lost by that. Whoever
-//! finds the bell changed knows an upper bound of when the ring landed: the latest that *now* can be. Every ring that
-//! this one has overwritten landed before, and whatever was not rung for was written within [`RING_EVERY`] of one of
-//! them. So a second look, when even the earliest that *now* can be is [`RING_EVERY`] later, sees it all.
+//! A process rings at most once per [`RING_EVERY`], because stores limit the rate of writes to one key. No task is
+//! missed by that. A worker that reads a changed bell has an upper bound of the time of the ring: the latest value of
+//! *now*. Every ring that this one has overwritten came before, and every task without a ring of its own was written
+//! within [`RING_EVERY`] of one of them. So a second scan, once the earliest value of *now* is [`RING_EVERY`] later,
+//! finds them all.
 //!
-//! Each inbox has a bell of its own, so that a task for one worker does not make all of them look. Whoever puts something
-//! into the overflow says so in its ring: only then is it looked at before its time.
+//! Each inbox has a bell of its own, so that a task for one worker does not wake all of them. A ring for a task in
+//! the overflow carries a flag: only then do workers scan the overflow before its interval has passed.
 //!
-//! A ring may be lost, like every hint (promise P9): a worker looks from time to time without being rung.
+//! A ring may be lost, like every hint (promise P9): workers also scan periodically.
+//!
+//! Requests: a ring is 1 put, a check is 1 get.
 
 use bytes::Bytes;
 use leasehold_core::{Error, Kind, Result, StoreTime, WorkerId, WriteId, keys};
@@ -30,20 +34,20 @@ use std::time::Duration;
 
 use crate::connect::Queue;
 
-/// A process rings at most this often.
+/// Minimum time between two rings of one bell by a process.
 pub const RING_EVERY: Duration = Duration::from_secs(1);
 
-/// When to look again: [`RING_EVERY`], as a slow local clock counts it.
+/// Time until the second scan: [`RING_EVERY`], as measured by a slow local clock.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(1_010);
 
-/// When this process rang which bell last: those of the last second.
+/// Bells that this process rang within the last second, with the time.
 #[derive(Debug, Default)]
 pub(crate) struct Ringer {
     rang_at: Mutex<BTreeMap<String, Instant>>,
 }
 
 impl Ringer {
-    /// Whether to ring now; if so, it counts as done.
+    /// True if the bell is to be rung now; the ring then counts as done.
     fn begin(&self, bell: &str, now: Instant) -> bool {
         let mut rang_at = self.lock();
         rang_at.retain(|_, rang_at| now.since(*rang_at) < RING_EVERY);
@@ -54,7 +58,7 @@ impl Ringer {
         true
     }
 
-    /// The ring has failed: the next one is not to be held back by it.
+    /// Forgets a failed ring, so that it does not suppress the next one.
     fn failed(&self, bell: &str) {
         self.lock().remove(bell);
     }
@@ -64,21 +68,21 @@ impl Ringer {
     }
 }
 
-/// What stands at a bell.
+/// Content of a bell.
 #[derive(Debug, Serialize, Deserialize)]
 struct Ring {
     write_id: WriteId,
-    /// There is something in the overflow.
+    /// True if a task was put into the overflow.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     overflow: bool,
 }
 
-/// A bell as a worker knows it: that of the queue, or that of an inbox.
+/// A bell as last read by a worker: that of the queue, or that of an inbox.
 #[derive(Debug)]
 pub struct Bell {
     key: String,
     known: Option<Version>,
-    /// When it was last found changed, at the latest.
+    /// Latest time at which the last ring can have happened.
     rang_by: Option<StoreTime>,
     is_for_overflow: bool,
 }
@@ -100,26 +104,26 @@ impl Bell {
         Self { key, known: None, rang_by: None, is_for_overflow: false }
     }
 
-    /// Whether a ring has said that there is something in the overflow; not again until another one says so.
+    /// True if a ring has announced tasks in the overflow since the last call.
     pub fn rang_for_overflow(&mut self) -> bool {
         std::mem::take(&mut self.is_for_overflow)
     }
 
-    /// From this moment on, by the earliest that *now* can be, one more look sees everything that the last ring stood for;
-    /// nothing if that look was made.
+    /// Time for the second scan, compared with the earliest value of *now*: it finds everything that the last ring
+    /// stands for. None if that scan was made.
     #[must_use]
     pub fn look_again_at(&self) -> Option<StoreTime> {
         self.rang_by.map(|at| at.plus(LOOK_AGAIN_AFTER)).filter(|_| !breaks(Rule::NoSecondLook))
     }
 
-    /// A look begins at this moment, by the earliest that *now* can be.
+    /// Notes that a scan begins at this time, the earliest value of *now*.
     pub fn looked(&mut self, earliest: StoreTime) {
         self.rang_by = self.rang_by.filter(|at| at.plus(LOOK_AGAIN_AFTER) > earliest);
     }
 }
 
 impl Queue {
-    /// Tells everyone that something was made pending, and can be found.
+    /// Notifies all workers that a task became pending and is in the index.
     pub(crate) async fn ring(&self, purpose: Purpose) {
         self.news.send_modify(|rung| *rung += 1);
         if self.ringer.begin(keys::BELL, self.client.host().instant()) {
@@ -127,7 +131,7 @@ impl Queue {
         }
     }
 
-    /// Tells one worker that something was put into its inbox.
+    /// Notifies one worker that a task was put into its inbox.
     pub(crate) async fn ring_inbox(&self, purpose: Purpose, worker: &WorkerId) {
         self.news.send_modify(|rung| *rung += 1);
         let bell = keys::inbox_bell(worker);
@@ -136,7 +140,7 @@ impl Queue {
         }
     }
 
-    /// Tells everyone that something was put into the overflow. No earlier ring stands for this one.
+    /// Notifies all workers that a task was put into the overflow. Not suppressed by an earlier ring.
     pub(crate) async fn ring_for_overflow(&self) {
         self.news.send_modify(|rung| *rung += 1);
         self.put_ring(Purpose::Sweep, keys::BELL, true).await;
@@ -145,7 +149,7 @@ impl Queue {
     async fn put_ring(&self, purpose: Purpose, bell: &str, overflow: bool) {
         let body = self.ring_body(overflow);
         if let Err(error) = self.client.put_hint(purpose, bell, body).await {
-            tracing::debug!("the bell was not rung: {error}");
+            tracing::debug!(bell, %error, "failed to ring bell");
             self.ringer.failed(bell);
         }
     }
@@ -153,10 +157,10 @@ impl Queue {
     /// The body of a new ring.
     pub(crate) fn ring_body(&self, overflow: bool) -> Bytes {
         let ring = Ring { write_id: self.client.write_id(), overflow };
-        Bytes::from(serde_json::to_vec(&ring).expect("text and a truth value"))
+        Bytes::from(serde_json::to_vec(&ring).expect("a ring consists of a string and a bool"))
     }
 
-    /// Whether the bell has changed since it was last asked for: 1 get.
+    /// Returns whether the bell has changed since the last call. Requests: 1 get.
     pub async fn has_rung(&self, bell: &mut Bell) -> Result<bool> {
         let found = self.client.get_unless(Purpose::Discover, &bell.key, bell.known.as_ref()).await?;
         let Get::Found(object) = found else { return Ok(false) };
@@ -167,8 +171,8 @@ impl Queue {
     }
 }
 
-/// Verifies what stands at a bell.
+/// Verifies the content of a bell.
 pub(crate) fn verify(key: &str, body: &[u8]) -> Result<()> {
-    let corrupt = |error| Error::new(Kind::Corrupt, format!("`{key}` is not a ring: {error}"));
+    let corrupt = |error| Error::new(Kind::Corrupt, format!("`{key}` is not a notification object: {error}"));
     serde_json::from_slice::<Ring>(body).map(drop).map_err(corrupt)
 }

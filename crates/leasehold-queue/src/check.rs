@@ -1,18 +1,18 @@
-//! Finding inconsistencies: tasks without an index entry, entries without a task, corrupt objects below every prefix.
+//! Finding inconsistencies: tasks without an index entry, entries without a task, corrupt objects under every prefix.
 //!
-//! What a check finds is of one of three classes.
+//! Every finding has one of three classes:
 //!
-//! | class | example | who does what |
+//! | class | example | resolved by |
 //! | --- | --- | --- |
-//! | *heals* | the entry of a submit that was killed, within its grace | running workers remove it, by the time given |
-//! | *repair* | a task whose entry was deleted by hand | `check` with `repair` writes it |
-//! | *person* | a record that cannot be read | an operator decides, [`Queue::quarantine`] carries it out |
+//! | *heals* | the entry of a submit that was killed, within its grace period | running workers, by the time given |
+//! | *repair* | a task whose entry was deleted by hand | `check` with `repair`, which writes the entry |
+//! | *person* | a corrupt record | an operator, with [`Queue::quarantine`] |
 //!
-//! Objects change while they are checked. Entries are listed before tasks are read, so whatever does not fit is read
-//! again, and what was in motion is not reported.
+//! Objects change while they are checked. Entries are listed before tasks are read, so an object that does not match
+//! is read again, and changes in progress are not reported.
 //!
-//! Requests: 1 list for each thousand objects of every prefix, at least 14; 1 get for each object that has a body; 2
-//! gets more for each entry that no task called for. With `repair`, those of the repairs.
+//! Requests: 1 list per thousand objects of every prefix, at least 14; 1 get per object that has a body; 2 more gets
+//! per entry that no task requires. With `repair`, those of the repairs.
 
 use futures::{StreamExt, TryStreamExt, stream};
 use leasehold_core::{Entry, Kind, Result, Status, StoreTime, TaskId, keys};
@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::connect::Queue;
-use crate::discover::Found;
+use crate::discover::IndexHit;
 use crate::inspect::READS_AT_ONCE;
 use crate::layout::Intent;
 use crate::lease::NONSENSE_AGE_MIN;
@@ -30,53 +30,55 @@ use crate::objects::{self, ObjectKind};
 use crate::sweep::{Swept, is_pointer_to};
 use crate::tasks::Loaded;
 
-/// Running workers look at every due entry each minute, and at the inbox of a dead worker within four.
+/// Time within which running workers clean up: they check every due entry each minute, and the inbox of a dead worker
+/// within four.
 const CLEANED_WITHIN: Duration = Duration::from_mins(5);
 
-/// An entry that workers would not look at for so long is left to a repair.
+/// An entry that workers would not check within this time is left to a repair.
 const HEALS_WITHIN: Duration = Duration::from_hours(24);
 
-/// A notification object is overwritten by the next submit: a queue without one for so long is not in use.
+/// Time after which a corrupt notification object (bell) is reported. The next submit overwrites it, so a queue
+/// without a submit for so long is not in use.
 const RINGS_WITHIN: Duration = Duration::from_hours(24);
 
-/// No probe lasts so long.
+/// Maximum duration of a probe.
 const PROBE_MAX: Duration = Duration::from_hours(24);
 
-/// The result of a check.
+/// Result of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Checked {
     /// Tasks that were read.
     pub tasks: u64,
-    /// Index entries that were seen.
+    /// Index entries that were listed.
     pub entries: u64,
-    /// Other objects that were seen: leases, idempotency records, artifacts, notification objects.
+    /// Other objects that were listed: leases, idempotency records, artifacts, notification objects.
     pub others: u64,
     /// Keys of tasks without an index entry. A repair writes it.
     pub uncovered: Vec<String>,
-    /// Index entries that no task calls for and that no worker has removed in time. A repair removes them.
+    /// Index entries that no task requires and that no worker has removed in time. A repair removes them.
     pub dangling: Vec<String>,
-    /// Objects that a probe has left behind. A repair deletes them.
+    /// Objects that a probe has left. A repair deletes them.
     pub leftover: Vec<String>,
-    /// Objects that an operator has to decide upon.
+    /// Objects that need a decision by an operator.
     pub corrupt: Vec<CorruptObject>,
-    /// Objects that need no attention: running workers see to them.
+    /// Objects that need no attention: running workers resolve them.
     pub healing: Vec<Healing>,
-    /// How many of the uncovered, dangling and left over objects were repaired: all of them, or none.
+    /// Number of uncovered, dangling and leftover objects that were repaired: all of them, or none.
     pub repaired: u64,
 }
 
-/// An object that an operator has to decide upon.
+/// An object that needs a decision by an operator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CorruptObject {
     /// Its key.
     pub key: String,
-    /// The fault, in words.
+    /// Description of the fault.
     pub reason: String,
-    /// The way to get rid of it.
+    /// Way to remove it.
     pub remedy: Remedy,
 }
 
-/// What an operator can do about a corrupt object.
+/// Remedy for a corrupt object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Remedy {
@@ -95,13 +97,13 @@ pub enum Remedy {
 pub struct Healing {
     /// Its key.
     pub key: String,
-    /// Running workers have seen to it by then.
+    /// Time by which running workers have resolved it.
     pub by: StoreTime,
-    /// Why it is there.
+    /// Cause.
     pub reason: &'static str,
 }
 
-/// The state of an object that is not obviously as it should be.
+/// The state of an object that needs a closer check.
 enum Finding {
     Fine,
     Heals(StoreTime, &'static str),
@@ -110,7 +112,7 @@ enum Finding {
 }
 
 impl Checked {
-    /// How many inconsistencies a repair removes, or has removed.
+    /// Number of inconsistencies that a repair removes, or has removed.
     #[must_use]
     pub fn repairable(&self) -> u64 {
         (self.uncovered.len() + self.dangling.len() + self.leftover.len()) as u64
@@ -122,17 +124,17 @@ impl Checked {
 }
 
 impl Queue {
-    /// Reads every object of the queue; with `repair` writes missing entries, and removes those that no task calls for, by
-    /// the rules of the index; refused without `queue.json`. A task is covered when its called-for entry is there, or an older
-    /// one that is due no later.
+    /// Reads every object of the queue and reports inconsistencies. With `repair`, writes missing entries and removes
+    /// those that no task requires, by the rules of the index; refused without `queue.json`. A task is covered if its
+    /// required entry exists, or an older one that is due no later.
     pub async fn check(&self, repair: bool) -> Result<Checked> {
         let mut checked = Checked::default();
         if repair {
-            // Now, whatever is known: by a layout that is gone the entries of all tasks would be left over.
+            // Always read again: by an outdated layout the entries of all tasks would look dangling.
             self.ask().await?;
-            self.may(Intent::Change).await?;
+            self.ensure_allowed(Intent::Change).await?;
         }
-        // Entries first: a task that moves in between has then left an entry that was seen.
+        // Entries first: a task that changes in between has left an entry that was listed.
         let entries = self.all_entries(&mut checked).await?;
         let by_task = by_task(&entries);
         let (mut called_for, mut suspects) = (BTreeSet::new(), Vec::new());
@@ -143,7 +145,7 @@ impl Queue {
             let met = by_task.get(&entry.id).into_iter().flatten();
             called_for.extend(met.filter(|met| is_pointer_to(met, &loaded.task)).map(|met| (*met).clone()));
             if !by_task.get(&entry.id).is_some_and(|met| met.contains(&&entry)) {
-                // Whoever holds a shard or an inbox leaves the entry by which it has found the task.
+                // The holder of a shard or an inbox leaves the entry by which it found the task.
                 let left = by_task.get(&entry.id).into_iter().flatten().filter(|met| covers(met, &entry));
                 called_for.extend(left.max_by_key(|met| met.rev).map(|met| (*met).clone()));
             }
@@ -159,7 +161,7 @@ impl Queue {
         Ok(checked)
     }
 
-    /// Looks again: a task may be found by an entry that was written after the entries were listed.
+    /// Checks again: a task may be covered by an entry that was written after the entries were listed.
     async fn check_suspects(
         &self,
         suspects: Vec<(String, Loaded, Entry)>,
@@ -184,8 +186,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Looks at one task again: it may have moved, and its entries with it, since the entries were listed. Whoever removes
-    /// an entry has written the called-for one before.
+    /// Checks one task again: it may have changed, and its entries with it, since the entries were listed. A client
+    /// that removes an entry has written the required one before.
     pub(crate) async fn is_uncovered(&self, loaded: &Loaded, entry: &Entry) -> Result<bool> {
         if self.client.get(Purpose::Admin, &entry.key()).await?.is_some() {
             return Ok(false);
@@ -195,10 +197,10 @@ impl Queue {
         Ok(now.is_some_and(|now| now.version == loaded.version))
     }
 
-    /// Looks again at entries that no task called for when the tasks were read.
+    /// Checks the entries that no task required when the tasks were read.
     async fn check_uncalled(
         &self,
-        entries: impl Iterator<Item = &Found>,
+        entries: impl Iterator<Item = &IndexHit>,
         repair: bool,
         checked: &mut Checked,
     ) -> Result<()> {
@@ -212,7 +214,7 @@ impl Queue {
                 Finding::Fine | Finding::Corrupt(..) => {}
                 Finding::Heals(by, reason) => checked.healing.push(Healing { key, by, reason }),
                 Finding::Repairable if !repair => checked.dangling.push(key),
-                // Anything else means that it has become part of a change since, which sees to it.
+                // Any other outcome means that it is part of a change since, which handles it.
                 Finding::Repairable => {
                     if matches!(self.sweep(found).await?, Swept::Removed | Swept::Moved(_)) {
                         checked.dangling.push(key);
@@ -224,9 +226,9 @@ impl Queue {
         Ok(())
     }
 
-    /// The state of an entry that no task called for. A repair waits for the grace of the index rules only; without one,
-    /// running workers are given the time to do the same.
-    async fn uncalled(&self, found: &Found, repair: bool) -> Result<Finding> {
+    /// The state of an entry that no task requires. A repair waits only for the grace period of the index rules;
+    /// without one, running workers get the time to clean up.
+    async fn uncalled(&self, found: &IndexHit, repair: bool) -> Result<Finding> {
         let entry = &found.entry;
         if self.client.get(Purpose::Admin, &entry.key()).await?.is_none() {
             return Ok(Finding::Fine);
@@ -247,9 +249,9 @@ impl Queue {
                     return Ok(Finding::Fine);
                 }
                 let left_at = found.written_at.max(loaded.task.updated_at);
-                (left_at.plus(self.config.stale_grace), "its task has moved on")
+                (left_at.plus(self.config.stale_grace), "its task has changed since")
             }
-            // It stays until its task moves on, which passes its revision, or ends.
+            // It stays until its task changes to a later revision, or ends.
             Some(loaded) if !loaded.task.status().is_final() => return Ok(Finding::Fine),
             Some(_) => (found.written_at.plus(self.config.ahead_grace), "its task is final"),
             None => (found.written_at.plus(self.config.ahead_grace), "its task does not exist yet"),
@@ -292,7 +294,7 @@ impl Queue {
         Ok(())
     }
 
-    async fn other(&self, listed: &leasehold_store::Entry) -> Result<Finding> {
+    async fn other(&self, listed: &leasehold_store::ListEntry) -> Result<Finding> {
         let (key, kind) = (&listed.key, ObjectKind::of(&listed.key, &[]));
         let now = self.now()?;
         if kind == ObjectKind::Probe && now.is_past(listed.modified.plus(PROBE_MAX)) {
@@ -328,13 +330,13 @@ impl Queue {
         })
     }
 
-    async fn all_entries(&self, checked: &mut Checked) -> Result<Vec<Found>> {
+    async fn all_entries(&self, checked: &mut Checked) -> Result<Vec<IndexHit>> {
         let mut all = Vec::new();
         for root in keys::ENTRIES {
             let mut entries = std::pin::pin!(self.entries(root.to_owned()));
             while let Some(listed) = entries.try_next().await? {
                 if let Some(entry) = Entry::parse(&listed.key) {
-                    all.push(Found { entry, written_at: listed.modified });
+                    all.push(IndexHit { entry, written_at: listed.modified });
                 } else {
                     let (reason, remedy) =
                         (objects::unknown(&listed.key), objects::remedy(&listed.key, Some(b"")));
@@ -361,7 +363,7 @@ impl Queue {
         }
     }
 
-    /// What can be done about a corrupt task: 1 get.
+    /// Remedy for a corrupt task. Requests: 1 get.
     async fn task_remedy(&self, key: &str) -> Result<Remedy> {
         if keys::check_key(key).is_err() {
             return Ok(objects::remedy(key, None));
@@ -376,8 +378,8 @@ impl Queue {
     }
 }
 
-/// True for an entry that leads to its task, or covers it: that by which a worker has claimed a task stays until the task
-/// is settled, where the worker holds the shard.
+/// True if an entry is valid for its task, or covers it: the entry by which a worker has claimed a task stays until
+/// the task is settled if the worker holds the shard.
 fn is_in_use(entry: &Entry, loaded: &Loaded) -> bool {
     let task = &loaded.task;
     task.entry().is_some_and(|called_for| {
@@ -385,8 +387,9 @@ fn is_in_use(entry: &Entry, loaded: &Loaded) -> bool {
     }) || is_pointer_to(entry, task)
 }
 
-/// Whether a task that calls for one entry is found by another: workers follow none that is ahead of its task, see none
-/// before its minute, and some of them look at its shard only. What lies in an inbox or in the overflow is seen by someone.
+/// True if a task that requires one entry is found by another. Workers ignore an entry that is ahead of its task,
+/// list none before its minute, and some of them scan only its shard. An entry in an inbox or in the overflow is
+/// scanned by some worker.
 pub(crate) fn covers(met: &Entry, called_for: &Entry) -> bool {
     let is_seen = met.shard().is_none() || met.shard() == called_for.shard();
     is_seen && met.rev <= called_for.rev && met.bucket <= called_for.bucket
@@ -394,7 +397,7 @@ pub(crate) fn covers(met: &Entry, called_for: &Entry) -> bool {
 
 type ByTask<'a> = BTreeMap<TaskId, Vec<&'a Entry>>;
 
-fn by_task(entries: &[Found]) -> ByTask<'_> {
+fn by_task(entries: &[IndexHit]) -> ByTask<'_> {
     let mut by_task = ByTask::new();
     for found in entries {
         by_task.entry(found.entry.id).or_default().push(&found.entry);
@@ -402,8 +405,8 @@ fn by_task(entries: &[Found]) -> ByTask<'_> {
     by_task
 }
 
-/// Whether one of these entries leads to a task. To one that is on its way between two shards, the entry that it had does,
-/// by its mark.
+/// True if one of these entries covers a task. A task that is being moved between two shards is covered by its old
+/// entry, through its forwarding marker.
 fn is_led_to(loaded: &Loaded, called_for: &Entry, by_task: &ByTask) -> bool {
     let leads = |met: &Entry| {
         let in_place = met.moved(called_for.place.clone());

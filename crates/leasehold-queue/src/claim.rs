@@ -1,11 +1,17 @@
-//! Making a task ours.
+//! Claiming a task.
 //!
-//! Requests: 1 get (the task), 1 put (the claim), 1 put (the lease entry), 1 delete (the ready entry). Whoever holds the
-//! lease on the shard, or on the inbox, leaves the entry where it is until the task is settled, and saves the last two:
-//! should it be lost, the next holder, or whoever empties the inbox, finds the task by that entry.
+//! A worker claims the task of a ready entry by a conditional write that sets its status to running, with the worker,
+//! a random lease id and an expiry. Of several workers that try, one succeeds. The claim is valid until it expires by
+//! the store's clock, and is renewed or ended by [`settle`](crate::settle).
+//!
+//! Requests: 1 get (the task), 1 put (the claim), 1 put (the lease entry), 1 delete (the ready entry). The holder of
+//! the lease on the shard, or on the inbox, leaves the entry in place until the task is settled, and saves the last
+//! two: if that worker dies, the next holder of the shard, or the worker that empties the inbox, finds the task by
+//! that entry.
 
 use leasehold_core::{
-    Entry, Error, Event, LeaseId, Rejected, Result, State, Status, StoreTime, Task, TaskType, Where, WorkerId,
+    Entry, Error, Event, IndexLocation, LeaseId, Rejected, Result, State, Status, StoreTime, Task, TaskType,
+    WorkerId,
 };
 use leasehold_store::Purpose;
 use leasehold_store::mutant::{Rule, breaks};
@@ -13,31 +19,31 @@ use std::time::Duration;
 use tracing::Instrument;
 
 use crate::connect::Queue;
-use crate::discover::Found;
+use crate::discover::IndexHit;
 use crate::layout::Intent;
-use crate::tasks::{Follow, Loaded, Moved};
+use crate::tasks::{IndexUpdate, Loaded, Transition};
 
-/// A task that is ours for a while.
+/// A claimed task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Claimed {
     pub(crate) loaded: Loaded,
     pub(crate) lease_id: LeaseId,
     pub(crate) by: WorkerId,
-    /// The entry by which others find it, if it is known: the lease entry that was written with the claim, or the ready
-    /// entry that was left. A renewal does not move it.
+    /// The entry by which other workers find it, if known: the lease entry that was written with the claim, or the
+    /// ready entry that was left in place. A renewal does not move it.
     pub(crate) entry: Option<Entry>,
-    /// The revision that the claim made.
+    /// The task's revision after the claim.
     pub(crate) rev: u64,
 }
 
 impl Claimed {
-    /// The task as we last knew it.
+    /// The task as last confirmed.
     #[must_use]
     pub fn task(&self) -> &Task {
         &self.loaded.task
     }
 
-    /// Until when it is ours for certain, by the store's time.
+    /// Expiry of the claim, in the store's time.
     #[must_use]
     pub fn expires_at(&self) -> StoreTime {
         match &self.loaded.task.state {
@@ -46,8 +52,8 @@ impl Claimed {
         }
     }
 
-    /// The entries that are there: the one that was written or left, and, after a renewal, the one that the record calls
-    /// for by now and whoever swept the other has written.
+    /// The entries that exist: the one that was written or left in place, and, after a renewal, the one that the
+    /// current record requires, which index cleanup may have written in place of the other.
     pub(crate) fn entries(&self) -> Option<Vec<Entry>> {
         let mut entries = vec![self.entry.clone()?];
         if self.loaded.task.rev > self.rev {
@@ -56,134 +62,141 @@ impl Claimed {
         Some(entries)
     }
 
-    /// Whether someone has asked for it to be called off.
+    /// True if its cancellation was requested.
     #[must_use]
     pub fn cancel_requested(&self) -> bool {
         matches!(&self.loaded.task.state, State::Running(claim) if claim.cancel_requested)
     }
 }
 
-/// What meeting a ready entry came to.
+/// Outcome of an attempt to claim the task of a ready entry.
 #[derive(Debug)]
-pub enum Met {
-    /// The task is ours.
+pub enum ClaimOutcome {
+    /// The task is claimed by this worker.
     Claimed(Box<Claimed>),
-    /// It may start at this moment.
+    /// The task is not due before this time.
     NotDue(StoreTime),
-    /// Nobody here can run its type.
+    /// This worker has no handler for the task type.
     Foreign(TaskType),
-    /// Its task is not there yet, or not yet as far.
+    /// The entry is ahead of its task: the task does not exist yet, or has an older revision.
     Ahead,
-    /// Someone holds the task, until this moment if they do not renew; it could be run here.
+    /// Another worker holds the task, until this time unless it renews; this worker could run it.
     Held(StoreTime),
-    /// The task has left this entry behind.
+    /// The entry is stale: the task has changed since.
     Stale,
-    /// Its record makes no sense: left for a person.
+    /// The record is corrupt and is left for an operator.
     Corrupt(Error),
-    /// It is past its expiry.
+    /// The task has expired.
     Expired,
 }
 
 impl Queue {
-    /// Tries to claim the task of a ready entry. A claim whose outcome is unknown is an error: it counts as not held.
+    /// Tries to claim the task of a ready entry. A claim whose outcome is unknown is an error, and counts as not
+    /// held.
     pub async fn claim(
         &self,
-        found: &Found,
+        found: &IndexHit,
         worker: &WorkerId,
         lease: Duration,
         handles: &(dyn Fn(&TaskType) -> bool + Sync),
-    ) -> Result<Met> {
+    ) -> Result<ClaimOutcome> {
         let span = tracing::debug_span!("claim", "task.id" = %found.entry.id, %worker);
-        self.claim_and(found, worker, lease, handles, Follow::Change).instrument(span).await
+        self.claim_and(found, worker, lease, handles, IndexUpdate::Change).instrument(span).await
     }
 
-    /// The same for whoever holds the lease on the task's shard, or on the inbox in which the entry lies: the entry stays
-    /// until the task is settled.
+    /// Tries to claim a task as the holder of the lease on its shard, or on the inbox that has the entry. The entry
+    /// stays until the task is settled, which saves 1 put and 1 delete.
     pub async fn claim_as_owner(
         &self,
-        found: &Found,
+        found: &IndexHit,
         worker: &WorkerId,
         lease: Duration,
         handles: &(dyn Fn(&TaskType) -> bool + Sync),
-    ) -> Result<Met> {
+    ) -> Result<ClaimOutcome> {
         let span = tracing::debug_span!("claim", "task.id" = %found.entry.id, %worker);
-        self.claim_and(found, worker, lease, handles, Follow::Nothing).instrument(span).await
+        self.claim_and(found, worker, lease, handles, IndexUpdate::Nothing).instrument(span).await
     }
 
     async fn claim_and(
         &self,
-        found: &Found,
+        found: &IndexHit,
         worker: &WorkerId,
         lease: Duration,
         handles: &(dyn Fn(&TaskType) -> bool + Sync),
-        follow: Follow,
-    ) -> Result<Met> {
+        follow: IndexUpdate,
+    ) -> Result<ClaimOutcome> {
         let entry = &found.entry;
-        self.may(Intent::Change).await?;
+        self.ensure_allowed(Intent::Change).await?;
         if breaks(Rule::ReadsTwice) {
             self.load(Purpose::Claim, &entry.id).await?;
         }
         let loaded = match self.load(Purpose::Claim, &entry.id).await {
             Ok(Some(loaded)) => loaded,
-            Ok(None) => return Ok(Met::Ahead),
-            Err(error) if error.kind() == leasehold_core::Kind::Corrupt => return Ok(Met::Corrupt(error)),
+            Ok(None) => return Ok(ClaimOutcome::Ahead),
+            Err(error) if error.kind() == leasehold_core::Kind::Corrupt => {
+                return Ok(ClaimOutcome::Corrupt(error));
+            }
             Err(error) => return Err(error),
         };
         if entry.rev > loaded.task.rev {
-            return Ok(Met::Ahead);
+            return Ok(ClaimOutcome::Ahead);
         }
         match &loaded.task.state {
             State::Pending { .. } if handles(&loaded.task.task_type) => {}
             State::Pending { .. } => {
-                if let Where::Inbox(_) = entry.place {
-                    // Nobody else looks there.
+                if let IndexLocation::Inbox(_) = entry.place {
+                    // No other worker scans this inbox.
                     self.cover_then_remove(loaded.task.entry().as_ref(), entry).await?;
                     self.ring(Purpose::Claim).await;
                 }
-                return Ok(Met::Foreign(loaded.task.task_type));
+                return Ok(ClaimOutcome::Foreign(loaded.task.task_type));
             }
             State::Running(claim) if handles(&loaded.task.task_type) => {
-                return Ok(Met::Held(claim.expires_at));
+                return Ok(ClaimOutcome::Held(claim.expires_at));
             }
-            _ => return Ok(Met::Stale),
+            _ => return Ok(ClaimOutcome::Stale),
         }
         let lease_id = self.random_name();
         let event = Event::Claim { worker: worker.clone(), lease_id: lease_id.clone(), lease };
-        // A pointer that the task has left behind does not lead to it as the called-for entry does.
+        // A stale pointer does not lead to the running task as the required entry does.
         let is_behind = entry.shard().is_none() && entry.rev < loaded.task.rev;
-        let follow = if is_behind { Follow::Change } else { follow };
-        let stays = matches!(follow, Follow::Nothing);
+        let follow = if is_behind { IndexUpdate::Change } else { follow };
+        let stays = matches!(follow, IndexUpdate::Nothing);
         let follow = match follow {
-            // What is there is not what the record calls for.
-            Follow::Change if entry.shard().is_none() && !is_behind => Follow::Removing(vec![entry.clone()]),
+            // The existing entry is not the one that the record requires.
+            IndexUpdate::Change if entry.shard().is_none() && !is_behind => {
+                IndexUpdate::Removing(vec![entry.clone()])
+            }
             follow => follow,
         };
         let moved = self.change_and(Purpose::Claim, &loaded, &event, worker.as_str(), follow).await?;
         let claimed = match moved {
-            Moved::Done(loaded) => {
+            Transition::Done(loaded) => {
                 let entry = if stays { Some(entry.clone()) } else { loaded.task.entry() };
                 Claimed { entry, rev: loaded.task.rev, loaded, lease_id, by: worker.clone() }
             }
-            Moved::Overtaken(loaded) if loaded.task.lease_id.as_ref() == Some(&lease_id) => {
+            Transition::Overtaken(loaded) if loaded.task.lease_id.as_ref() == Some(&lease_id) => {
                 Claimed { entry: None, rev: loaded.task.rev, loaded, lease_id, by: worker.clone() }
             }
-            Moved::Rejected(Rejected::NotBefore(_), _) if is_behind => return Ok(Met::Stale),
-            Moved::Rejected(Rejected::NotBefore(at), _) => return Ok(Met::NotDue(at)),
-            Moved::Rejected(Rejected::TooLate(_), _) => return Ok(Met::Expired),
-            Moved::Rejected(_, loaded) | Moved::Overtaken(loaded) => return Ok(lost_to(&loaded.task)),
-            Moved::Missing => return Ok(Met::Stale),
+            Transition::Rejected(Rejected::NotBefore(_), _) if is_behind => return Ok(ClaimOutcome::Stale),
+            Transition::Rejected(Rejected::NotBefore(at), _) => return Ok(ClaimOutcome::NotDue(at)),
+            Transition::Rejected(Rejected::TooLate(_), _) => return Ok(ClaimOutcome::Expired),
+            Transition::Rejected(_, loaded) | Transition::Overtaken(loaded) => {
+                return Ok(lost_to(&loaded.task));
+            }
+            Transition::Missing => return Ok(ClaimOutcome::Stale),
         };
         if claimed.loaded.task.status() != Status::Running {
-            return Ok(Met::Stale);
+            return Ok(ClaimOutcome::Stale);
         }
-        Ok(Met::Claimed(Box::new(claimed)))
+        Ok(ClaimOutcome::Claimed(Box::new(claimed)))
     }
 }
 
-/// Others were faster.
-fn lost_to(task: &Task) -> Met {
+/// The outcome when another worker was faster.
+fn lost_to(task: &Task) -> ClaimOutcome {
     match &task.state {
-        State::Running(claim) => Met::Held(claim.expires_at),
-        _ => Met::Stale,
+        State::Running(claim) => ClaimOutcome::Held(claim.expires_at),
+        _ => ClaimOutcome::Stale,
     }
 }

@@ -1,13 +1,16 @@
-//! Opening a queue.
+//! Opening a queue, and its configuration.
 //!
-//! What all clients must agree on — the format and how many digits name a shard — is in the store itself, in
-//! `queue.json`. A client whose settings disagree is refused with both values; it never writes to the wrong place.
+//! The settings that all clients must share — the format and the number of digits that name a shard — are stored in the
+//! queue itself, in `queue.json`. A client whose settings disagree is refused with an error that names both values, so
+//! it never writes to the wrong keys (promise P8).
+//!
+//! Requests: 1 get for an existing queue; see [`Queue::restore`] and `create` for a new one.
 
 use bytes::Bytes;
 use leasehold_core::limits::{LAYOUT_ASKED_EVERY, LAYOUT_TRUSTED};
 use leasehold_core::unread::why_corrupt;
 use leasehold_core::{
-    Act, Error, HexName, Kind, Now, Result, Shard, ShardLen, StoreTime, TaskId, WriteId, keys,
+    Error, HexName, Kind, Now, Result, Shard, ShardLen, StepContext, StoreTime, TaskId, WriteId, keys,
 };
 use leasehold_store::{Client, HostExt, OpenMode, Purpose};
 use serde::{Deserialize, Serialize};
@@ -23,81 +26,81 @@ use crate::inspect::EntryChecks;
 use crate::layout::{Layout, Left, Migrating};
 use crate::place::Place;
 
-/// The format of the layout that this program knows.
+/// Newest format of the layout that this program supports.
 pub(crate) const FORMAT: u32 = 1;
 
-/// A queue: tasks over a store. Cheap to clone.
+/// A task queue in a store. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Queue {
     pub(crate) client: Client,
-    /// What it was when this client connected.
-    pub(crate) agreement: Arc<Agreement>,
-    /// What it is by the last answer.
+    /// `queue.json` as it was when this client connected.
+    pub(crate) agreement: Arc<QueueMeta>,
+    /// `queue.json` as last read.
     pub(crate) layout: Arc<Layout>,
     pub(crate) config: Arc<QueueConfig>,
-    /// Rung by everyone in this process who makes a task pending, heard by the workers of this process.
+    /// Notifies the workers of this process whenever a task becomes pending in this process.
     pub(crate) news: Arc<watch::Sender<u64>>,
-    /// The same for everyone else.
+    /// Notifies workers in other processes.
     pub(crate) ringer: Arc<Ringer>,
-    /// Whose inboxes new tasks go to, if they are dispatched directly.
+    /// Live workers and their inboxes, for direct dispatch.
     pub(crate) inboxes: Arc<Inboxes>,
-    /// What counts have found out about entries.
+    /// Results of earlier entry checks, for counting.
     pub(crate) entry_checks: Arc<EntryChecks>,
 }
 
-/// What all clients of a queue agree on: `queue.json`.
+/// Content of `queue.json`: the settings that all clients of a queue share.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Agreement {
-    /// The format of the layout.
+pub struct QueueMeta {
+    /// Format of the layout.
     pub format: u32,
-    /// The queue's own name, for good.
+    /// Permanent id of the queue.
     pub queue_id: HexName,
-    /// How many hex digits name a shard.
+    /// Number of hex digits that name a shard.
     pub shard_prefix_len: ShardLen,
-    /// When it was created.
+    /// Time at which the queue was created.
     pub created_at: StoreTime,
-    /// The write that created it, or that has changed it last.
+    /// Id of the last write of `queue.json`.
     pub write_id: WriteId,
-    /// The number of digits is being changed.
+    /// The migration in progress, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migrating: Option<Migrating>,
-    /// The number of digits that was left last.
+    /// The previous number of digits, after a migration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left: Option<Left>,
-    /// Fields of a newer program: kept as they are.
+    /// Fields written by a newer program, preserved unchanged.
     #[serde(flatten)]
     pub unknown: Map<String, Value>,
 }
 
-/// What a client can choose for itself.
+/// Configuration of one client.
 #[derive(Debug, Clone)]
 pub struct QueueConfig {
-    /// How many hex digits name a shard, 1 to 4: asked of an existing queue, given to a new one. The default,
-    /// [`Self::AS_FOUND`], asks for nothing.
+    /// Number of hex digits that name a shard, 1 to 4: the value for a new queue, and the value that an existing queue
+    /// must have. The default, [`Self::AS_FOUND`], accepts any.
     pub shard_prefix_len: u8,
-    /// Whether a queue that is missing is created: by default it is. With [`OpenMode::Write`] and [`OpenMode::Read`] it
-    /// is an error about something missing.
+    /// Mode in which the store is opened. [`OpenMode::Create`], the default, creates a missing queue; with
+    /// [`OpenMode::Write`] and [`OpenMode::Read`] a missing queue is an error.
     pub mode: OpenMode,
-    /// Who acts, for the history of tasks.
+    /// Name of this client in the history of tasks.
     pub by: String,
-    /// Puts new tasks into the inboxes of live workers; none means that any worker takes them.
+    /// Direct dispatch of new tasks to the inboxes of live workers; none if any worker may take them.
     pub direct: Option<DirectDispatch>,
-    /// How long an entry ahead of its task is left alone. Longer than any store accepts a signed request, so that
-    /// whoever wrote it has surely written its task by then, or never will.
+    /// Time for which an entry ahead of its task is not touched. Longer than any store accepts a signed request, so
+    /// that by then its writer has written the task, or never will.
     pub ahead_grace: Duration,
-    /// How long an entry that a task has left is left to whoever moved the task.
+    /// Time for which a stale entry is left to the client that moved the task and is about to remove it.
     pub stale_grace: Duration,
-    /// How long a submit whose outcome is unknown is tried before it fences itself off.
+    /// Time for which a submit with unknown outcome is retried before it puts a tombstone at its own id.
     pub submit_wait: Duration,
-    /// `queue.json` is asked for again before a write when that was longer ago than this.
+    /// Age of `queue.json` after which it is read again before a write.
     pub layout_asked_every: Duration,
-    /// Nothing is written when it was last asked for longer ago than this. A migration waits for twice as long: shorter
-    /// is safe, longer is not.
+    /// Age of `queue.json` after which nothing is written. A migration waits for twice the default: a shorter time is
+    /// safe, a longer one is not.
     pub layout_trusted: Duration,
 }
 
 impl QueueConfig {
-    /// A queue that is there keeps the number of digits that it has, a new one gets 1.
+    /// Accepts the number of digits of an existing queue; a new one gets 1.
     pub const AS_FOUND: u8 = u8::MAX;
 
     pub(crate) fn wanted(&self) -> Result<Option<ShardLen>> {
@@ -124,33 +127,33 @@ impl Default for QueueConfig {
     }
 }
 
-/// Hears what is made pending in this process.
+/// Receiver of notifications about tasks that become pending in this process.
 #[derive(Debug)]
-pub struct News {
+pub struct PendingSignal {
     rung: watch::Receiver<u64>,
 }
 
-impl News {
-    /// Waits until something was made pending since the last time this returned.
+impl PendingSignal {
+    /// Waits until a task has become pending since the last time this returned.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is missed when the future is dropped.
+    /// No notification is lost when the future is dropped.
     pub async fn heard(&mut self) {
         if self.rung.changed().await.is_err() {
-            // The queue is gone, and with it everyone who could ring.
+            // The queue was dropped, and with it every sender.
             std::future::pending::<()>().await;
         }
     }
 }
 
 impl Queue {
-    /// Opens the queue at an address, in a folder or in an open store, or creates it there. A store that has never held
-    /// a queue is probed first: one that ignores conditions is refused, and so is one that has keys of a queue but no
-    /// `queue.json` (see [`Queue::restore`]).
+    /// Opens the queue at an address, in a folder or in an open store, and creates it if it does not exist. A store
+    /// without a queue is probed first: one that ignores conditions is refused, and so is one that has keys of a
+    /// queue but no `queue.json` (see [`Queue::restore`]).
     ///
-    /// For buckets the usual variables and files say how to sign and where to send (`AWS_ACCESS_KEY_ID`,
-    /// `AWS_REGION`, `AWS_ENDPOINT_URL`, …), as they do for the command line.
+    /// Buckets are configured by the usual environment variables and files (`AWS_ACCESS_KEY_ID`, `AWS_REGION`,
+    /// `AWS_ENDPOINT_URL`, …), as for the command line.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -166,7 +169,7 @@ impl Queue {
         Self::with_config(place, QueueConfig::default()).await
     }
 
-    /// The same, with choices of one's own.
+    /// Opens a queue with explicit configuration.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -192,7 +195,7 @@ impl Queue {
         };
         agree(&agreement, wanted)?;
         let agreement = Arc::new(agreement);
-        // Chance is not asked where it decides nothing.
+        // No random number is drawn where none is used, so that a simulation by seed stays the same.
         let first = config.direct.as_ref().map_or(0, |_| client.host().random());
         Ok(Self {
             client,
@@ -206,89 +209,89 @@ impl Queue {
         })
     }
 
-    /// The same queue for use on another runtime.
+    /// Returns a handle to this queue for use on another runtime.
     #[must_use]
-    pub fn apart(&self) -> Self {
-        let layout = Arc::new(self.layout.apart());
-        Self { client: self.client.apart(), layout, ..self.clone() }
+    pub fn detached(&self) -> Self {
+        let layout = Arc::new(self.layout.detached());
+        Self { client: self.client.detached(), layout, ..self.clone() }
     }
 
-    /// The same queue with a ledger of its own, for whoever wants to know what it costs by itself.
+    /// Returns a handle to this queue with request counts of its own, to measure the cost of one part of a program.
     #[must_use]
     pub fn counted_apart(&self) -> Self {
         Self { client: self.client.counted_apart(), ..self.clone() }
     }
 
-    /// The same queue as its layout is by the last answer: for whoever goes on when the number of shards has changed.
+    /// Returns a handle to this queue with the latest known layout, to continue after a change of the number of shards.
     #[must_use]
-    pub fn as_it_is(&self) -> Self {
+    pub fn refreshed(&self) -> Self {
         Self { agreement: self.layout.known().agreement, ..self.clone() }
     }
 
-    /// The same queue in the name of someone else, for the history of tasks.
+    /// Returns a handle to this queue that is recorded as `by` in the history of tasks.
     #[must_use]
     pub fn acting_as(self, by: &str) -> Self {
         let config = QueueConfig { by: by.to_owned(), ..(*self.config).clone() };
         Self { config: Arc::new(config), ..self }
     }
 
-    /// The store's client, with its ledger.
+    /// Client of the store, with its request counts.
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// What all clients of this queue agreed on when this one connected.
+    /// `queue.json` as it was when this client connected.
     #[must_use]
-    pub fn agreement(&self) -> &Agreement {
+    pub fn agreement(&self) -> &QueueMeta {
         &self.agreement
     }
 
-    /// What this client has chosen for itself.
+    /// Configuration of this client.
     #[must_use]
     pub fn config(&self) -> &QueueConfig {
         &self.config
     }
 
-    /// How many hex digits name a shard.
+    /// Number of hex digits that name a shard.
     #[must_use]
     pub fn shard_len(&self) -> ShardLen {
         self.agreement.shard_prefix_len
     }
 
-    /// All shards of a queue with so many digits.
+    /// All shards of a queue whose shards have this number of digits.
     pub fn all_shards(digits: u8) -> Result<Vec<Shard>> {
         Ok(ShardLen::new(digits)?.all())
     }
 
-    /// The present in the store's time.
+    /// Current time of the store.
     pub fn now(&self) -> Result<Now> {
         self.client.now().ok_or_else(|| {
             let store = self.client.describe();
-            Error::new(Kind::Unavailable, format!("{store} has not told its time yet"))
+            Error::new(Kind::Unavailable, format!("the time of {store} is not known yet; retry"))
         })
     }
 
-    /// Waits until something was made pending in this process, from this call on: whoever takes it before looking for
-    /// work and waits for it afterwards misses nothing.
+    /// Waits until a task becomes pending in this process, counted from this call on: a worker that calls this before
+    /// it scans and awaits it afterwards misses nothing.
     pub fn news(&self) -> impl Future<Output = ()> + Send + '_ {
         let mut listener = self.listen();
         async move { listener.heard().await }
     }
 
-    /// Listens for what is made pending in this process from now on, and misses nothing between two waits.
+    /// Subscribes to tasks that become pending in this process from now on. Nothing is missed between two waits.
     #[must_use]
-    pub fn listen(&self) -> News {
-        News { rung: self.news.subscribe() }
+    pub fn listen(&self) -> PendingSignal {
+        PendingSignal { rung: self.news.subscribe() }
     }
 
-    pub(crate) fn act(&self) -> Result<Act> {
+    pub(crate) fn act(&self) -> Result<StepContext> {
         self.act_as(&self.config.by)
     }
 
-    pub(crate) fn act_as(&self, by: &str) -> Result<Act> {
+    pub(crate) fn act_as(&self, by: &str) -> Result<StepContext> {
         let chance = self.client.host().random();
-        Ok(Act { by: by.to_owned(), now: self.now()?, write_id: self.client.write_id(), chance })
+        Ok(StepContext { by: by.to_owned(), now: self.now()?, write_id: self.client.write_id(), chance })
     }
 
     pub(crate) fn task_key(&self, id: &TaskId) -> String {
@@ -300,33 +303,33 @@ impl Queue {
     }
 }
 
-impl Agreement {
+impl QueueMeta {
     pub(crate) fn written(&self) -> Result<Bytes> {
         serde_json::to_vec_pretty(self)
             .map(Bytes::from)
-            .map_err(|error| Error::new(Kind::Internal, "queue.json cannot be written").because(error))
+            .map_err(|error| Error::new(Kind::Internal, "failed to serialize queue.json").because(error))
     }
 }
 
-/// What every format has in common.
+/// The field that every format has.
 #[derive(Deserialize)]
 struct Format {
     format: u32,
 }
 
-pub(crate) fn read(body: &[u8]) -> Result<Agreement> {
-    let corrupt = |why: String| Error::new(Kind::Corrupt, format!("`queue.json` cannot be used: {why}"));
+pub(crate) fn read(body: &[u8]) -> Result<QueueMeta> {
+    let corrupt = |why: String| Error::new(Kind::Corrupt, format!("failed to read queue.json: {why}"));
     let Format { format } =
         serde_json::from_slice(body).map_err(|error| corrupt(why_corrupt(body, &error)))?;
     if format > FORMAT {
         return Err(corrupt(format!(
-            "it has format {format}, and this program knows {FORMAT}: use a newer one"
+            "format {format} is not supported, only up to {FORMAT}; use a newer version of this program"
         )));
     }
     serde_json::from_slice(body).map_err(|error| corrupt(error.to_string()))
 }
 
-fn agree(agreement: &Agreement, wanted: Option<ShardLen>) -> Result<()> {
+fn agree(agreement: &QueueMeta, wanted: Option<ShardLen>) -> Result<()> {
     let has = agreement.shard_prefix_len;
     match wanted {
         Some(wanted) if wanted != has => Err(Error::invalid(format!(

@@ -1,22 +1,22 @@
-//! Creating `queue.json`, and creating it again after it was lost.
+//! Creating `queue.json`, and restoring it after it was lost.
 //!
-//! Where a task lies follows from its id and from `shard_prefix_len` in `queue.json`. A second `queue.json` over the
-//! tasks of a lost one could say another number: its clients would not find the tasks, and would remove their index
-//! entries as left over. So no queue is created where keys of a queue exist. [`Queue::restore`] reads the number from
-//! the keys of the tasks.
+//! The key of a task is derived from its id and from `shard_prefix_len` in `queue.json`. A second `queue.json` over the
+//! tasks of a lost one could contain another number: its clients would not find the tasks, and would remove their index
+//! entries as stale. So no queue is created where keys of a queue exist. [`Queue::restore`] derives the number from the
+//! keys of the tasks.
 
 use futures::future::try_join_all;
-use leasehold_core::{Error, HexName, Kind, Matter, Result, ShardLen, keys};
-use leasehold_store::{Client, HostExt, List, OpenMode, Purpose, Put, Version, When};
+use leasehold_core::{Error, HexName, Kind, Reason, Result, ShardLen, keys};
+use leasehold_store::{Client, HostExt, List, OpenMode, Purpose, PutOutcome, Version, When};
 use serde_json::Map;
 use std::collections::BTreeSet;
 
-use crate::connect::{Agreement, FORMAT, Queue, QueueConfig, read};
+use crate::connect::{FORMAT, Queue, QueueConfig, QueueMeta, read};
 use crate::place::Place;
 
 impl Queue {
-    /// Opens a queue whose `queue.json` was lost, and creates `queue.json` again with the number of digits that the
-    /// keys of its tasks have. Opens it as it is if nothing was lost. Clients that are connected have to connect again.
+    /// Opens a queue and restores its `queue.json` if it is missing, with the number of digits that the keys of its
+    /// tasks have. An existing `queue.json` is not changed. Connected clients have to connect again.
     ///
     /// Requests: 1 list per 1,000 shards, 1 get, 1 put, and those of the probe.
     pub async fn restore(place: impl Into<Place>, config: QueueConfig) -> Result<Self> {
@@ -26,7 +26,7 @@ impl Queue {
             let shard_len = match (shard_len_of_tasks(&client).await?, wanted) {
                 (Some(found), Some(wanted)) if found != wanted => {
                     return Err(Error::invalid(format!(
-                        "shard_prefix_len is {} here, but the tasks lie in shards of {}; remove the setting, or correct it",
+                        "shard_prefix_len is {} here, but the tasks are in shards of {}; remove the setting, or correct it",
                         wanted.digits(),
                         digits(found.digits())
                     )));
@@ -39,10 +39,10 @@ impl Queue {
     }
 }
 
-/// Creates the queue. Never where keys of a queue exist.
+/// Creates the queue, unless keys of a queue exist.
 ///
-/// Requests: 10 lists beside those of the probe, once in the life of a queue.
-pub(crate) async fn create(client: &Client, shard_prefix_len: ShardLen) -> Result<(Agreement, Version)> {
+/// Requests: 10 lists in addition to those of the probe, once in the life of a queue.
+pub(crate) async fn create(client: &Client, shard_prefix_len: ShardLen) -> Result<(QueueMeta, Version)> {
     if let Some(key) = any_key(client).await? {
         // Another client may have created the queue since `queue.json` was read.
         return match client.get(Purpose::Admin, keys::QUEUE).await? {
@@ -62,7 +62,7 @@ pub(crate) async fn no_queue(client: &Client) -> Error {
         Ok(Some(key)) => lost(client, &key),
         Ok(None) => {
             Error::invalid(format!("no queue at {}; create one with `leasehold init`", client.describe()))
-                .about(Matter::Missing)
+                .about(Reason::Missing)
         }
     }
 }
@@ -76,7 +76,7 @@ fn lost(client: &Client, key: &str) -> Error {
     Error::new(Kind::Corrupt, message)
 }
 
-/// A key that only a queue has.
+/// Any key that only a queue has.
 async fn any_key(client: &Client) -> Result<Option<String>> {
     let lists = keys::QUEUE_PREFIXES.map(|prefix| async move {
         let page = client.list(Purpose::Admin, &List::all(prefix).limit(1)).await?;
@@ -123,11 +123,13 @@ fn digits(number: u8) -> String {
     if number == 1 { "1 digit".to_owned() } else { format!("{number} digits") }
 }
 
-/// Writes `queue.json` into a store that honours conditions, unless another client was first.
-async fn put(client: &Client, shard_prefix_len: ShardLen) -> Result<(Agreement, Version)> {
+/// Writes `queue.json` into a store that honours conditions, unless another client has written it first.
+async fn put(client: &Client, shard_prefix_len: ShardLen) -> Result<(QueueMeta, Version)> {
     leasehold_store::probe(client).await?.verdict()?;
-    let now = client.now().ok_or_else(|| Error::new(Kind::Internal, "a probed store has no time"))?;
-    let agreement = Agreement {
+    let now = client
+        .now()
+        .ok_or_else(|| Error::new(Kind::Internal, "store was probed, but its time is unknown"))?;
+    let agreement = QueueMeta {
         format: FORMAT,
         queue_id: HexName::from_random(client.host().random_bits()),
         shard_prefix_len,
@@ -138,8 +140,12 @@ async fn put(client: &Client, shard_prefix_len: ShardLen) -> Result<(Agreement, 
         unknown: Map::new(),
     };
     match client.put(Purpose::Admin, keys::QUEUE, agreement.written()?, &When::Absent).await? {
-        Put::Written(version) => Ok((agreement, version)),
-        Put::Lost(Some(object)) | Put::Overtaken(object) => Ok((read(&object.body)?, object.version)),
-        Put::Lost(None) => Err(Error::new(Kind::Unavailable, "queue.json came and went; try again")),
+        PutOutcome::Written(version) => Ok((agreement, version)),
+        PutOutcome::Lost(Some(object)) | PutOutcome::Overtaken(object) => {
+            Ok((read(&object.body)?, object.version))
+        }
+        PutOutcome::Lost(None) => {
+            Err(Error::new(Kind::Unavailable, "queue.json was removed while being created; try again"))
+        }
     }
 }

@@ -1,31 +1,31 @@
-//! Who holds what: leases, as people and tools look at them.
+//! Listing leases and their holders, for operators and tools.
 //!
-//! Requests: 1 list for each thousand keys, and 1 get for each lease. There are at most 64 on shards; names of workers
-//! stay for a week.
+//! Requests: 1 list per thousand keys, and 1 get per lease. There are at most 64 leases on shards; leases on worker
+//! ids are kept for a week.
 
 use futures::{Stream, StreamExt, TryStreamExt, stream};
-use leasehold_core::{Entry, Kind, Lease, Result, ShardRange, Where, WorkerId, keys};
+use leasehold_core::{Entry, IndexLocation, Kind, Lease, Result, ShardRange, WorkerId, keys};
 use leasehold_store::{List, Purpose};
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::connect::Queue;
 use crate::inspect::READS_AT_ONCE;
 
-/// Whether a lease is in force.
+/// State of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LeaseState {
-    /// Nobody has taken it yet, or the last holder gave it back.
+    /// Never taken, or released by its last holder.
     Free,
-    /// In force, as far as one can know.
+    /// Held, or possibly held.
     Held,
-    /// Its holder has let it run out, beyond doubt: whoever wants it takes it.
+    /// Certainly expired: another process may take it.
     Expired,
-    /// It makes no sense. It counts as run out when it is older than any lease can last.
+    /// Corrupt. It counts as expired when it is older than any lease can last.
     Corrupt,
 }
 
 impl LeaseState {
-    /// The word for it.
+    /// Name in output.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -37,17 +37,17 @@ impl LeaseState {
     }
 }
 
-/// A lease that was looked at.
+/// A lease as read, with its state.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SeenLease {
-    /// Whether it is in force.
+    /// Its state.
     pub state: LeaseState,
-    /// What stands there; nothing if nobody has ever taken it, or if it makes no sense.
+    /// The lease; none if it was never taken, or is corrupt.
     pub lease: Option<Lease>,
 }
 
 impl SeenLease {
-    /// Who holds it, or has let it run out.
+    /// Its holder, also after it has expired.
     #[must_use]
     pub fn holder(&self) -> Option<&WorkerId> {
         let is_someones = matches!(self.state, LeaseState::Held | LeaseState::Expired);
@@ -55,17 +55,17 @@ impl SeenLease {
     }
 }
 
-/// What a worker has its name for.
+/// Purpose of the lease on a worker id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NameFor {
-    /// It divides the shards with others, who count it by its name.
+    /// The worker takes part in shard leasing; other workers count it by this lease.
     Shards,
-    /// It has an inbox.
+    /// The worker has an inbox.
     Inbox,
 }
 
 impl NameFor {
-    /// The word for it.
+    /// Name in output.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -81,7 +81,7 @@ impl NameFor {
 }
 
 impl Queue {
-    /// Who holds which shards: all groups in which they are leased, in order.
+    /// The leases on all groups of shards, in order.
     pub async fn shard_leases(&self) -> Result<Vec<(ShardRange, SeenLease)>> {
         let listed: BTreeSet<_> = self.lease_keys(keys::SHARD_LEASES).try_collect().await?;
         let reads = self.shard_len().groups().into_iter().map(|group| {
@@ -95,7 +95,7 @@ impl Queue {
         stream::iter(reads).buffered(READS_AT_ONCE).try_collect().await
     }
 
-    /// The names of workers that divide the shards among themselves, or have an inbox, in order, as they are read.
+    /// The leases on the ids of workers that lease shards or have an inbox, in order, as they are read.
     pub fn worker_leases(&self) -> impl Stream<Item = Result<(WorkerId, NameFor, SeenLease)>> + Send + '_ {
         let names = self.lease_keys(keys::WORKERS).try_filter_map(|key| async move {
             let name = NameFor::parse(&key);
@@ -108,11 +108,11 @@ impl Queue {
         reads.try_buffered(READS_AT_ONCE).try_filter_map(|seen| async move { Ok(seen) })
     }
 
-    /// How many pointers are in the inboxes, also in those of workers that are gone.
+    /// Number of pointers in each inbox, including those of dead workers.
     pub async fn inbox_sizes(&self) -> Result<BTreeMap<WorkerId, u64>> {
         let (mut sizes, mut keys) = (BTreeMap::new(), std::pin::pin!(self.lease_keys(keys::INBOXES)));
         while let Some(key) = keys.try_next().await? {
-            if let Some(Where::Inbox(worker)) = Entry::parse(&key).map(|entry| entry.place) {
+            if let Some(IndexLocation::Inbox(worker)) = Entry::parse(&key).map(|entry| entry.place) {
                 *sizes.entry(worker).or_default() += 1;
             }
         }

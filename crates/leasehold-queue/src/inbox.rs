@@ -1,24 +1,28 @@
 //! Direct dispatch: a producer puts the pointer to a new task into the inbox of one live worker.
 //!
+//! Without it every worker scans the ready index. With it a worker lists only its own inbox, `inbox/{worker}/…`,
+//! which it holds by a lease on its worker id. The producer chooses a live worker by those leases. If the worker
+//! dies, any other worker moves the pointers to the *overflow*, from which every worker claims.
+//!
 //! ```text
-//!   producer   who is alive? ──▶ inbox/{worker}/…  ──▶ task, on condition absent ──▶ acknowledged
+//!   producer   live workers? ──▶ inbox/{worker}/…  ──▶ task, on condition absent ──▶ acknowledged
 //!                 (cached)            │
 //!   worker                            └──▶ claim, run, settle, remove
-//!   anyone                            └──▶ overflow/…, if the worker is dead ──▶ whoever claims it
+//!   other workers                     └──▶ overflow/…, if the worker is dead ──▶ claimed by any worker
 //! ```
 //!
-//! An inbox is an index, not storage: the task stands where all tasks stand, and is claimed as all are. So a pointer that
-//! is in the wrong place costs time, never a task: one that was put into the inbox of a dead worker, before or after that
-//! was emptied, is found by the list of all inboxes. For the same reason it does no harm to empty the inbox of a worker
-//! that lives after all, or to do it twice at once: a pointer is written to its new place before it is removed from the old.
+//! An inbox is an index, not storage: the task is stored and claimed like any other. So a pointer in the wrong place
+//! costs time, never a task: one in the inbox of a dead worker, written before or after it was emptied, is found by
+//! the list of all inboxes. For the same reason it is safe to empty the inbox of a worker that is still alive, or to
+//! do it twice at once: a pointer is written to its new place before it is removed from the old one.
 //!
-//! Requests: a submit is 3 puts (pointer, task, bell of the inbox), and once in
-//! [`DirectDispatch::discovery_ttl`] 1 list and 1 get for each worker that may be dead. Emptying an inbox is 1 get (its
-//! lease) and 1 list for each thousand pointers; 1 get, 1 put and 1 delete for each of them.
+//! Requests: a submit is 3 puts (pointer, task, bell of the inbox), and once per [`DirectDispatch::discovery_ttl`] 1
+//! list and 1 get per worker that may be dead. Emptying an inbox is 1 get (its lease) and 1 list per thousand
+//! pointers; 1 get, 1 put and 1 delete per pointer.
 
 use futures::future::{Either, select};
 use futures::{StreamExt, TryStreamExt, stream};
-use leasehold_core::{Entry, Kind, Result, Task, TaskId, Where, WorkerId, keys};
+use leasehold_core::{Entry, IndexLocation, Kind, Result, Task, TaskId, WorkerId, keys};
 use leasehold_store::host::Instant;
 use leasehold_store::mutant::{Rule, breaks};
 use leasehold_store::{List, Purpose};
@@ -27,32 +31,32 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::connect::Queue;
-use crate::discover::Found;
+use crate::discover::IndexHit;
 use crate::inspect::READS_AT_ONCE;
 use crate::layout::Intent;
 use crate::lease::Leases;
-use crate::others::Others;
+use crate::peer_leases::PeerLeaseCache;
 use crate::read_lease;
 use crate::sweep::Swept;
 
-/// How long the lease on an inbox usually lasts without renewal: whose is younger counts as alive unread.
+/// Default ttl of the lease on an inbox. A worker whose lease is younger counts as live without a read.
 pub const INBOX_LEASE_TTL: Duration = Duration::from_mins(1);
 
-/// So long a submit waits at most for the list of live workers.
+/// Maximum time for which a submit waits for the list of live workers.
 const ASKING_PATIENCE: Duration = Duration::from_secs(5);
 
-/// So many pointers of an inbox may fail before the rest is left for later.
+/// Number of failed pointers after which the rest of an inbox is left for later.
 const FAILURES_MAX: usize = 8;
 
-/// Names that ran out so long ago are removed.
+/// Time after its expiry for which the lease on a worker id is kept.
 pub const NAME_KEPT: Duration = Duration::from_hours(7 * 24);
 
-/// How a producer dispatches tasks to the inboxes of workers.
+/// Settings of direct dispatch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirectDispatch {
-    /// For how long a producer relies on its list of live workers.
+    /// Time for which a producer caches its list of live workers.
     pub discovery_ttl: Duration,
-    /// To which of them a task goes.
+    /// Choice of the worker for a task.
     pub selection: Selection,
 }
 
@@ -62,49 +66,52 @@ impl Default for DirectDispatch {
     }
 }
 
-/// Which of the live workers gets a task.
+/// Choice among the live workers for a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Selection {
-    /// One after the other; each process begins with one that chance chooses.
+    /// In turn; each process starts with a random one.
     #[default]
     RoundRobin,
-    /// The one that its idempotency key, or else its id, belongs to. When a worker comes or goes, only its share moves.
+    /// By a hash of the idempotency key, or else of the id. When a worker joins or leaves, only its share moves.
     Hash,
-    /// Any.
+    /// At random.
     Random,
 }
 
-/// What emptying inboxes came to.
+/// Result of emptying inboxes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Rescued {
     /// Pointers that were moved to the overflow.
     pub moved: u64,
-    /// Pointers that were removed: their tasks are found elsewhere, or have ended.
+    /// Pointers that were removed: their tasks have another entry, or are final.
     pub removed: u64,
-    /// Pointers that stay for now: their tasks run, or have just moved on.
+    /// Pointers that stay for now: their tasks are running, or have just changed.
     pub left: u64,
 }
 
-/// The live workers, as a producer knows them.
+/// A producer's cached list of live workers.
 #[derive(Debug)]
 pub(crate) struct Inboxes {
     known: Mutex<Known>,
-    /// Held by the one who asks.
-    asking: tokio::sync::Mutex<Others>,
+    /// Held by the caller that lists the live workers.
+    asking: tokio::sync::Mutex<PeerLeaseCache>,
 }
 
 #[derive(Debug)]
 struct Known {
     asked: Option<Instant>,
     live: Vec<WorkerId>,
-    /// Whose turn it is.
+    /// Counter for round robin.
     turn: u64,
 }
 
 impl Inboxes {
     pub(crate) fn new(first: u64) -> Self {
         let known = Known { asked: None, live: Vec::new(), turn: first };
-        Self { known: Mutex::new(known), asking: tokio::sync::Mutex::new(Others::new(INBOX_LEASE_TTL)) }
+        Self {
+            known: Mutex::new(known),
+            asking: tokio::sync::Mutex::new(PeerLeaseCache::new(INBOX_LEASE_TTL)),
+        }
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -113,14 +120,14 @@ impl Inboxes {
 }
 
 impl Known {
-    /// Whether it is time to ask who is alive.
+    /// True if the list of live workers is older than `ttl`.
     fn is_old(&self, now: Instant, ttl: Duration) -> bool {
         self.asked.is_none_or(|asked| now.since(asked) >= ttl)
     }
 }
 
 impl Queue {
-    /// The worker to whose inbox a new task goes; nothing if none is alive, or if tasks are for everyone here.
+    /// The worker that gets a new task in its inbox; none if no worker is live, or without direct dispatch.
     pub(crate) async fn inbox_for(&self, task: &Task) -> Option<WorkerId> {
         let direct = self.config.direct.as_ref()?;
         self.ask_who_is_alive(direct.discovery_ttl).await;
@@ -134,8 +141,9 @@ impl Queue {
         chosen.cloned()
     }
 
-    /// Sees to it that the list of live workers is not older than this. Only the first time is waited for whoever asks
-    /// already; and nobody waits for long: whoever was alive before probably is, and without a list a task is for everyone.
+    /// Refreshes the list of live workers if it is older than `ttl`. Only the first list is waited for if another
+    /// caller is reading it, and never for long: a worker that was live before probably is still, and without a list
+    /// any worker may take the task.
     async fn ask_who_is_alive(&self, ttl: Duration) {
         let host = self.client.host();
         let is_old = |known: &Known| known.is_old(host.instant(), ttl);
@@ -154,13 +162,13 @@ impl Queue {
         known.asked = Some(host.instant());
         match asked {
             Either::Left((Ok(live), _)) => known.live = live,
-            Either::Left((Err(error), _)) => tracing::warn!("the live workers could not be listed: {error}"),
-            Either::Right(_) => tracing::warn!("the live workers could not be listed: no answer yet"),
+            Either::Left((Err(error), _)) => tracing::warn!(%error, "failed to list live workers"),
+            Either::Right(_) => tracing::warn!("listing live workers timed out"),
         }
     }
 
-    /// The workers that have an inbox and are alive. Only leases that may have run out are read, and only once.
-    async fn live_inboxes(&self, others: &mut Others) -> Result<Vec<WorkerId>> {
+    /// The live workers that have an inbox. Only leases that may have expired are read, and only once.
+    async fn live_inboxes(&self, others: &mut PeerLeaseCache) -> Result<Vec<WorkerId>> {
         let listed = self.listed_inbox_leases().await?;
         let now = self.now()?;
         others.forget_old(now);
@@ -176,11 +184,11 @@ impl Queue {
         for (listed, lease) in read {
             others.learn(&listed.key, Some(listed.modified), lease.as_ref());
         }
-        let is_live = |listed: &leasehold_store::Entry| others.is_held(listed, now) == Some(true);
+        let is_live = |listed: &leasehold_store::ListEntry| others.is_held(listed, now) == Some(true);
         Ok(listed.into_iter().filter(|(_, listed)| is_live(listed)).map(|(worker, _)| worker).collect())
     }
 
-    async fn listed_inbox_leases(&self) -> Result<Vec<(WorkerId, leasehold_store::Entry)>> {
+    async fn listed_inbox_leases(&self) -> Result<Vec<(WorkerId, leasehold_store::ListEntry)>> {
         let (mut leases, mut next) = (Vec::new(), Some(List::all(keys::WORKERS)));
         while let Some(list) = next {
             let page = self.client.list(Purpose::Submit, &list).await?;
@@ -194,10 +202,10 @@ impl Queue {
         Ok(leases)
     }
 
-    /// Empties the inboxes of all workers that are dead. Anyone may do this at any time, also several at once: 1 list, if
-    /// there is nothing to do. What fails keeps from nothing else; the last failure is told at the end.
+    /// Empties the inboxes of all dead workers. Any client may do this at any time, also concurrently. A failure does
+    /// not stop the rest; the last one is returned at the end. Requests: 1 list if nothing is to be done.
     pub async fn rescue_inboxes(&self) -> Result<Rescued> {
-        self.may(Intent::Change).await?;
+        self.ensure_allowed(Intent::Change).await?;
         let (mut rescued, mut failed) = (Rescued::default(), None);
         for worker in self.inboxes().await? {
             match self.rescue_inbox(&worker).await {
@@ -208,8 +216,8 @@ impl Queue {
         failed.map_or(Ok(rescued), Err)
     }
 
-    /// The workers that have something in their inboxes, and perhaps some that had. Not by their leases: a producer may
-    /// have written into the inbox of a worker that is long gone.
+    /// The workers that have pointers in their inboxes; may include some that no longer do. Not derived from leases:
+    /// a producer may have written into the inbox of a worker that died long ago.
     pub async fn inboxes(&self) -> Result<BTreeSet<WorkerId>> {
         let (mut workers, mut next) = (BTreeSet::new(), Some(List::all(keys::INBOXES).delimited()));
         while let Some(list) = next {
@@ -220,29 +228,30 @@ impl Queue {
         Ok(workers)
     }
 
-    /// Empties the inbox of a worker, unless it is alive: what waits goes to the overflow, for everyone.
+    /// Empties the inbox of a worker unless it is live: pointers to waiting tasks move to the overflow, for any
+    /// worker.
     pub async fn rescue_inbox(&self, worker: &WorkerId) -> Result<Rescued> {
         self.empty_inbox(worker, None).await
     }
 
-    /// Passes on what waits in the inbox of a worker that lives, but cannot take it up: all but these, which it runs.
+    /// Moves the tasks in the inbox of a live worker that cannot run them to the overflow, except those that it runs.
     pub async fn pass_on_inbox(&self, worker: &WorkerId, runs: &HashSet<TaskId>) -> Result<Rescued> {
         self.empty_inbox(worker, Some(runs)).await
     }
 
-    /// By its own worker if it says what it runs.
+    /// Empties an inbox; `own` is set when its own worker does it, to the tasks that it runs.
     async fn empty_inbox(&self, worker: &WorkerId, own: Option<&HashSet<TaskId>>) -> Result<Rescued> {
         let (mut rescued, mut failures) = (Rescued::default(), Vec::new());
         let mut next = Some(List::all(keys::inbox(worker)));
         while let Some(list) = next.filter(|_| failures.len() < FAILURES_MAX && !breaks(Rule::NoRescue)) {
-            // It may have come back meanwhile; then the rest is its own again.
+            // The worker may be back meanwhile; then the rest is its own again.
             if own.is_none() && self.is_inbox_held(worker).await? {
                 break;
             }
             let page = self.client.list(Purpose::Sweep, &list).await?;
             next = page.next.map(|cursor| list.at(cursor));
             let found = page.entries.into_iter().filter_map(|listed| {
-                Some(Found { entry: Entry::parse(&listed.key)?, written_at: listed.modified })
+                Some(IndexHit { entry: Entry::parse(&listed.key)?, written_at: listed.modified })
             });
             let found = found.filter(|found| own.is_none_or(|runs| !runs.contains(&found.entry.id)));
             let mut moves =
@@ -251,7 +260,7 @@ impl Queue {
             while let Some(one) = moves.next().await {
                 match one {
                     Ok(one) => rescued.add(one),
-                    // One that gets no answer must not keep us from the others; if none does, the store is away.
+                    // One failure must not stop the others; if all fail, the store is unavailable.
                     Err(error) => failures.push(error),
                 }
                 if failures.len() >= FAILURES_MAX {
@@ -263,14 +272,14 @@ impl Queue {
             }
         }
         if rescued.moved + rescued.removed > 0 {
-            tracing::info!(%worker, moved = rescued.moved, "what was in its inbox is for everyone now");
+            tracing::info!(%worker, moved = rescued.moved, "inbox emptied, tasks moved to the overflow");
         }
         failures.pop().map_or(Ok(rescued), Err)
     }
 
-    /// Removes a listed name that ran out long ago, and the bell of its inbox: nobody waits for that any more. Nothing
-    /// depends on it: what stays is met again.
-    pub async fn retire_name(&self, leases: &Leases, listed: &leasehold_store::Entry) -> Result<()> {
+    /// Removes a listed lease on a worker id that expired long ago, and the bell of its inbox. If that fails, a later
+    /// run finds the lease again.
+    pub async fn retire_name(&self, leases: &Leases, listed: &leasehold_store::ListEntry) -> Result<()> {
         if !self.now()?.is_past(listed.modified.plus(NAME_KEPT)) {
             return Ok(());
         }
@@ -281,14 +290,13 @@ impl Queue {
         if leases.retire(&listed.key, NAME_KEPT).await?
             && let Some(worker) = inbox
         {
-            // A ring is a hint: should someone take the name at this very moment, it is looked for anyway.
+            // A ring is a hint: a worker that takes the id at this moment scans its inbox anyway.
             self.client.delete(Purpose::Sweep, &keys::inbox_bell(&worker)).await?;
         }
         Ok(())
     }
 
-    /// Whether a worker holds the lease on its inbox, as far as one can know. One that makes no sense keeps nothing from
-    /// being worked.
+    /// True if a worker holds, or may hold, the lease on its inbox. A corrupt lease does not protect the inbox.
     pub(crate) async fn is_inbox_held(&self, worker: &WorkerId) -> Result<bool> {
         match read_lease(&self.client, &keys::inbox_lease(worker)).await {
             Ok(lease) => {
@@ -300,17 +308,17 @@ impl Queue {
         }
     }
 
-    /// Takes one pointer out of an inbox that nobody looks at. What leads to a waiting task, or to one that is not there
-    /// yet, goes to the overflow; the rest is swept by the rules of the index.
-    async fn rescue_entry(&self, found: Found) -> Result<Rescued> {
+    /// Removes one pointer from an inbox without a worker. A pointer to a waiting task, or to one that does not exist
+    /// yet, moves to the overflow; for any other, index cleanup decides.
+    async fn rescue_entry(&self, found: IndexHit) -> Result<Rescued> {
         let entry = &found.entry;
-        self.may(Intent::Change).await?;
+        self.ensure_allowed(Intent::Change).await?;
         let is_to_be_moved = match self.load(Purpose::Sweep, &entry.id).await {
             Ok(Some(loaded)) => {
                 entry.rev > loaded.task.rev || crate::sweep::is_pointer_to(entry, &loaded.task)
             }
             Ok(None) => true,
-            // Left for a person, where everyone sees it.
+            // Left for an operator, where every worker reports it.
             Err(error) if error.kind() == Kind::Corrupt => true,
             Err(error) => return Err(error),
         };
@@ -320,7 +328,7 @@ impl Queue {
                 _ => Rescued { left: 1, ..Rescued::default() },
             });
         }
-        let moved = entry.moved(Where::Overflow);
+        let moved = entry.moved(IndexLocation::Overflow);
         if breaks(Rule::RescueRemovesFirst) {
             self.remove_entry(Purpose::Sweep, entry).await;
             self.put_entry(Purpose::Sweep, &moved).await?;
@@ -345,7 +353,7 @@ fn nth(workers: &[WorkerId], number: u64) -> Option<&WorkerId> {
     workers.get(usize::try_from(place).unwrap_or(0))
 }
 
-/// The worker that has the highest number for this task: when one comes or goes, only its tasks change hands.
+/// The worker with the highest hash for this task: when a worker joins or leaves, only its tasks move.
 fn by_hash<'a>(workers: &'a [WorkerId], task: &Task) -> Option<&'a WorkerId> {
     let what = task.idempotency_key.clone().unwrap_or_else(|| task.id.to_string());
     workers.iter().max_by_key(|worker| *blake3::hash(format!("{worker}\n{what}").as_bytes()).as_bytes())

@@ -1,10 +1,16 @@
-//! Looking at tasks: one, many, all; waiting for one; counting.
+//! Reading tasks: get, list, wait, count.
+//!
+//! Nothing here writes. A list reads every task; [`Queue::listed`] returns only keys and timestamps, so that a caller
+//! with a cache reads only what has changed. Counts come from the index, not from the tasks.
+//!
+//! Requests: a get is 1 get. A list is 1 list per thousand tasks and 1 get per task. A wait is 1 conditional get per
+//! poll, every 0.1 to 5 seconds. A count is 1 list per thousand entries and at most 100 gets.
 
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 use leasehold_core::task::Change;
 use leasehold_core::{
-    Entry, Error, Kind, Matter, Minute, Result, Shard, ShardLen, Status, StoreTime, Task, TaskId,
-    TaskIdPrefix, Where, keys,
+    Entry, Error, IndexLocation, Kind, Minute, Reason, Result, Shard, ShardLen, Status, StoreTime, Task,
+    TaskId, TaskIdPrefix, keys,
 };
 use leasehold_store::host::Instant;
 use leasehold_store::{Get, List, Purpose};
@@ -15,34 +21,34 @@ use std::time::Duration;
 
 use crate::connect::Queue;
 use crate::operate::unknown_task;
-use crate::tasks::{Loaded, Place};
+use crate::tasks::{Loaded, TaskObject};
 
-/// How many tasks are read at once.
+/// Number of tasks that are read concurrently.
 pub const READS_AT_ONCE: usize = 32;
-/// How many ids with the same first characters are listed: enough to see that there is more than one, even if some keys
-/// there are not keys of tasks.
+/// Maximum number of ids listed for a prefix: enough to tell that it is ambiguous, even if some keys are not keys of
+/// tasks.
 const FOUND_MAX: usize = 10;
-/// Pauses between looks at a task that is waited for.
+/// Pauses between two reads of a task that is waited for.
 const WAIT_MIN: Duration = Duration::from_millis(100);
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// An entry younger than this is counted without a look at its task: its producer is probably between its two writes.
+/// Age below which an entry is counted without a read of its task: its producer is probably between its two writes.
 const IN_MOTION: Duration = Duration::from_secs(10);
-/// The task of an entry that had none is looked for again after this.
+/// Time after which the task of an entry without a task is read again.
 const CHECK_AGAIN: Duration = Duration::from_mins(1);
-/// Most tasks that one count reads: a long queue is counted by its entries.
+/// Maximum number of tasks that one count reads: a long queue is counted by its entries.
 const COUNT_READS_MAX: usize = 100;
-/// So many entries are remembered: more than a count can have found out in an hour.
+/// Maximum number of remembered entries: more than the counts of an hour can check.
 const CHECKS_MAX: usize = 10_000;
 
-/// Which entries have a task, as far as counts have found out. Shared by all clones of a queue.
+/// Entries known to have a task or not, from earlier counts. Shared by all clones of a queue.
 #[derive(Debug, Default)]
 pub(crate) struct EntryChecks {
-    /// Without a moment: it has one. With a moment: it had none then.
+    /// None: the task exists. A time: it did not exist then.
     known: Mutex<BTreeMap<Entry, Option<Instant>>>,
 }
 
 impl EntryChecks {
-    /// Entries whose tasks are to be looked for; forgets those that are not in the index any more.
+    /// Entries whose tasks are to be read; forgets those that are no longer in the index.
     fn unknown(&self, entries: &[Entry], now: Instant) -> Vec<Entry> {
         let (there, mut known) = (entries.iter().collect::<BTreeSet<_>>(), self.lock());
         known.retain(|entry, _| there.contains(entry));
@@ -71,19 +77,19 @@ impl EntryChecks {
     }
 }
 
-/// Which tasks to list.
+/// Filter for a list of tasks.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
-    /// In this status.
+    /// Only tasks in this status.
     pub status: Option<Status>,
-    /// Of this type.
+    /// Only tasks of this type.
     pub task_type: Option<String>,
-    /// With all of these tags.
+    /// Only tasks with all of these tags.
     pub tags: BTreeMap<String, String>,
 }
 
 impl Filter {
-    /// Whether it lets a task through. Tombstones of abandoned submits are no tasks.
+    /// True if a task matches. Tombstones of abandoned submits never do.
     #[must_use]
     pub fn fits(&self, task: &Task) -> bool {
         self.status.is_none_or(|status| task.status() == status)
@@ -95,39 +101,38 @@ impl Filter {
 
 /// A task as a list shows it, without its record.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
-    /// Its name.
+pub struct ListedTask {
+    /// Its id.
     pub id: TaskId,
-    /// When it was last written, by the store's stamp; some stamp in whole seconds.
+    /// Time of its last write, from the store's timestamp; some stores have whole seconds.
     pub modified: StoreTime,
-    /// How many bytes its record has.
+    /// Size of its record in bytes.
     pub size: u64,
     key: String,
 }
 
-impl Listed {
-    /// Where it lies. While the number of shards changes, one task can lie at two places.
+impl ListedTask {
+    /// Its key. During a migration one task can have two keys.
     #[must_use]
     pub fn key(&self) -> &str {
         &self.key
     }
 }
 
-/// How full the queue is, by its index: one list per thousand entries, and a get for a due entry that has waited so long
-/// that its task may not exist.
+/// Number of waiting and running tasks, from the index.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Stats {
-    /// Tasks that wait and are due.
+    /// Waiting tasks that are due.
     pub due: u64,
-    /// Tasks that are planned for later.
+    /// Waiting tasks that are scheduled for later.
     pub scheduled: u64,
-    /// Tasks that are held by workers.
+    /// Tasks held by workers.
     pub running: u64,
-    /// How long the oldest due task has been waiting, in seconds, to the minute.
+    /// Waiting time of the oldest due task in seconds, to the minute.
     pub oldest_due_secs: Option<u64>,
     /// Index entries whose task does not exist, because a submit was not finished. They are not counted as due.
     pub without_task: u64,
-    /// The same by shard, for shards that are not empty: due, scheduled, running.
+    /// Counts per shard, for shards that are not empty: due, scheduled, running.
     pub shards: BTreeMap<String, [u64; 3]>,
 }
 
@@ -138,8 +143,8 @@ impl Queue {
         loaded.map(|loaded| loaded.task).ok_or_else(|| unknown_task(id))
     }
 
-    /// Finds the only task whose id begins with these characters. Costs one list, and one more for each further length
-    /// of shards during a migration. No task is read.
+    /// Finds the only task whose id begins with these characters. No task is read. Requests: 1 list, and 1 more per
+    /// further shard length during a migration.
     pub async fn find(&self, prefix: &TaskIdPrefix) -> Result<TaskId> {
         self.ask_if_old().await?;
         let mut found = BTreeSet::new();
@@ -154,13 +159,13 @@ impl Queue {
         prefix.only(&found)
     }
 
-    /// Reads how a task came to be what it is.
+    /// Reads the history of a task.
     pub async fn get_history(&self, id: &TaskId) -> Result<Vec<Change>> {
         Ok(self.get(id).await?.history.events().cloned().collect())
     }
 
-    /// Lists tasks, shard by shard, as they are read. What cannot be read as a task comes as an error of kind corrupt,
-    /// and the list goes on.
+    /// Lists tasks, shard by shard, as they are read. A corrupt object is an item with an error of kind corrupt, and
+    /// the list continues.
     pub fn list(&self, filter: Filter) -> impl Stream<Item = Result<Task>> + Send + '_ {
         self.records().try_filter(move |task| {
             let is_wanted = filter.fits(task);
@@ -168,20 +173,21 @@ impl Queue {
         })
     }
 
-    /// The same with the tombstones of submits that were abandoned: everything that stands there as a task.
+    /// Lists all task records, including the tombstones of abandoned submits.
     pub(crate) fn records(&self) -> impl Stream<Item = Result<Task>> + Send + '_ {
         let reads = self.task_keys().map_ok(move |key| async move { self.load_listed(&key).await });
         let loaded = reads.try_buffered(READS_AT_ONCE);
         loaded.filter_map(|loaded| async { loaded.map(|found| found.map(|found| found.task)).transpose() })
     }
 
-    /// All tasks with their stamps, shard by shard: one list per thousand, no task is read. Whoever remembers the stamps
-    /// knows which tasks to read again. What lies there and is no task is left out; `check` tells of it.
-    pub fn listed(&self) -> impl Stream<Item = Result<Listed>> + Send + '_ {
+    /// Lists all tasks with their timestamps, shard by shard, without reading them. A caller that caches tasks reads
+    /// only those whose timestamp has changed. Keys that are not keys of tasks are left out; `check` reports them.
+    /// Requests: 1 list per thousand tasks.
+    pub fn listed(&self) -> impl Stream<Item = Result<ListedTask>> + Send + '_ {
         let entries =
             stream::once(self.ask_if_old()).map_ok(|()| self.entries(keys::TASKS.into())).try_flatten();
         entries.try_filter_map(|entry| async move {
-            let listed = keys::task_place(&entry.key).map(|(_, id)| Listed {
+            let listed = keys::task_place(&entry.key).map(|(_, id)| ListedTask {
                 id,
                 modified: entry.modified,
                 size: entry.size,
@@ -191,19 +197,19 @@ impl Queue {
         })
     }
 
-    /// Reads a task that was listed; nothing if it is gone, if it is no task but the tombstone of a submit, or if this is
-    /// the mark of one that stands elsewhere: that one is listed there.
-    pub async fn read_listed(&self, listed: &Listed) -> Result<Option<Task>> {
+    /// Reads a listed task; none if it no longer exists, if it is the tombstone of a submit, or if it is the
+    /// forwarding marker of a task that is listed at its new key.
+    pub async fn read_listed(&self, listed: &ListedTask) -> Result<Option<Task>> {
         let loaded = self.load_listed(&listed.key).await?;
         Ok(loaded.map(|loaded| loaded.task).filter(|task| !task.is_tombstone()))
     }
 
-    /// Reads the task at a key that was listed. One that has moved comes with the key where it is now.
+    /// Reads the task at a listed key. A task that was moved is returned with its current key.
     pub(crate) async fn load_listed(&self, key: &str) -> Result<Option<Loaded>> {
         self.check_task_key(key)?;
         match self.read_place(Purpose::Admin, key).await? {
-            Some(Place::Here(loaded)) => Ok(Some(loaded)),
-            Some(Place::Elsewhere(mark)) => {
+            Some(TaskObject::Here(loaded)) => Ok(Some(loaded)),
+            Some(TaskObject::Elsewhere(mark)) => {
                 let is_there = self.client.get(Purpose::Admin, &mark.key()).await?.is_some();
                 if is_there { Ok(None) } else { self.load_marked(Purpose::Admin, mark).await }
             }
@@ -211,13 +217,13 @@ impl Queue {
         }
     }
 
-    /// The keys of all tasks, and whatever else lies there. Which of them are keys of tasks, the layout says.
+    /// All keys under the prefix of tasks, including those that are not keys of tasks by the layout.
     pub(crate) fn task_keys(&self) -> impl Stream<Item = Result<String>> + Send + '_ {
         let asked = stream::once(self.ask_if_old());
         asked.map_ok(|()| self.keys(keys::TASKS.into())).try_flatten()
     }
 
-    /// Refuses a key at which no task of this queue can lie: nobody would find it there.
+    /// Refuses a key that is not the key of a task by the layout, because no client would find a task there.
     pub(crate) fn check_task_key(&self, key: &str) -> Result<()> {
         match keys::task_place(key) {
             Some((len, _)) if self.layout.known().agreement.lengths().contains(&len) => Ok(()),
@@ -234,7 +240,7 @@ impl Queue {
     pub(crate) fn entries(
         &self,
         prefix: String,
-    ) -> impl Stream<Item = Result<leasehold_store::Entry>> + Send + '_ {
+    ) -> impl Stream<Item = Result<leasehold_store::ListEntry>> + Send + '_ {
         let pages = stream::try_unfold(Some(List::all(prefix)), move |list| async move {
             let Some(list) = list else { return Ok::<_, Error>(None) };
             let page = self.client.list(Purpose::Admin, &list).await?;
@@ -244,14 +250,14 @@ impl Queue {
         pages.try_flatten()
     }
 
-    /// Waits until a task is final, and gives it. `patience` bounds the wait.
+    /// Waits until a task is final, and returns it. `patience` is the time limit.
     pub async fn wait(&self, id: &TaskId, patience: Option<Duration>) -> Result<Task> {
         let (mut key, host) = (self.task_key(id), self.client.host().clone());
         let started = host.instant();
         let (mut known, mut pause) = (None, WAIT_MIN);
         loop {
             let place = match self.client.get_unless(Purpose::Admin, &key, known.as_ref()).await? {
-                Get::Found(object) => Some(Some(Place::read(&key, object)?)),
+                Get::Found(object) => Some(Some(TaskObject::read(&key, object)?)),
                 Get::Missing => Some(None),
                 Get::Unchanged => None,
             };
@@ -262,21 +268,21 @@ impl Queue {
                     return Ok(loaded.task);
                 }
                 key = keys::task(&loaded.task.shard, id);
-                // It moves: look more often again.
+                // It has changed: poll at the shortest interval again.
                 (known, pause) = (Some(loaded.version), WAIT_MIN);
             }
             let left = patience.map(|patience| patience.saturating_sub(host.instant().since(started)));
             if left.is_some_and(|left| left.is_zero()) {
                 return Err(Error::new(Kind::Unavailable, format!("task {id} is not final yet"))
-                    .about(Matter::NotYet));
+                    .about(Reason::NotYet));
             }
             host.sleep(left.map_or(pause, |left| left.min(pause))).await;
             pause = (pause * 2).min(WAIT_MAX);
         }
     }
 
-    /// Counts what waits and what runs. A due entry of a task that was never claimed may be all that is left of a submit
-    /// that was not finished: when it has waited for 10 s, its task is looked for, once.
+    /// Counts waiting and running tasks. A due entry of a task that was never claimed may be the rest of an
+    /// unfinished submit: when it is older than 10 s, its task is read, once.
     ///
     /// Requests: 1 list per 1,000 entries, at most 100 gets of tasks, and one of `queue.json` if a task is missing.
     pub async fn stats(&self) -> Result<Stats> {
@@ -286,7 +292,7 @@ impl Queue {
             while let Some(listed) = entries.try_next().await? {
                 let Some(entry) = Entry::parse(&listed.key) else { continue };
                 let now = self.now()?;
-                let is_new = entry.rev == 1 && !matches!(entry.place, Where::Lease(_));
+                let is_new = entry.rev == 1 && !matches!(entry.place, IndexLocation::Lease(_));
                 if is_new && now.is_due(entry.bucket.start()) && now.is_past(listed.modified.plus(IN_MOTION))
                 {
                     doubtful.push(entry);
@@ -303,15 +309,15 @@ impl Queue {
         Ok(stats)
     }
 
-    /// Those of these entries whose task does not exist. What was found out before is not asked again: a task that exists
-    /// stays, and one that does not is looked for again after a minute.
+    /// The entries whose task does not exist. Results are cached: a task that exists is not read again, and one that
+    /// does not is read again after a minute.
     async fn without_task<'a>(&self, entries: &'a [Entry]) -> Result<BTreeSet<&'a Entry>> {
         let now = self.client.host().instant();
         let unknown = self.entry_checks.unknown(entries, now);
         let reads = unknown.into_iter().map(|entry| async move {
             match self.load(Purpose::Admin, &entry.id).await {
                 Ok(loaded) => Ok((entry, loaded.is_some())),
-                // Something is there.
+                // A corrupt record exists.
                 Err(error) if error.kind() == Kind::Corrupt => Ok((entry, true)),
                 Err(error) => Err(error),
             }
@@ -323,7 +329,7 @@ impl Queue {
         Ok(self.entry_checks.without_task(entries))
     }
 
-    /// The shards of this queue by their names; an empty list means all.
+    /// Parses the names of shards; an empty list means all.
     pub fn shards(&self, names: &[String]) -> Result<Vec<Shard>> {
         let len = self.shard_len();
         if names.is_empty() { Ok(len.all()) } else { names.iter().map(|name| len.parse(name)).collect() }
@@ -336,7 +342,7 @@ impl Stats {
         let shard = self.shards.entry(shard).or_default();
         let is_due = now.is_due(entry.bucket.start());
         match entry.place {
-            Where::Lease(_) => {
+            IndexLocation::Lease(_) => {
                 shard[2] += 1;
                 self.running += 1;
             }

@@ -1,28 +1,31 @@
-//! `queue.json` as the lease on the layout.
+//! `queue.json` as a lease on the layout.
 //!
-//! Where a task lies follows from its id and from how many digits name a shard. That number can change
-//! ([`migrate`](crate::migrate)), so knowing it is a lease like any other: it holds for a while after it was asked for.
+//! The key of a task is derived from its id and from `shard_prefix_len`, the number of hex digits that name a shard.
+//! That number can change ([`migrate`](crate::migrate)), so every client treats its copy of `queue.json` as a lease: it
+//! may write by it only for a limited time after it was requested.
 //!
 //! ```text
-//!   asked ── 30 s ──▶ asked again before the next write ── 60 s ──▶ without an answer nothing is written
-//!     0                 (a get, "if changed")                       announced ── 2 min ──▶ tasks are moved
+//!   read ─── 30 s ──▶ read again before the next write ─── 60 s ──▶ nothing is written without a newer answer
+//!     0                 (a conditional get)                         announced ── 2 min ──▶ tasks are moved
 //! ```
 //!
-//! The age counts from when the answer was *requested*: what was written later cannot be in it. It counts by the local
-//! clocks, whichever of them says more, because a process that slept must not trust what it knew. A client that has
-//! only read asks nothing. What a client may do by what it knows:
+//! The age counts from when the answer was *requested*, because a later write cannot be in it. It is measured with the
+//! local clocks, and the larger value counts, so that a process that was suspended does not trust an old answer. A
+//! client that only reads does not re-read `queue.json`. What a client may write depends on its content:
 //!
-//! | `queue.json` says | renew and settle what is held | anything else that writes |
+//! | `queue.json` | renew and settle held tasks | any other write |
 //! | --- | --- | --- |
-//! | what it said at the start | yes | yes |
-//! | `migrating` | yes, wherever the task lies by now | unavailable: later |
-//! | another number of digits | yes, wherever the task lies by now | invalid: connect again |
-//! | nothing: it is missing | yes, for 60 s | corrupt: nobody knows where tasks lie |
+//! | unchanged since this client connected | yes | yes |
+//! | `migrating` | yes, at the task's current key | unavailable: retry later |
+//! | another number of digits | yes, at the task's current key | invalid: connect again |
+//! | missing | yes, for 60 s | corrupt: the layout is unknown |
 //! | another queue's id | yes, for 60 s | invalid: connect again |
 //!
-//! One thing is created without anything being there to lose a race against: a submitted task. So a submit is
-//! acknowledged only while the answer that allowed it can still be trusted (`still_agreed`). With that, whatever was
-//! acknowledged stood at its old key within 60 s of the announcement, before the first task is moved.
+//! A submit creates an object where none was, so no condition makes it lose against a migration. It is therefore
+//! acknowledged only while the answer that allowed it can still be trusted (`still_agreed`). Hence every acknowledged
+//! task is at its old key within 60 s of the announcement, before the first task is moved.
+//!
+//! Requests: 1 get at most every 30 s, before a write or when a task is missing.
 
 use leasehold_core::{Error, Kind, Result, ShardLen, StoreTime, TaskId, WriteId, keys};
 use leasehold_store::host::Instant;
@@ -32,76 +35,76 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::connect::{Agreement, Queue, read};
+use crate::connect::{Queue, QueueMeta, read};
 
-/// How long one try to read `queue.json` again may take: a renewal waits for it.
+/// Time limit of one attempt to read `queue.json` again: a renewal waits for it.
 const ASKING_PATIENCE: Duration = Duration::from_secs(5);
 
-/// A migration under way.
+/// A migration in progress.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Migrating {
-    /// How many digits are to name a shard.
+    /// Number of digits that name a shard after the migration.
     pub to: ShardLen,
-    /// How far it is.
-    pub phase: Phase,
-    /// When it was announced.
+    /// Its current phase.
+    pub phase: MigrationPhase,
+    /// Time at which it was announced.
     pub started_at: StoreTime,
 }
 
-/// How far a migration is. What comes after the switch is told by [`Left`].
+/// Phase of a migration. The time after the switch is recorded in [`Left`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Phase {
-    /// Clients learn of it.
+pub enum MigrationPhase {
+    /// Announced; some clients may not have read it yet.
     Announced,
-    /// All know of it; tasks are moved.
+    /// Every client that may write has read it; tasks are moved.
     Moving,
-    /// It was called off; tasks are moved back.
+    /// Aborted; tasks are moved back.
     Aborting,
 }
 
-/// A number of digits that was left, and what lies there.
+/// The previous number of digits, and the state of the objects that are left at its keys.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Left {
-    /// How many digits named a shard.
+    /// Number of digits that named a shard.
     pub shard_prefix_len: ShardLen,
-    /// When it was left.
+    /// Time of the switch away from it.
     pub at: StoreTime,
-    /// It was left because the migration to it was called off.
+    /// True if it is the target of an aborted migration.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub aborted: bool,
-    /// When everything there had been removed; until then something may still land there.
+    /// Time at which everything there had been removed; until then a late write may still create objects there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub swept_at: Option<StoreTime>,
 }
 
-/// What is known of the layout.
+/// The client's copy of `queue.json`.
 #[derive(Debug)]
 pub(crate) struct Layout {
-    known: Mutex<Known>,
-    /// Held by the one who asks while what is known still holds. Nobody ever waits for it: whoever holds it may itself
-    /// be waiting to be polled by the one who would wait.
+    known: Mutex<LayoutSnapshot>,
+    /// Held by the caller that reads `queue.json` while the copy is still valid. Other callers only try to lock it and
+    /// never wait: the holder may itself be waiting to be polled by the task that would wait.
     asking: tokio::sync::Mutex<()>,
-    /// Another queue was found in its place.
+    /// True if `queue.json` belongs to another queue now.
     is_replaced: AtomicBool,
 }
 
 /// `queue.json` as it was read.
 #[derive(Debug, Clone)]
-pub(crate) struct Known {
-    pub(crate) agreement: Arc<Agreement>,
+pub(crate) struct LayoutSnapshot {
+    pub(crate) agreement: Arc<QueueMeta>,
     pub(crate) version: Version,
     asked: Instant,
 }
 
-/// What someone is about to write.
+/// The kind of write that a caller is about to make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Intent<'a> {
-    /// Tasks and entries, where the agreement puts them.
+    /// Tasks and entries at their keys by the current layout.
     Change,
-    /// A task that is held, wherever it lies.
+    /// A held task, at whichever key it is stored.
     Hold,
-    /// A step of the migration, under this very state of `queue.json`.
+    /// A step of a migration, valid only for this write of `queue.json`.
     Migrate(&'a WriteId),
 }
 
@@ -115,50 +118,50 @@ impl Intent<'_> {
 }
 
 impl Layout {
-    pub(crate) fn new(agreement: Arc<Agreement>, version: Version, asked: Instant) -> Self {
-        let known = Mutex::new(Known { agreement, version, asked });
+    pub(crate) fn new(agreement: Arc<QueueMeta>, version: Version, asked: Instant) -> Self {
+        let known = Mutex::new(LayoutSnapshot { agreement, version, asked });
         Self { known, asking: tokio::sync::Mutex::default(), is_replaced: AtomicBool::new(false) }
     }
 
-    /// The same for use on another runtime: whoever asks there waits for nobody here.
-    pub(crate) fn apart(&self) -> Self {
-        let Known { agreement, version, asked } = self.known();
+    /// Returns a copy for use on another runtime. Callers there do not share a lock with callers here.
+    pub(crate) fn detached(&self) -> Self {
+        let LayoutSnapshot { agreement, version, asked } = self.known();
         Self::new(agreement, version, asked)
     }
 
-    pub(crate) fn known(&self) -> Known {
+    pub(crate) fn known(&self) -> LayoutSnapshot {
         self.lock().clone()
     }
 
-    /// Several may ask at once, and their answers may come in any order.
-    fn learn(&self, answer: Known) {
+    /// Stores an answer. Concurrent reads may be answered in any order; the one requested last wins.
+    fn learn(&self, answer: LayoutSnapshot) {
         let mut known = self.lock();
         if answer.asked.boot_ns >= known.asked.boot_ns {
             *known = answer;
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, LayoutSnapshot> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Known {
-    /// How long ago it was asked for. A virtual machine that was paused shows only on the wall clock.
+impl LayoutSnapshot {
+    /// Time since it was requested. A pause of a virtual machine shows only on the wall clock.
     fn age(&self, now: Instant) -> Duration {
         let wall_ns = now.wall_ns.saturating_sub(self.asked.wall_ns);
         now.since(self.asked).max(Duration::from_nanos(u64::try_from(wall_ns).unwrap_or(0)))
     }
 }
 
-impl Agreement {
-    /// Whether tasks may lie in shards of two lengths: a migration is under way, or what it left is not swept yet.
+impl QueueMeta {
+    /// True if tasks may be in shards of two lengths: a migration is in progress, or its old keys are not swept yet.
     #[must_use]
     pub fn is_between(&self) -> bool {
         self.migrating.is_some() || self.left.as_ref().is_some_and(|left| left.swept_at.is_none())
     }
 
-    /// The lengths of the shards in which tasks may lie, the agreed one first.
+    /// The shard lengths at which tasks may be stored, the current one first.
     #[must_use]
     pub fn lengths(&self) -> Vec<ShardLen> {
         let going = self.migrating.as_ref().map(|migrating| migrating.to);
@@ -169,46 +172,46 @@ impl Agreement {
 }
 
 impl Queue {
-    /// Whether tasks can be submitted and claimed at present. An error of kind *unavailable* passes, when a migration
-    /// has come to its end; one of kind *invalid* does not if [`is_outdated`](Self::is_outdated): this
-    /// client is of the old layout, and has to connect again.
-    pub async fn may_change(&self) -> Result<()> {
-        self.may(Intent::Change).await
+    /// Returns an error if tasks cannot be submitted and claimed at present. An error of kind *unavailable* is
+    /// temporary: it ends with the migration. One of kind *invalid* is permanent if
+    /// [`is_outdated`](Self::is_outdated) returns true: this client uses the old layout and has to connect again.
+    pub async fn ensure_writable(&self) -> Result<()> {
+        self.ensure_allowed(Intent::Change).await
     }
 
-    /// True if this client has to connect again: the queue has another number of shards, or is another queue. Other errors of
-    /// kind *invalid* may pass: a captive portal answers for the store, too.
+    /// True if this client has to connect again: the queue has another number of shards, or is another queue. Other
+    /// errors of kind *invalid* may be temporary, such as the answer of a captive portal in place of the store.
     #[must_use]
     pub fn is_outdated(&self) -> bool {
         let known = self.layout.known().agreement.shard_prefix_len;
         self.layout.is_replaced.load(Relaxed) || known != self.shard_len()
     }
 
-    /// Whether this may be written now, by an answer that is fresh enough. Asks for one if need be.
-    pub(crate) async fn may(&self, intent: Intent<'_>) -> Result<()> {
+    /// Checks that this write is allowed by a copy of `queue.json` that is fresh enough, and reads it again if needed.
+    pub(crate) async fn ensure_allowed(&self, intent: Intent<'_>) -> Result<()> {
         let age = self.layout_age();
         if age > self.config.layout_trusted {
             self.ask_if_old().await?;
         } else if age > self.config.layout_asked_every
-            // Whoever finds that another asks already goes on by what is known: that still holds.
+            // If another caller is reading it already, this one continues with the copy, which is still valid.
             && let Ok(_one) = self.layout.asking.try_lock()
             && let Err(error) = self.ask_if_old().await
         {
-            // Missing, corrupt or another queue's is an answer: what is held may end, and nothing else begins.
+            // A missing, corrupt or foreign queue.json is an answer: held tasks may be settled, nothing new begins.
             let is_answer = error.kind() == Kind::Corrupt || self.layout.is_replaced.load(Relaxed);
             if is_answer && intent != Intent::Hold {
                 return Err(error);
             }
-            tracing::debug!("queue.json was not read again: {error}");
+            tracing::debug!(%error, "failed to refresh queue.json");
         }
-        self.still_may(intent)
+        self.check_allowed(intent)
     }
 
-    /// The same by what is known, between the writes of one operation.
-    pub(crate) fn still_may(&self, intent: Intent<'_>) -> Result<()> {
+    /// Checks the same without a request, between the writes of one operation.
+    pub(crate) fn check_allowed(&self, intent: Intent<'_>) -> Result<()> {
         let age = self.layout_age();
         if age > self.config.layout_trusted {
-            let message = format!("`queue.json` was last read {} s ago", age.as_secs());
+            let message = format!("failed to refresh queue.json, last read {} s ago; retry", age.as_secs());
             return Err(Error::new(Kind::Unavailable, message));
         }
         let now = self.layout.known().agreement;
@@ -218,20 +221,20 @@ impl Queue {
             Intent::Change => self.agrees_with(&now),
             Intent::Migrate(under) if *under == now.write_id => Ok(()),
             Intent::Migrate(_) => {
-                Err(Error::new(Kind::Unavailable, "the migration was taken on by someone else; run it again"))
+                Err(Error::new(Kind::Unavailable, "another process continued the migration; run it again"))
             }
         }
     }
 
-    /// Whether a write that was just confirmed was still allowed when it happened.
+    /// Checks that a write that was just confirmed was still allowed when it was applied.
     pub(crate) async fn still_agreed(&self) -> Result<()> {
         if self.layout_age() > self.config.layout_trusted {
             self.ask().await?;
         }
-        self.still_may(Intent::Change)
+        self.check_allowed(Intent::Change)
     }
 
-    fn agrees_with(&self, now: &Agreement) -> Result<()> {
+    fn agrees_with(&self, now: &QueueMeta) -> Result<()> {
         let (began, has) = (self.shard_len().digits(), now.shard_prefix_len.digits());
         if began != has {
             return Err(Error::invalid(format!(
@@ -241,8 +244,8 @@ impl Queue {
         let Some(migrating) = &now.migrating else { return Ok(()) };
         let (to, since) = (migrating.to.digits(), migrating.started_at);
         let message = match migrating.phase {
-            Phase::Aborting => {
-                format!("the migration to shard_prefix_len {to} is being called off; try again later")
+            MigrationPhase::Aborting => {
+                format!("the migration to shard_prefix_len {to} is being aborted; try again later")
             }
             _ => format!(
                 "this queue is being migrated to shard_prefix_len {to}, since {since}; try again later"
@@ -251,7 +254,7 @@ impl Queue {
         Err(Error::new(Kind::Unavailable, message))
     }
 
-    /// Reads `queue.json` if that was some time ago.
+    /// Reads `queue.json` if the copy is older than `layout_asked_every`.
     pub(crate) async fn ask_if_old(&self) -> Result<()> {
         if self.layout_age() > self.config.layout_asked_every {
             self.ask().await?;
@@ -259,15 +262,17 @@ impl Queue {
         Ok(())
     }
 
-    /// Reads `queue.json`.
-    pub(crate) async fn ask(&self) -> Result<Known> {
+    /// Reads `queue.json`. Requests: 1 get.
+    pub(crate) async fn ask(&self) -> Result<LayoutSnapshot> {
         let (before, asked) = (self.layout.known(), self.client.host().instant());
         let client = self.client.clone().with_patience(ASKING_PATIENCE);
         let after = match client.get_unless(Purpose::Admin, keys::QUEUE, Some(&before.version)).await? {
-            Get::Unchanged => Known { asked, ..before },
-            Get::Found(object) => {
-                Known { agreement: Arc::new(self.same_queue(&object.body)?), version: object.version, asked }
-            }
+            Get::Unchanged => LayoutSnapshot { asked, ..before },
+            Get::Found(object) => LayoutSnapshot {
+                agreement: Arc::new(self.same_queue(&object.body)?),
+                version: object.version,
+                asked,
+            },
             Get::Missing => {
                 let store = self.client.describe();
                 return Err(Error::new(
@@ -284,7 +289,7 @@ impl Queue {
         Ok(self.layout.known())
     }
 
-    fn same_queue(&self, body: &[u8]) -> Result<Agreement> {
+    fn same_queue(&self, body: &[u8]) -> Result<QueueMeta> {
         let agreement = read(body)?;
         if agreement.queue_id != self.agreement.queue_id {
             self.layout.is_replaced.store(true, Relaxed);
@@ -297,12 +302,12 @@ impl Queue {
         self.layout.known().age(self.client.host().instant())
     }
 
-    /// The key of a task where the queue has it by the last answer.
+    /// The key of a task by the latest known layout.
     pub(crate) fn key_now(&self, id: &TaskId) -> String {
         keys::task(&self.layout.known().agreement.shard_prefix_len.shard_of(id), id)
     }
 }
 
 fn another_queue() -> Error {
-    Error::invalid("there is another queue in this store now; connect again")
+    Error::invalid("this store now contains another queue; connect again")
 }

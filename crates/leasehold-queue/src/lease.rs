@@ -1,28 +1,34 @@
-//! Holding something for a while: the lease protocol over a store. The rules are in [`leasehold_core::lease`].
+//! The lease protocol over a store. The rules are in [`leasehold_core::lease`].
 //!
-//! Requests: a take is 1 put where nothing was, 1 get and 1 put where something was; a renewal and a release are 1 put.
-//! Each refusal costs 1 get more.
+//! A lease is one object with a holder, an epoch and an expiry in the store's time. It is taken, renewed and released
+//! by conditional writes, so at most one process holds it. A holder may rely on it until the last confirmed expiry,
+//! and another process takes it only when it has certainly expired, whatever the uncertainty of both clocks. Each
+//! new holder increments the epoch.
+//!
+//! Requests: a take is 1 put if no object exists, else 1 get and 1 put. A renewal and a release are 1 put. Each
+//! refused put costs 1 more get.
 
 use bytes::Bytes;
 use leasehold_core::lease::Take;
 use leasehold_core::{Error, HexName, Holder, Kind, Lease, Now, Result, ShardRange, StoreTime, WorkerId};
 use leasehold_store::{
-    Client, Decision, HostExt, List, Object, Purpose, Put, Standing, Version, When, update_from,
+    Client, Decision, HostExt, List, Object, Purpose, PutOutcome, StoredState, Version, When, update_from,
 };
 use serde_json::{Map, Value};
 use std::time::Duration;
 
-/// No lease lasts longer without renewal.
+/// Maximum lifetime of a lease without renewal.
 pub const LEASE_TTL_MAX: Duration = Duration::from_mins(10);
 
-/// No store accepts a signed request for so long after it was sent.
+/// Time after which no store accepts a signed request any longer.
 const DELETE_LANDS_WITHIN: Duration = Duration::from_mins(30);
 
-/// A lease that makes no sense counts as run out when it is older than any lease can last. Stamps have whole seconds, and
+/// Age at which a corrupt lease counts as expired: older than any lease can last. Timestamps have whole seconds, and
 /// the hosts of one store differ a little.
 pub const NONSENSE_AGE_MIN: Duration = Duration::from_secs(LEASE_TTL_MAX.as_secs() + 2);
 
-/// A renewal that finds an earlier one of its own goes on from there; more than a few of them are not under way.
+/// Maximum number of attempts of a renewal. One that finds an earlier renewal of its own continues from there; there
+/// are at most a few of them.
 const RENEWALS_LATE_MAX: u32 = 4;
 
 /// Takes, renews and releases leases for one holder.
@@ -32,7 +38,7 @@ pub struct Leases {
     holder: Holder,
 }
 
-/// A lease that is ours, as last confirmed.
+/// A lease held by this process, as last confirmed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeldLease {
     key: String,
@@ -40,21 +46,21 @@ pub struct HeldLease {
     version: Version,
 }
 
-/// What came of trying to take a lease.
+/// Outcome of an attempt to take a lease.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Taken {
-    /// It is ours.
+    /// This process holds it.
     Ours(HeldLease),
-    /// Someone else has it.
+    /// Another holder has it.
     Others(Lease),
 }
 
-/// Whether a lease is still ours after a renewal.
+/// Outcome of a renewal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Renewed {
-    /// It is.
+    /// The lease is still held.
     Kept,
-    /// It is not: whatever depended on it stops at once.
+    /// The lease was lost: everything that depends on it must stop at once.
     Lost,
 }
 
@@ -71,7 +77,7 @@ impl HeldLease {
         &self.lease
     }
 
-    /// Whether it is ours beyond doubt.
+    /// True if it is certainly still held at `now`.
     #[must_use]
     pub fn is_trusted(&self, now: Now) -> bool {
         now.is_before(self.lease.expires_at)
@@ -79,23 +85,25 @@ impl HeldLease {
 }
 
 impl Leases {
-    /// Leases of this holder.
+    /// Creates a client for the leases of this holder.
     pub fn new(client: Client, holder: Holder) -> Result<Self> {
         if holder.ttl.is_zero() || holder.ttl > LEASE_TTL_MAX {
             let (ttl, most) = (holder.ttl.as_secs_f64(), LEASE_TTL_MAX.as_secs());
-            return Err(Error::invalid(format!("a lease of {ttl} s: it must last up to {most} s")));
+            return Err(Error::invalid(format!(
+                "lease ttl must be above 0 s and at most {most} s, got {ttl} s"
+            )));
         }
         Ok(Self { client, holder })
     }
 
-    /// Who holds them.
+    /// The holder.
     #[must_use]
     pub fn holder(&self) -> &Holder {
         &self.holder
     }
 
-    /// Takes what lies at `key`, if it is free. `seen` is the stamp of the object if a list has shown one: it is then
-    /// read first.
+    /// Takes the lease at `key` if it is free. `seen` is the timestamp of the object if a list has shown one: it is
+    /// then read first.
     pub async fn take(
         &self,
         key: &str,
@@ -109,8 +117,8 @@ impl Leases {
         }
     }
 
-    /// What makes no sense is judged by its age, which only a list shows. It is read *before* it is listed: whatever was
-    /// put there later is younger than that stamp says, and the condition of our put does not hold for it.
+    /// Takes a corrupt lease if it is old enough. Only a list shows its age. The object is read *before* it is
+    /// listed: a later object is younger than that timestamp, and the condition of our put fails for it.
     async fn take_nonsense(&self, key: &str, subject: &Map<String, Value>) -> Result<Taken> {
         let found = self.client.get(Purpose::Lease, key).await?;
         let stamp = stamp(&self.client, key).await?;
@@ -118,7 +126,7 @@ impl Leases {
         self.take_from(key, subject, found, nonsense).await
     }
 
-    /// `nonsense` is a version that makes no sense, with a stamp that is not older than it.
+    /// `nonsense` is the version of a corrupt lease, with a timestamp that is not older than it.
     async fn take_from(
         &self,
         key: &str,
@@ -135,14 +143,14 @@ impl Leases {
             let held = match (found.map(|object| Lease::read(key, &object.body)).transpose(), found) {
                 (Ok(held), _) => held,
                 (Err(_), Some(object)) if is_old(object) => {
-                    tracing::warn!("`{key}` makes no sense and is replaced");
+                    tracing::warn!(key, "corrupt lease replaced");
                     let lease = Lease::in_place_of(&object.body, subject, &self.holder, now, write_id);
                     return Ok(Decision::write(lease.write(), lease));
                 }
                 (Err(error), _) => return Err(error),
             };
-            // Nobody builds on a claim but its holder, and that is us as soon as we know of it: no other trace of a take
-            // than its own bytes has to be recognised.
+            // Only the holder changes a held lease, and that is this process once the take is confirmed: a take is
+            // recognised by its own bytes alone.
             Ok(match Lease::take(held, subject, &self.holder, now, write_id) {
                 Take::Write(lease) => Decision::write(lease.write(), lease),
                 Take::Held(held) => Decision::Leave(held),
@@ -151,12 +159,12 @@ impl Leases {
         let updated = updated.await?;
         let lease = updated.result;
         Ok(match updated.now {
-            Standing::Written(version) => Taken::Ours(HeldLease { key: key.to_owned(), lease, version }),
-            Standing::Left | Standing::Overtaken(_) => Taken::Others(lease),
+            StoredState::Written(version) => Taken::Ours(HeldLease { key: key.to_owned(), lease, version }),
+            StoredState::Left | StoredState::Overtaken(_) => Taken::Others(lease),
         })
     }
 
-    /// Keeps it for longer. An error leaves open what became of it: it is ours until the last confirmed expiry.
+    /// Renews a lease. After an error the outcome is unknown: the lease is held until the last confirmed expiry.
     pub async fn renew(&self, held: &mut HeldLease) -> Result<Renewed> {
         for _ in 0..RENEWALS_LATE_MAX {
             let renewed = held.lease.renewed(self.holder.ttl, self.now()?, self.client.write_id());
@@ -170,7 +178,7 @@ impl Leases {
         Ok(Renewed::Kept)
     }
 
-    /// Gives it back, so that anyone can take it at once. One that was lost meanwhile is left alone.
+    /// Releases a lease, so that another process can take it at once. A lease that was lost is not changed.
     pub async fn release(&self, mut held: HeldLease) -> Result<()> {
         for _ in 0..RENEWALS_LATE_MAX {
             let released = held.lease.released(self.now()?, self.client.write_id());
@@ -181,8 +189,9 @@ impl Leases {
         Ok(())
     }
 
-    /// Removes a lease that ran out so long ago that nobody remembers its epoch. It is taken first, for longer than a
-    /// delete can be under way: nobody else can hold it when that lands. True if it was removed.
+    /// Removes a lease that expired at least `kept` ago, so that its epoch no longer matters. It is taken first, for
+    /// longer than a delete can be in flight: no other process can hold it when the delete is applied. True if it was
+    /// removed.
     pub async fn retire(&self, key: &str, kept: Duration) -> Result<bool> {
         let taken = leasehold_store::update(&self.client, Purpose::Lease, key, |found| {
             let now = self.now()?;
@@ -194,31 +203,31 @@ impl Leases {
             };
             let holder = Holder { ttl: DELETE_LANDS_WITHIN, ..self.holder.clone() };
             Ok(match Lease::take(Some(lease.clone()), &lease.subject, &holder, now, self.client.write_id()) {
-                // In a list it looks released: whoever counts the living must not count it.
+                // In a list it looks released, so that it is not counted as a live worker.
                 Take::Write(lease) => Decision::write(lease.write_as_released(), true),
                 Take::Held(_) => Decision::Leave(false),
             })
         });
         let taken = taken.await?;
-        let is_ours = taken.result && matches!(taken.now, Standing::Written(_));
+        let is_ours = taken.result && matches!(taken.now, StoredState::Written(_));
         if is_ours {
             self.client.delete(Purpose::Lease, key).await?;
         }
         Ok(is_ours)
     }
 
-    /// Writes the next state of a lease of ours; false if something else stands there, which `held` says then. Another
-    /// claim than ours is noted as a released lease: there is nothing left to hold.
+    /// Writes the next state of a held lease; false if another object is there, and `held` is updated from it. A
+    /// lease with another holder is recorded as released.
     async fn replace(&self, held: &mut HeldLease, next: Lease) -> Result<bool> {
         let body = Bytes::from(next.write());
         let when = When::Unchanged(held.version.clone());
         let found = match self.client.put(Purpose::Lease, &held.key, body, &when).await? {
-            Put::Written(version) => {
+            PutOutcome::Written(version) => {
                 (held.lease, held.version) = (next, version);
                 return Ok(true);
             }
-            Put::Overtaken(object) | Put::Lost(Some(object)) => Some(object),
-            Put::Lost(None) => None,
+            PutOutcome::Overtaken(object) | PutOutcome::Lost(Some(object)) => Some(object),
+            PutOutcome::Lost(None) => None,
         };
         let gone = held.lease.released(self.now()?, next.write_id);
         let read =
@@ -237,13 +246,13 @@ impl Leases {
     }
 }
 
-/// What the lease on a worker's name says that it is on.
+/// Subject of the lease on a worker id.
 #[must_use]
 pub fn worker_subject(worker: &WorkerId) -> Map<String, Value> {
     Map::from_iter([("worker".to_owned(), worker.as_str().into())])
 }
 
-/// What the lease on a group of shards says that it is on; the last one is named if there are several.
+/// Subject of the lease on a group of shards, with the last shard if there are several.
 #[must_use]
 pub fn shards_subject(group: &ShardRange) -> Map<String, Value> {
     let last = (group.first != group.last).then(|| ("last".to_owned(), group.last.as_str().into()));
@@ -256,15 +265,15 @@ pub async fn read_lease(client: &Client, key: &str) -> Result<Option<Lease>> {
     object.map(|object| Lease::read(key, &object.body)).transpose()
 }
 
-/// Ends the lease that stands there, whoever holds it: for operators. The holder notices at its next renewal; until then
-/// it may trust it. Gives the lease that was found.
+/// Ends a lease regardless of its holder, for operators. The holder notices at its next renewal and may rely on the
+/// lease until then. Returns the lease that was found.
 pub async fn break_lease(client: &Client, key: &str) -> Result<Option<Lease>> {
     let mut first: Option<Lease> = None;
     let broken = leasehold_store::update(client, Purpose::Admin, key, |found| {
         let Some(object) = found else { return Ok(Decision::Leave(first.take())) };
         let lease = Lease::read(key, &object.body)?;
-        // A later claim is not the one that was to be ended: our break may have landed, its answer lost, and someone
-        // may have taken the lease since.
+        // A later claim is not the one to end: our write may have been applied with its answer lost, and another
+        // process may have taken the lease since.
         let is_later = first.as_ref().is_some_and(|first| !first.is_same_claim(&lease));
         if lease.is_released() || is_later {
             return Ok(Decision::Leave(first.take().or(Some(lease))));
@@ -277,8 +286,8 @@ pub async fn break_lease(client: &Client, key: &str) -> Result<Option<Lease>> {
     Ok(broken.await?.result)
 }
 
-/// Ends a lease that makes no sense, at once: for operators, who know that nobody holds it. The next holder's epoch is
-/// above any that can still be found there. False if there is no such thing any more.
+/// Ends a corrupt lease at once, for operators who know that no process holds it. The next epoch is above any that
+/// can still be read from the object. False if the lease is no longer corrupt or no longer exists.
 pub async fn break_nonsense(client: &Client, key: &str, subject: &Map<String, Value>) -> Result<bool> {
     let broken = leasehold_store::update(client, Purpose::Admin, key, |found| {
         let Some(object) = found.filter(|object| Lease::read(key, &object.body).is_err()) else {
@@ -311,6 +320,6 @@ pub(crate) async fn stamp(client: &Client, key: &str) -> Result<Option<StoreTime
 }
 
 fn now(client: &Client) -> Result<Now> {
-    let unknown = || Error::new(Kind::Unavailable, "the store has not told its time yet");
+    let unknown = || Error::new(Kind::Unavailable, "the time of the store is not known yet; retry");
     client.now().ok_or_else(unknown)
 }

@@ -1,31 +1,37 @@
-//! Tasks over a store.
+//! A task queue on object storage: the protocol that keeps tasks, index entries and leases consistent with nothing but
+//! conditional writes.
 //!
-//! One file per verb; all of them move a task by the one pure function [`leasehold_core::step()`] and write it by the
-//! one update loop of the store.
+//! A task is one object, `tasks/{shard}/{id}.json`. The index consists of empty objects whose keys carry shard, minute,
+//! priority and revision: a *ready entry* for a task that waits, a *lease entry* for a task that runs. The index may be
+//! outdated in one direction only: an entry can be superfluous, but a task that waits or runs always has one. Every
+//! change of a task is decided by the pure function [`leasehold_core::step()`] and written by the store's
+//! compare-and-set loop, so that of two concurrent changes one wins and the other is decided again.
 //!
-//! | module | what it does |
+//! One module per operation:
+//!
+//! | module | purpose |
 //! | --- | --- |
-//! | [`connect`], [`place`] | opens a queue; refuses clients that disagree with it (promise P8) |
-//! | `create` | creates `queue.json`, or creates it again; never over the tasks of a lost one without being told to |
-//! | [`layout`] | asks `queue.json` again in time, and says what may be written by it |
-//! | [`mod@submit`] | puts tasks in, pointer first |
-//! | [`bell`] | tells workers that there is something new |
-//! | [`unique`] | submits only once under an idempotency key |
-//! | [`discover`] | finds entries that are due |
-//! | [`claim`] | makes a task ours |
-//! | [`settle`] | renews, completes, fails, snoozes, releases |
-//! | [`sweep`] | covers and removes stale entries, times out lost claims: the rules of the index |
-//! | [`lease`] | holds something for a while: shards, names |
-//! | [`holders`], `others` | who holds which lease; what is known of them without reading |
-//! | [`inbox`] | direct dispatch: whose inbox a task goes to, and what becomes of it when that worker dies |
-//! | [`advance`] | for outposts: see, decide, and change only what was seen |
+//! | [`connect`], [`place`] | open a queue; refuse clients whose settings disagree with it (promise P8) |
+//! | `create` | create `queue.json`, or restore it after a loss; never overwrite the tasks of an existing queue |
+//! | [`layout`] | re-read `queue.json` periodically, and decide what a client may write |
+//! | [`mod@submit`] | submit tasks: index entry first, then the task |
+//! | [`bell`] | notification object, so that idle workers need not list the index |
+//! | [`unique`] | idempotency keys: submit a task only once |
+//! | [`discover`] | scan the index for entries that are due |
+//! | [`claim`] | claim a task for a worker |
+//! | [`settle`] | renew, complete, fail, snooze, release |
+//! | [`sweep`] | index cleanup: remove stale entries, time out lost claims |
+//! | [`lease`] | leases on shards and worker ids |
+//! | [`holders`], `peer_leases` | list leases and their holders; cache the leases of other workers |
+//! | [`inbox`] | direct dispatch: choose the worker for a task, recover the inboxes of dead workers |
+//! | [`advance`] | for outposts: read a task, decide, and write only if it is unchanged |
 //! | [`operate`] | cancel, retry, reschedule |
 //! | [`inspect`] | get, list, wait, count |
-//! | [`purge`] | removes what is past its retention |
-//! | [`check`] | finds inconsistencies, and repairs what can be repaired |
-//! | [`mod@quarantine`], `objects` | takes corrupt objects out of the way; which kinds of objects there are |
-//! | [`migrate`] | changes the number of shards while everything goes on |
-//! | `follow` | finds tasks that have moved to a shard of another length |
+//! | [`purge`] | remove final tasks whose retention has passed |
+//! | [`check`] | find inconsistencies, and repair them |
+//! | [`mod@quarantine`], `objects` | move corrupt objects aside; the kinds of objects in a queue |
+//! | [`migrate`] | change the number of shards while the queue is in use |
+//! | `forwarding` | follow forwarding markers to tasks that a migration has moved |
 //! | `testing` | the conformance suite for leases (feature `testing`) |
 
 pub mod advance;
@@ -35,7 +41,7 @@ pub mod claim;
 pub mod connect;
 mod create;
 pub mod discover;
-mod follow;
+mod forwarding;
 pub mod holders;
 pub mod inbox;
 pub mod inspect;
@@ -44,7 +50,7 @@ pub mod lease;
 pub mod migrate;
 mod objects;
 pub mod operate;
-mod others;
+mod peer_leases;
 pub mod place;
 pub mod purge;
 pub mod quarantine;
@@ -56,18 +62,18 @@ mod tasks;
 pub mod testing;
 pub mod unique;
 
-pub use advance::{Advanced, Created, Seen};
+pub use advance::{Created, TaskSnapshot, UpdateOutcome};
 pub use bell::Bell;
-pub use claim::{Claimed, Met};
-pub use connect::{Agreement, News, Queue, QueueConfig};
-pub use discover::Found;
+pub use claim::{ClaimOutcome, Claimed};
+pub use connect::{PendingSignal, Queue, QueueConfig, QueueMeta};
+pub use discover::IndexHit;
 pub use holders::{LeaseState, NameFor, SeenLease};
 pub use inbox::{DirectDispatch, Rescued, Selection};
-pub use inspect::{Filter, Listed, Stats};
+pub use inspect::{Filter, ListedTask, Stats};
 pub use lease::{HeldLease, Leases, Renewed, Taken, break_lease, break_nonsense, read_lease};
-pub use migrate::{MigrateOptions, Migrated, Plan, Progress};
+pub use migrate::{MigrateOptions, Migrated, MigrationPlan, Progress};
 pub use operate::Operated;
-pub use others::Others;
+pub use peer_leases::PeerLeaseCache;
 pub use place::Place;
 pub use quarantine::{Keep, Quarantined};
 pub use settle::{Renewal, Settlement};

@@ -1,9 +1,9 @@
-//! Changing the number of shards of a live queue.
+//! Changing the number of shards of a queue while it is in use.
 //!
-//! The key of a task follows from how many digits name a shard, so a new number means that every task gets a new key.
-//! No store moves objects, and nobody is asked to stop. `queue.json` is the lease on the layout
-//! ([`layout`](crate::layout)), and one process, this one, walks through the steps below; any other can take over from
-//! it at any point, because all there is to know is in the store.
+//! The key of a task is derived from the number of digits that name a shard, so a new number means a new key for
+//! every task. Stores cannot move objects, and clients keep running. `queue.json` serves as a lease on the layout
+//! ([`layout`](crate::layout)), and one process executes the steps below. Any other process can continue at any
+//! point, because the whole state is in the store.
 //!
 //! ```text
 //!   length 1 ── announce ──▶ announced ── 2 min ──▶ moving ── all moved, verified: switch ──▶ length 2, 1 left
@@ -13,20 +13,25 @@
 //!                            length 1               aborting ── all moved back, verified ──▶ length 1, 2 left ──▶ length 1
 //! ```
 //!
-//! * **announced**: clients learn of it within 60 s, and submit, claim and sweep nothing any more. Whoever holds a task
-//!   goes on. A process that finds this state waits the whole time anew, because nobody can say when it was written.
-//! * **moving**: each task becomes a mark at its old key, on condition; then its entry and its record are put where the
-//!   mark says, the record on condition *absent*; then its old entry is removed. Holders follow the mark.
-//! * **switch**: once every object of the old length is a mark whose task is there and covered. From here on the new
-//!   length is the queue's, and there is no way back but another migration.
-//! * **left**: a request that was sent before the announcement can still land in the old place, such as a submit that
-//!   nobody was told had succeeded. After the grace nothing lands any more. What has landed is moved, too; then marks
-//!   and entries of the old length are removed. The next migration waits another grace, so that none of these removals,
-//!   which have no condition, can come late enough to hit a task that came back.
-//! * **aborting**: first every task that was not moved gets a new revision, and every mark its task, so that nothing of
-//!   the move that is still on its way can land; then all that lies in the new place moves back, by the same steps.
+//! * **announced**: clients read it within 60 s, and from then on submit, claim and clean up nothing. Holders of
+//!   tasks continue. A process that reads this state waits the full time again, because the time of the write is not
+//!   known exactly.
+//! * **moving**: each task is replaced by a forwarding marker at its old key, by a conditional write; then its entry
+//!   and its record are written at the new key, the record on condition *absent*; then its old entry is removed.
+//!   Holders follow the marker.
+//! * **switch**: once every object of the old length is a marker whose task exists and is covered by an entry. From
+//!   here on the new length is the queue's, and the only way back is another migration.
+//! * **left**: a request that was sent before the announcement can still be applied at an old key, such as a submit
+//!   that was never acknowledged. After the grace period none can. Tasks that arrived late are moved, too; then the
+//!   markers and entries of the old length are removed. The next migration waits another grace period, so that none
+//!   of these removals, which have no condition, can be late enough to hit a task that was moved back.
+//! * **aborting**: first every task that was not moved gets a new revision, and every marker its task, so that no
+//!   move that is in flight can still be applied; then all tasks of the new length move back, by the same steps.
 //!
-//! The whole argument, and what happens at a crash at each point, is in `docs/protocol/migrate.md`.
+//! Requests: about 10 per task that has an entry (5 to move it, 2 to verify it, 3 to remove what is left; see `moving`
+//! and `sweeping`), and 1 get and 1 put of `queue.json` per step.
+//!
+//! The full argument, and the effect of a crash at each point, is in `docs/protocol/migrate.md`.
 
 mod moving;
 mod sweeping;
@@ -38,25 +43,25 @@ use serde::Serialize;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::connect::{Agreement, Queue};
-use crate::layout::{Known, Left, Migrating, Phase};
+use crate::connect::{Queue, QueueMeta};
+use crate::layout::{LayoutSnapshot, Left, Migrating, MigrationPhase};
 use moving::Way;
 
-/// A migration has five steps; others may do some of them, or one more before.
+/// Maximum number of steps. A migration has five; other processes may do some of them, or one more before.
 const STEPS_MAX: usize = 32;
-/// How often a wait is reported, at most.
+/// Interval at which a wait is reported.
 const WAIT_TICK: Duration = Duration::from_secs(1);
-/// Between two looks at a clock that is almost there.
+/// Shortest pause between two reads of the clock.
 const WAIT_MIN: Duration = Duration::from_millis(1);
 
-/// How a migration behaves. Only tests, on stores that nobody else uses, have a reason to change the durations.
+/// Options of a migration. Only tests, on stores without other clients, have a reason to change the durations.
 #[derive(Debug, Clone)]
 pub struct MigrateOptions {
-    /// How long to wait until all clients know. Twice as long as a client trusts what it knows.
+    /// Time until all clients have read the announcement: twice as long as a client trusts its copy of `queue.json`.
     pub until_known: Duration,
-    /// How long something may still land in a place that was left. Longer than any store accepts a signed request.
+    /// Time for which a request may still be applied at an old key. Longer than any store accepts a signed request.
     pub grace: Duration,
-    /// Whether to wait for that, and to sweep the place that was left. Else the same call later does it.
+    /// True to wait for that time and remove what is left at the old keys. If false, the same call later does it.
     pub sweeps: bool,
 }
 
@@ -66,85 +71,92 @@ impl Default for MigrateOptions {
     }
 }
 
-/// What a migration is doing.
+/// Progress of a migration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// Waits.
-    Waiting(Wait, Duration),
-    /// So many objects are done, of so many.
-    Working(Work, u64, u64),
+    /// Waiting, for this time at most.
+    Waiting(MigrationWait, Duration),
+    /// Objects done, and their total number.
+    Working(MigrationPass, u64, u64),
 }
 
-/// What a migration waits for.
+/// Reason for a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wait {
-    /// All clients know of it.
+pub enum MigrationWait {
+    /// All clients have read the announcement.
     Known,
-    /// Nothing can land any more in the place that was left.
+    /// No request can be applied at an old key any longer.
     Landed,
-    /// No removal of the last migration is on its way any more.
+    /// No removal of the previous migration is in flight any longer.
     Removed,
 }
 
-/// What a migration does to tasks.
+/// Step of a migration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Work {
+pub enum MigrationPass {
     /// Moves them.
     Move,
-    /// Makes sure that no move can land any more.
+    /// Makes sure that no move in flight can be applied any longer.
     Close,
-    /// Looks whether all are there and covered.
+    /// Verifies that all tasks exist and are covered.
     Verify,
-    /// Removes what they have left.
+    /// Removes what is left at the old keys.
     Sweep,
 }
 
-/// What a migration came to.
+/// Result of a migration.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Migrated {
-    /// How many digits name a shard now.
+    /// Number of digits that name a shard now.
     pub shard_prefix_len: ShardLen,
-    /// How many tasks this process has moved.
+    /// Number of tasks that this process has moved.
     pub moved: u64,
-    /// When the place that was left can be swept, if that is still to be done: by the same call.
+    /// Time from which on the old keys can be removed, if that is still to be done by the same call.
     pub sweep_after: Option<StoreTime>,
-    /// Objects that make no sense, and why: left where they were.
+    /// Corrupt objects with their error; they are not moved.
     pub corrupt: Vec<String>,
 }
 
-/// What a migration would do.
+/// Plan of a migration.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Plan {
-    /// How many digits name a shard now.
+pub struct MigrationPlan {
+    /// Number of digits that name a shard now.
     pub shard_prefix_len: ShardLen,
-    /// How many are to.
+    /// Number of digits after the migration.
     pub to: ShardLen,
-    /// A migration that is under way, or what is left of one.
+    /// Description of a migration in progress, or of what is left of one.
     pub under_way: Option<String>,
-    /// Objects at keys of the present length: tasks, or marks of those that were moved.
+    /// Objects at keys of the current length: tasks, or forwarding markers of moved ones.
     pub tasks: u64,
-    /// Objects at keys of the length to which it goes.
+    /// Objects at keys of the new length.
     pub there: u64,
-    /// Index entries of the present length.
+    /// Index entries of the current length.
     pub entries: u64,
 }
 
 type Report<'a> = &'a (dyn Fn(Progress) + Sync);
 
 impl Queue {
-    /// Says what [`migrate`](Self::migrate) would do, and writes nothing.
-    pub async fn plan_migration(&self, to: u8) -> Result<Plan> {
+    /// Returns what [`migrate`](Self::migrate) would do, and writes nothing.
+    pub async fn plan_migration(&self, to: u8) -> Result<MigrationPlan> {
         let to = ShardLen::new(to)?;
         let agreement = self.ask().await?.agreement;
         let now = agreement.shard_prefix_len;
         let [tasks, there] = self.count_tasks([now, to]).await?;
         let entries = self.count_entries(now).await?;
         let there = if now == to { 0 } else { there };
-        Ok(Plan { shard_prefix_len: now, to, under_way: under_way(&agreement), tasks, there, entries })
+        Ok(MigrationPlan {
+            shard_prefix_len: now,
+            to,
+            under_way: under_way(&agreement),
+            tasks,
+            there,
+            entries,
+        })
     }
 
-    /// Changes how many digits name a shard, or goes on with that from wherever it stands. When this returns, all
-    /// clients that were connected are refused, and this one, too.
+    /// Changes the number of digits that name a shard, or continues a migration in progress. When this returns, every
+    /// connected client is refused, including this one.
     pub async fn migrate(&self, to: u8, options: &MigrateOptions, report: Report<'_>) -> Result<Migrated> {
         let to = ShardLen::new(to)?;
         let migration = Migration { queue: self, options, report, tally: Mutex::default() };
@@ -152,7 +164,7 @@ impl Queue {
         for _ in 0..STEPS_MAX {
             let known = self.ask().await?;
             if has_begun && is_called_off(&known.agreement, to) {
-                return Err(Error::new(Kind::Lost, "the migration was called off by someone else"));
+                return Err(Error::new(Kind::Lost, "the migration was aborted by another process"));
             }
             if let Some(migrating) = &known.agreement.migrating {
                 fits(migrating, to)?;
@@ -172,7 +184,7 @@ impl Queue {
         Err(taken_on())
     }
 
-    /// Calls a migration off, before the switch: brings everything back to where it was.
+    /// Aborts a migration before the switch: moves all tasks back.
     pub async fn abort_migration(&self, options: &MigrateOptions, report: Report<'_>) -> Result<Migrated> {
         let migration = Migration { queue: self, options, report, tally: Mutex::default() };
         for step in 0..STEPS_MAX {
@@ -184,7 +196,7 @@ impl Queue {
             match unswept(&known.agreement) {
                 Some(left) if left.aborted && options.sweeps => migration.sweep(&known, left).await?,
                 Some(left) if !left.aborted => return Err(too_late(&known.agreement, left)),
-                None if step == 0 => return Err(Error::invalid("no migration is under way")),
+                None if step == 0 => return Err(Error::invalid("no migration is in progress")),
                 _ => return Ok(migration.told(&known.agreement)),
             }
         }
@@ -215,7 +227,7 @@ impl Queue {
     }
 }
 
-/// One process on its way through a migration.
+/// A migration as executed by one process.
 struct Migration<'a> {
     queue: &'a Queue,
     options: &'a MigrateOptions,
@@ -230,22 +242,22 @@ struct Tally {
 }
 
 impl Migration<'_> {
-    async fn announce(&self, known: &Known, to: ShardLen) -> Result<()> {
+    async fn announce(&self, known: &LayoutSnapshot, to: ShardLen) -> Result<()> {
         let swept_at = known.agreement.left.as_ref().and_then(|left| left.swept_at);
         let removed_at = swept_at.map(|swept_at| swept_at.plus(self.options.grace));
         if let Some(at) = removed_at.filter(|at| self.queue.now().is_ok_and(|now| !now.is_past(*at))) {
-            self.wait_past(&known.agreement, Wait::Removed, at).await?;
+            self.wait_past(&known.agreement, MigrationWait::Removed, at).await?;
         }
         let started_at = self.queue.now()?.earliest;
-        let migrating = Migrating { to, phase: Phase::Announced, started_at };
+        let migrating = Migrating { to, phase: MigrationPhase::Announced, started_at };
         self.put(known, |agreement| agreement.migrating = Some(migrating)).await
     }
 
-    async fn go_on(&self, known: &Known, migrating: &Migrating) -> Result<()> {
+    async fn go_on(&self, known: &LayoutSnapshot, migrating: &Migrating) -> Result<()> {
         let from = known.agreement.shard_prefix_len;
-        if migrating.phase == Phase::Announced {
+        if migrating.phase == MigrationPhase::Announced {
             self.wait_until_known().await;
-            return self.put(known, |agreement| set_phase(agreement, Phase::Moving)).await;
+            return self.put(known, |agreement| set_phase(agreement, MigrationPhase::Moving)).await;
         }
         self.move_and_verify(&Way::new(known, from, migrating.to)).await?;
         let left = self.left(from, false)?;
@@ -257,13 +269,15 @@ impl Migration<'_> {
         .await
     }
 
-    async fn turn_back(&self, known: &Known, migrating: &Migrating) -> Result<()> {
+    async fn turn_back(&self, known: &LayoutSnapshot, migrating: &Migrating) -> Result<()> {
         match migrating.phase {
-            // Nothing was moved, and nothing will be: whoever would begin loses against this.
-            Phase::Announced => self.put(known, |agreement| agreement.migrating = None).await,
-            Phase::Moving => self.put(known, |agreement| set_phase(agreement, Phase::Aborting)).await,
-            Phase::Aborting => {
-                // Another process may still be moving tasks by what it knew.
+            // Nothing was moved, and nothing will be: a process that would start loses against this write.
+            MigrationPhase::Announced => self.put(known, |agreement| agreement.migrating = None).await,
+            MigrationPhase::Moving => {
+                self.put(known, |agreement| set_phase(agreement, MigrationPhase::Aborting)).await
+            }
+            MigrationPhase::Aborting => {
+                // Another process may still be moving tasks by its copy of `queue.json`.
                 self.wait_until_known().await;
                 let stays = known.agreement.shard_prefix_len;
                 self.close(&Way::new(known, stays, migrating.to)).await?;
@@ -274,8 +288,8 @@ impl Migration<'_> {
         }
     }
 
-    async fn sweep(&self, known: &Known, left: &Left) -> Result<()> {
-        self.wait_past(&known.agreement, Wait::Landed, left.at.plus(self.options.grace)).await?;
+    async fn sweep(&self, known: &LayoutSnapshot, left: &Left) -> Result<()> {
+        self.wait_past(&known.agreement, MigrationWait::Landed, left.at.plus(self.options.grace)).await?;
         let way = Way::new(known, left.shard_prefix_len, known.agreement.shard_prefix_len);
         self.remove_left(&way).await?;
         let swept_at = Some(self.queue.now()?.latest_known());
@@ -291,8 +305,8 @@ impl Migration<'_> {
         Ok(Left { shard_prefix_len, at: self.queue.now()?.latest_known(), aborted, swept_at: None })
     }
 
-    /// Changes `queue.json`, if it is still what is known. Whether it was, the next look at it tells.
-    async fn put(&self, known: &Known, change: impl FnOnce(&mut Agreement)) -> Result<()> {
+    /// Changes `queue.json` if it is unchanged. The next read of it shows the outcome.
+    async fn put(&self, known: &LayoutSnapshot, change: impl FnOnce(&mut QueueMeta)) -> Result<()> {
         let client = &self.queue.client;
         let mut agreement = (*known.agreement).clone();
         change(&mut agreement);
@@ -301,22 +315,22 @@ impl Migration<'_> {
         client.put(Purpose::Admin, keys::QUEUE, agreement.written()?, &when).await.map(|_| ())
     }
 
-    /// Waits by this machine's clock, from when `queue.json` was surely there.
+    /// Waits by the local clock, from a time at which `queue.json` has certainly been written.
     async fn wait_until_known(&self) {
         let host = self.queue.client.host();
         let mut left = self.options.until_known;
         while !left.is_zero() {
-            (self.report)(Progress::Waiting(Wait::Known, left));
+            (self.report)(Progress::Waiting(MigrationWait::Known, left));
             let tick = left.min(WAIT_TICK);
             host.sleep(tick).await;
             left -= tick;
         }
     }
 
-    /// Waits until a moment of the store's time is past beyond doubt.
-    async fn wait_past(&self, under: &Agreement, wait: Wait, at: StoreTime) -> Result<()> {
+    /// Waits until a time of the store has certainly passed.
+    async fn wait_past(&self, under: &QueueMeta, wait: MigrationWait, at: StoreTime) -> Result<()> {
         loop {
-            // Answers keep the clock true, and tell whether someone else goes on.
+            // Each read updates the store's clock, and shows whether another process has continued the migration.
             self.queue.ask_if_old().await?;
             let now = self.queue.now()?;
             let left = at.since(now.earliest);
@@ -328,7 +342,7 @@ impl Migration<'_> {
         }
     }
 
-    fn told(&self, agreement: &Agreement) -> Migrated {
+    fn told(&self, agreement: &QueueMeta) -> Migrated {
         let tally = std::mem::take(&mut *self.tally());
         Migrated {
             shard_prefix_len: agreement.shard_prefix_len,
@@ -343,60 +357,64 @@ impl Migration<'_> {
     }
 }
 
-fn set_phase(agreement: &mut Agreement, phase: Phase) {
+fn set_phase(agreement: &mut QueueMeta, phase: MigrationPhase) {
     if let Some(migrating) = &mut agreement.migrating {
         migrating.phase = phase;
     }
 }
 
-fn unswept(agreement: &Agreement) -> Option<&Left> {
+fn unswept(agreement: &QueueMeta) -> Option<&Left> {
     agreement.left.as_ref().filter(|left| left.swept_at.is_none())
 }
 
-fn is_called_off(agreement: &Agreement, to: ShardLen) -> bool {
+fn is_called_off(agreement: &QueueMeta, to: ShardLen) -> bool {
     agreement.migrating.is_none() && agreement.shard_prefix_len != to
 }
 
 fn fits(migrating: &Migrating, to: ShardLen) -> Result<()> {
     let (going, wanted) = (migrating.to.digits(), to.digits());
-    if migrating.phase == Phase::Aborting {
+    if migrating.phase == MigrationPhase::Aborting {
         return Err(Error::invalid(format!(
-            "the migration to shard_prefix_len {going} is being called off; finish that with --abort"
+            "the migration to shard_prefix_len {going} is being aborted; finish that with --abort"
         )));
     }
     if going != wanted {
         return Err(Error::invalid(format!(
-            "a migration to shard_prefix_len {going} is under way, not to {wanted}; finish it, or call it off with --abort"
+            "a migration to shard_prefix_len {going} is in progress, not to {wanted}; finish it, or abort it with --abort"
         )));
     }
     Ok(())
 }
 
-fn too_late(agreement: &Agreement, left: &Left) -> Error {
+fn too_late(agreement: &QueueMeta, left: &Left) -> Error {
     let (from, now) = (left.shard_prefix_len.digits(), agreement.shard_prefix_len.digits());
     Error::invalid(format!(
-        "the queue has had shard_prefix_len {now} since {}: too late to call that off; migrate back with --to {from}",
+        "the queue has had shard_prefix_len {now} since {}: too late to abort; migrate back with --to {from}",
         left.at
     ))
 }
 
 fn taken_on() -> Error {
-    Error::new(Kind::Unavailable, "others change this queue's layout all the time; run it again")
+    Error::new(Kind::Unavailable, "other processes keep changing the layout of this queue; run it again")
 }
 
-fn under_way(agreement: &Agreement) -> Option<String> {
+fn under_way(agreement: &QueueMeta) -> Option<String> {
     let migrating = agreement.migrating.as_ref().map(|migrating| {
         let (to, since) = (migrating.to.digits(), migrating.started_at);
         match migrating.phase {
-            Phase::Announced => format!("a migration to shard_prefix_len {to} was announced at {since}"),
-            Phase::Moving => format!("a migration to shard_prefix_len {to} is moving tasks, since {since}"),
-            Phase::Aborting => format!("a migration to shard_prefix_len {to} is being called off"),
+            MigrationPhase::Announced => {
+                format!("a migration to shard_prefix_len {to} was announced at {since}")
+            }
+            MigrationPhase::Moving => {
+                format!("a migration to shard_prefix_len {to} is moving tasks, since {since}")
+            }
+            MigrationPhase::Aborting => format!("a migration to shard_prefix_len {to} is being aborted"),
         }
     });
     migrating.or_else(|| {
         let left = unswept(agreement)?;
         Some(format!(
-            "shard_prefix_len {} was left at {} and is to be swept",
+            "the objects of shard_prefix_len {}, left at {}, are still to be removed",
             left.shard_prefix_len.digits(),
             left.at
         ))

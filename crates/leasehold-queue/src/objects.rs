@@ -1,11 +1,11 @@
-//! The kinds of objects in a queue, known by their keys, and how each is verified.
+//! The kinds of objects in a queue, identified by their keys, and the verification of each.
 
 use leasehold_core::{Entry, Error, Kind, Lease, Result, ShardLen, TaskId, keys, record};
 use leasehold_store::Object;
 use serde_json::Value;
 
 use crate::check::Remedy;
-use crate::tasks::Place;
+use crate::tasks::TaskObject;
 use crate::{bell, unique};
 
 /// The kind of an object.
@@ -23,7 +23,7 @@ pub(crate) enum ObjectKind {
     Probe,
     /// The copy of a corrupt object.
     Copy,
-    /// At a key that nothing ever reads or writes.
+    /// An object at a key that nothing reads or writes.
     Unknown,
 }
 
@@ -45,16 +45,16 @@ impl ObjectKind {
         }
     }
 
-    /// True if the body has to be read to tell whether the object is corrupt. That of a manifest is known to the crate
-    /// that writes it, and the others have none that matters.
+    /// True if the body has to be read to determine whether the object is corrupt. The content of a manifest is
+    /// verified by the crate that writes it; other kinds have no content that matters.
     pub(crate) fn has_record(self) -> bool {
         matches!(self, Self::Task(..) | Self::Unique | Self::Lease | Self::Bell)
     }
 
-    /// Refuses an object that is corrupt.
+    /// Returns an error if the object is corrupt.
     pub(crate) fn verify(self, key: &str, object: &Object) -> Result<()> {
         match self {
-            Self::Task(..) => Place::read(key, object.clone()).map(drop),
+            Self::Task(..) => TaskObject::read(key, object.clone()).map(drop),
             Self::Unique => unique::parsed(key, &object.body).map(drop),
             Self::Lease => Lease::read(key, &object.body).map(drop),
             Self::Bell => bell::verify(key, &object.body),
@@ -66,7 +66,7 @@ impl ObjectKind {
     }
 }
 
-/// An object at a key that nothing ever reads or writes.
+/// The error for an object at a key that nothing reads or writes.
 pub(crate) fn unknown(key: &str) -> Error {
     let what = match key.split_once('/') {
         Some(("tasks", _)) => "the key of a task",
@@ -76,13 +76,13 @@ pub(crate) fn unknown(key: &str) -> Error {
     Error::new(Kind::Corrupt, format!("`{key}` is not {what}"))
 }
 
-/// True for a record in a format that is newer than this program.
+/// True if the record has a format newer than this program supports.
 pub(crate) fn is_newer(body: &[u8]) -> bool {
     let format = serde_json::from_slice::<Value>(body).ok().and_then(|value| value.get("format")?.as_u64());
     format.is_some_and(|format| format > u64::from(record::FORMAT))
 }
 
-/// What an operator can do about a corrupt object; no body if it cannot be read.
+/// The remedy for a corrupt object; `body` is none if it cannot be read.
 pub(crate) fn remedy(key: &str, body: Option<&[u8]>) -> Remedy {
     match body {
         _ if keys::check_key(key).is_err() => Remedy::StoreTools,

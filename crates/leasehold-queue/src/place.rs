@@ -1,19 +1,19 @@
-//! Where a queue is.
+//! Location of a queue.
 
 use leasehold_core::Result;
 use leasehold_store::{Client, FolderOptions, FolderStore, Host, OpenMode, OpenOptions, SystemHost};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Where a queue is. Text is an address (`s3://bucket/prefix`, `file:///path`, `memory://`, …) or a plain path; a
-/// [`Client`] is for those who open the store themselves.
+/// Location of a queue. Text is an address (`s3://bucket/prefix`, `file:///path`, `memory://`, …) or a plain path; a
+/// [`Client`] is for programs that open the store themselves.
 #[derive(Debug, Clone)]
 pub enum Place {
     /// A store's address.
     Address(String),
-    /// A folder, whatever its name looks like.
+    /// A folder; its path is never read as an address.
     Folder(PathBuf),
-    /// A store that is open already.
+    /// An open store.
     Client(Client),
 }
 

@@ -1,8 +1,11 @@
-//! Retention: removing final tasks that nobody needs any more.
+//! Retention: removing final tasks after a while.
 //!
-//! A task is first marked *purged* on condition — nothing leaves that state — and deleted a day later: whatever was
-//! still on its way to it has landed or been refused by then. It stays as long as its idempotency record could still
-//! be asked for it.
+//! A final task is first set to *purged* by a conditional write. No event leaves that status. It is deleted a day
+//! later: by then every write to it that was in flight has been applied or refused. A task stays as long as its
+//! idempotency record can still refer to it.
+//!
+//! Requests: 1 list per thousand tasks and 1 get per task; marking a task is 1 more get and 1 put, and up to 2 gets
+//! of idempotency records; deleting it is 1 more get and 1 delete.
 
 use futures::StreamExt;
 use leasehold_core::{Event, Kind, Now, Result, State, Status, Task};
@@ -12,22 +15,22 @@ use std::time::Duration;
 
 use crate::connect::Queue;
 use crate::layout::Intent;
-use crate::tasks::{Loaded, Moved};
+use crate::tasks::{Loaded, Transition};
 
-/// How long a mark, and a new task, is left alone.
+/// Minimum age of a new task before it is marked, and of a mark before the task is deleted.
 pub const PURGE_GRACE: Duration = Duration::from_hours(24);
 
-/// Which tasks to remove.
+/// Tasks to remove.
 #[derive(Debug, Clone)]
 pub struct Retention {
     /// Only tasks in one of these final states; empty means all of them.
     pub statuses: Vec<Status>,
-    /// Only tasks that have been final for so long.
+    /// Only tasks that have been final for at least this time.
     pub older_than: Duration,
 }
 
 impl Retention {
-    /// Whether the task is in one of the statuses, and has been for long enough.
+    /// True if the task is in one of the statuses, and has been for long enough.
     fn covers(&self, task: &Task, now: Now) -> bool {
         let is_wanted = self.statuses.is_empty() || self.statuses.contains(&task.status());
         let finished_at = task.state.finished_at();
@@ -35,27 +38,27 @@ impl Retention {
     }
 }
 
-/// What became of one task.
+/// Outcome for one task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purged {
     /// Kept.
     Kept,
-    /// Kept although the retention covers it: it is within the grace, and a later purge decides.
+    /// Kept although the retention covers it: it is within the grace period, and a later purge decides.
     TooNew,
-    /// Marked, to be deleted after the grace.
+    /// Marked, to be deleted after the grace period.
     Marked,
     /// Deleted.
     Deleted,
 }
 
-/// What became of all tasks.
+/// Outcome for all tasks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct PurgedAll {
-    /// How many were marked, to be deleted by a purge after the grace.
+    /// Number of tasks that were marked, to be deleted by a later purge.
     pub marked: u64,
-    /// How many were deleted.
+    /// Number of tasks that were deleted.
     pub deleted: u64,
-    /// Objects that make no sense, and why: they are kept.
+    /// Corrupt objects with their error; they are kept.
     pub corrupt: Vec<String>,
 }
 
@@ -63,7 +66,7 @@ impl Queue {
     /// Applies the retention to every task.
     pub async fn purge_all(&self, retention: &Retention) -> Result<PurgedAll> {
         let mut purged = PurgedAll::default();
-        // Tombstones, too: what they fence off was sent long ago.
+        // Tombstones, too: the submits that they fence were sent long ago.
         let mut tasks = std::pin::pin!(self.records());
         while let Some(task) = tasks.next().await {
             let became = match task {
@@ -92,9 +95,9 @@ impl Queue {
             if !now.is_past(finished_at.plus(PURGE_GRACE)) {
                 return Ok(Purged::TooNew);
             }
-            self.may(Intent::Change).await?;
+            self.ensure_allowed(Intent::Change).await?;
             if self.layout.known().agreement.is_between() {
-                // To a migration, a mark whose task is nowhere means that the task has yet to be put there.
+                // To a migration, a forwarding marker without a task means that the task has yet to be written.
                 return Ok(Purged::Kept);
             }
             self.client.delete(Purpose::Sweep, &self.task_key(&task.id)).await?;
@@ -104,7 +107,7 @@ impl Queue {
             return Ok(Purged::Kept);
         }
         let moved = self.change_unmoved(Purpose::Sweep, &loaded, &Event::Purge, &self.config.by).await?;
-        Ok(if matches!(moved, Moved::Done(_)) { Purged::Marked } else { Purged::Kept })
+        Ok(if matches!(moved, Transition::Done(_)) { Purged::Marked } else { Purged::Kept })
     }
 
     async fn is_past_retention(&self, loaded: &Loaded, retention: &Retention) -> Result<bool> {

@@ -1,7 +1,11 @@
-//! Keeping a claim, and ending it.
+//! Renewing and ending a claim.
 //!
-//! Requests: a renewal is 1 put; a settlement is 1 put and 1 delete, and 1 put more (the ready entry, first) when the
-//! task is to run again.
+//! The holder of a claim renews it while the handler runs, and settles the task when the handler has stopped:
+//! complete, fail, snooze, release or stop. Both are conditional writes that require the claim's lease id. A worker
+//! that lost its claim can change nothing.
+//!
+//! Requests: a renewal is 1 put. A settlement is 1 put and 1 delete, and 1 more put (the ready entry, first) if the
+//! task runs again.
 
 use leasehold_core::limits::PLAN_AHEAD_MAX;
 use leasehold_core::new_task::{check_artifacts, check_size, check_time};
@@ -13,53 +17,53 @@ use tracing::Instrument;
 
 use crate::claim::Claimed;
 use crate::connect::Queue;
-use crate::tasks::{Follow, Moved};
+use crate::tasks::{IndexUpdate, Transition};
 
-/// How a run of a task has ended.
+/// The end of a run of a task.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Settlement {
-    /// Done.
+    /// Completed.
     Complete {
-        /// What the handler gave.
+        /// Return value of the handler.
         output: Value,
-        /// Files that it gave, which are in the store already.
+        /// Artifacts that the handler produced, already in the store.
         results: Artifacts,
     },
-    /// Not done.
+    /// Failed.
     Fail {
-        /// What went wrong.
+        /// Error message.
         error: String,
-        /// Whether another attempt could help.
+        /// True if another attempt may succeed.
         retryable: bool,
-        /// When it follows, if not by the task's retry policy.
+        /// Pause before the next attempt, if not by the task's retry policy.
         after: Option<Duration>,
     },
-    /// Not done, and the handler allows no more attempts.
+    /// Failed, and the handler allows no more attempts.
     Exhaust {
-        /// What went wrong.
+        /// Error message.
         error: String,
-        /// How many attempts the handler allows.
+        /// Maximum number of attempts of the handler.
         max_attempts: u32,
     },
-    /// To be run again at this moment; does not count as an attempt.
+    /// Run again at this time; does not count as an attempt.
     Snooze(StoreTime),
-    /// To be run again at once, elsewhere; does not count as an attempt.
+    /// Run again at once on another worker; does not count as an attempt.
     Release,
-    /// Stopped, because it was called off.
+    /// Stopped because the task was cancelled.
     Stop,
 }
 
-/// What became of a renewal.
+/// Outcome of a renewal.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Renewal {
-    /// Still ours.
+    /// The claim is still held.
     Kept(Box<Claimed>),
-    /// Someone else's: stop at once.
+    /// The claim was lost: the handler must stop at once.
     Lost,
 }
 
 impl Settlement {
-    /// Done, with this output and no files.
+    /// Completed, with this output and no artifacts.
     #[must_use]
     pub fn complete(output: Value) -> Self {
         Self::Complete { output, results: Artifacts::new() }
@@ -67,35 +71,35 @@ impl Settlement {
 }
 
 impl Queue {
-    /// Keeps a claim for another while.
+    /// Renews a claim.
     pub async fn renew(
         &self,
         claimed: &Claimed,
         lease: Duration,
         progress: Option<Value>,
     ) -> Result<Renewal> {
-        // Progress is worth less than the claim: what cannot be kept is left out.
+        // Progress that is too large is dropped, so that the claim is renewed in any case.
         let progress = progress.filter(|progress| match check_size("progress", progress) {
             Ok(()) => true,
             Err(error) => {
-                tracing::warn!(task = %claimed.task().id, "progress was not recorded: {error}");
+                tracing::warn!(task = %claimed.task().id, %error, "progress not recorded");
                 false
             }
         });
         let event = Event::Renew { lease_id: claimed.lease_id.clone(), lease, progress };
         let moved = self.change_loaded(Purpose::Renew, &claimed.loaded, &event, claimed.by.as_str()).await?;
         Ok(match moved {
-            Moved::Done(loaded) => Renewal::Kept(Box::new(Claimed { loaded, ..claimed.clone() })),
-            // Only the holder renews and settles, so whatever others have added leaves it ours, if it still says so.
-            Moved::Overtaken(loaded) if loaded.task.lease_id.as_ref() == Some(&claimed.lease_id) => {
+            Transition::Done(loaded) => Renewal::Kept(Box::new(Claimed { loaded, ..claimed.clone() })),
+            // Only the holder renews and settles: if the record still has its lease id, the claim is still held.
+            Transition::Overtaken(loaded) if loaded.task.lease_id.as_ref() == Some(&claimed.lease_id) => {
                 Renewal::Kept(Box::new(Claimed { loaded, ..claimed.clone() }))
             }
-            Moved::Overtaken(_) | Moved::Rejected(..) | Moved::Missing => Renewal::Lost,
+            Transition::Overtaken(_) | Transition::Rejected(..) | Transition::Missing => Renewal::Lost,
         })
     }
 
-    /// Ends a claim. The handler must have stopped before this is called. Gives the task as it stands, or nothing if
-    /// the claim was lost.
+    /// Ends a claim. The handler must have stopped before this is called. Returns the task, or none if the claim was
+    /// lost.
     pub async fn settle(&self, claimed: &Claimed, settlement: Settlement) -> Result<Option<Task>> {
         let lease_id = claimed.lease_id.clone();
         let event = match settlement {
@@ -119,20 +123,20 @@ impl Queue {
             Settlement::Release => Event::Release { lease_id },
             Settlement::Stop => Event::Stop { lease_id },
         };
-        let follow = claimed.entries().map_or(Follow::Change, Follow::Removing);
+        let follow = claimed.entries().map_or(IndexUpdate::Change, IndexUpdate::Removing);
         let (loaded, by) = (&claimed.loaded, claimed.by.as_str());
         let span = tracing::debug_span!("settle", "task.id" = %loaded.task.id, how = event.name());
         let moved = self.change_and(Purpose::Settle, loaded, &event, by, follow).instrument(span).await?;
         Ok(match moved {
-            Moved::Done(loaded) | Moved::Overtaken(loaded) | Moved::Rejected(Rejected::AlreadySo, loaded) => {
-                Some(loaded.task)
-            }
-            Moved::Rejected(..) | Moved::Missing => None,
+            Transition::Done(loaded)
+            | Transition::Overtaken(loaded)
+            | Transition::Rejected(Rejected::AlreadySo, loaded) => Some(loaded.task),
+            Transition::Rejected(..) | Transition::Missing => None,
         })
     }
 }
 
-/// What cannot be written down as it is fails, and no further attempt would change that.
+/// The event for a result that cannot be recorded: the task fails, because another attempt would not change that.
 fn for_good(lease_id: LeaseId, error: &Error) -> Event {
     Event::Fail { lease_id, error: error.to_string(), retryable: false, after: None }
 }

@@ -1,4 +1,7 @@
-//! Putting tasks in: pointer first (rule 3 of the index).
+//! Submitting tasks: index entry first, then the task (rule 3 of the index).
+//!
+//! A submit writes the ready entry, then creates the task on condition that no object has its key, and is
+//! acknowledged when both are in the store. From then on the task survives the crash of any process (promise P1).
 //!
 //! ```text
 //!   ready entry ──▶ task, on condition absent ──▶ acknowledged
@@ -6,24 +9,24 @@
 //!
 //! With direct dispatch the entry is a pointer in the inbox of one worker ([`crate::inbox`]).
 //!
-//! A producer that dies between the two leaves an entry without a task, which is swept after the grace. A submit whose
-//! outcome stays unknown puts a tombstone at its own id: either that succeeds, and the task can never appear any more;
-//! or it is refused, and the read shows whether the task is there. Only when even that gets no answer is the caller
-//! told `outcome unknown`, with the id.
+//! A producer that dies between the two writes leaves an entry without a task, which index cleanup removes after a
+//! grace period. A submit whose outcome stays unknown puts a tombstone at its own id. If that succeeds, the task can
+//! no longer appear; if it is refused, the read shows whether the task exists. Only if this gets no answer either
+//! does the caller get the error `outcome unknown`, with the id.
 //!
-//! Requests: 2 puts; with an idempotency key 1 more.
+//! Requests: 2 puts, 1 more with an idempotency key, and at most 1 more per second for the bell.
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::{Stream, StreamExt, stream};
-use leasehold_core::moved::{self, Mark, Stored};
+use leasehold_core::moved::{self, ForwardingMarker, Stored};
 use leasehold_core::new_task::Start;
 use leasehold_core::{
-    ArtifactId, Error, Kind, Name, NewTask, Priority, Result, RetryPolicy, Status, StoreTime, Task, TaskId,
-    Where, record,
+    ArtifactId, Error, IndexLocation, Kind, Name, NewTask, Priority, Result, RetryPolicy, Status, StoreTime,
+    Task, TaskId, record,
 };
 use leasehold_store::host::Instant;
-use leasehold_store::{HostExt, Purpose, Put, When};
+use leasehold_store::{HostExt, Purpose, PutOutcome, When};
 use serde::Serialize;
 use std::future::IntoFuture;
 use std::time::Duration;
@@ -34,19 +37,19 @@ use crate::layout::Intent;
 use crate::operate::Operated;
 use crate::unique::{Reserved, UniqueKey};
 
-/// How many submits of [`Queue::submit_many`] are under way at once.
+/// Number of concurrent submits of [`Queue::submit_many`].
 pub const SUBMITS_AT_ONCE: usize = 32;
 
-/// A task that was accepted.
+/// Result of a submit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Submitted {
-    /// Its id.
+    /// Id of the task.
     pub id: TaskId,
-    /// False if a task with the same idempotency key was there already.
+    /// False if a task with this idempotency key existed already.
     pub is_new: bool,
-    /// The status in which that task was found.
+    /// Status of the existing task.
     pub existing: Option<Status>,
-    /// Whether it was retried ([`UniqueKey::retry_failed`]).
+    /// True if the existing task was retried ([`UniqueKey::retry_failed`]).
     pub is_retried: bool,
 }
 
@@ -56,65 +59,67 @@ impl Submitted {
     }
 }
 
-/// A task on its way into a queue: say what is special about it, then await it.
+/// A task to be submitted: set its options, then await it.
 #[derive(Debug)]
 #[must_use = "nothing is submitted until this is awaited"]
 pub struct Submit<'a> {
     queue: &'a Queue,
-    /// The first mistake is told when it is awaited, so that the calls can be chained.
+    /// The first invalid option is reported when this is awaited, so that calls can be chained.
     order: Result<NewTask>,
     key: Option<UniqueKey>,
 }
 
 impl Submit<'_> {
-    /// Starts it after a while.
+    /// Starts the task after a delay.
     pub fn delay(self, delay: Duration) -> Self {
         self.with(|order| order.start = Start::After(delay))
     }
 
-    /// Starts it at this moment of the store's time.
+    /// Starts the task at this time of the store.
     pub fn at(self, at: StoreTime) -> Self {
         self.with(|order| order.start = Start::At(at))
     }
 
-    /// Submits it only once under this key: text is a key for the whole queue and a day, a [`UniqueKey`] says otherwise.
+    /// Submits the task only once under this idempotency key. Text is a key for the whole queue with a lifetime of a
+    /// day; use a [`UniqueKey`] for another scope or lifetime.
     pub fn key(self, key: impl Into<UniqueKey>) -> Self {
         Self { key: Some(key.into()), ..self }
     }
 
-    /// How many attempts it has.
+    /// Maximum number of attempts.
     pub fn max_attempts(self, attempts: u32) -> Self {
         self.with(|order| order.max_attempts = attempts)
     }
 
-    /// How long to wait between attempts.
+    /// Pauses between attempts.
     pub fn retry_policy(self, policy: RetryPolicy) -> Self {
         self.with(|order| order.retry_policy = policy)
     }
 
-    /// How long one run of the handler may take, in whole seconds; a part of one counts as one.
+    /// Time limit of one run of the handler, rounded up to whole seconds.
     pub fn timeout(self, timeout: Duration) -> Self {
         let secs = timeout.as_secs().saturating_add(u64::from(timeout.subsec_nanos() > 0));
         self.with(|order| order.timeout_secs = Some(secs))
     }
 
-    /// So long after its submission it is not worth starting any more.
+    /// Lets the task expire if it has not started within this time of its submission.
     pub fn expires_in(self, after: Duration) -> Self {
         self.with(|order| order.expires_in = Some(after))
     }
 
-    /// Which of the tasks of one minute goes first: 0 to 9, 9 first, 5 by default.
+    /// Priority among the tasks of one minute, 0 to 9, 9 first. The default is 5.
     pub fn priority(self, priority: u8) -> Self {
         let prioritised = |order| Ok(NewTask { priority: Priority::new(priority)?, ..order });
         Self { order: self.order.and_then(prioritised), ..self }
     }
 
-    /// For finding it; can be called several times.
+    /// Adds a tag, by which tasks can be listed. Can be called several times.
     pub fn tag(self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.with(|order| drop(order.tags.insert(name.into(), value.into())))
     }
 
-    /// Brings a file to the worker before the handler runs, which finds it under this name; can be called several times.
+    /// Fetches an artifact before the handler runs, which finds the file under this name. Can be called several
+    /// times.
     pub fn artifact(self, name: &str, artifact: ArtifactId) -> Self {
         let given = |mut order: NewTask| {
             order.artifacts.insert(Name::checked("name of an artifact", name)?, artifact);
@@ -135,7 +140,7 @@ impl<'a> IntoFuture for Submit<'a> {
     type Output = Result<Submitted>;
     type IntoFuture = BoxFuture<'a, Result<Submitted>>;
 
-    /// Submits it. Once this returns, the task survives the crash of any process (promise P1).
+    /// Submits the task. Once this returns, it survives the crash of any process (promise P1).
     fn into_future(self) -> Self::IntoFuture {
         let submit = async move { self.queue.submit_as(self.order?, self.key).await };
         Box::pin(submit.instrument(tracing::debug_span!("submit")))
@@ -143,7 +148,7 @@ impl<'a> IntoFuture for Submit<'a> {
 }
 
 impl Queue {
-    /// Submits a task of this type with this input, which is anything that can be written as JSON.
+    /// Submits a task of this type. The input is any value that serializes to JSON.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -167,7 +172,7 @@ impl Queue {
         Submit { queue: self, order, key: None }
     }
 
-    /// Submits a task that was put together before.
+    /// Submits a task from a complete [`NewTask`].
     pub fn submit_task(&self, order: NewTask) -> Submit<'_> {
         Submit { queue: self, order: Ok(order), key: None }
     }
@@ -176,7 +181,7 @@ impl Queue {
         let key = key.or_else(|| order.idempotency_key.take().map(UniqueKey::new));
         order.idempotency_key = key.as_ref().map(|key| key.key.clone());
         order.check(self.now()?.earliest)?;
-        self.may(Intent::Change).await?;
+        self.ensure_allowed(Intent::Change).await?;
         let started = self.client.host().instant();
         let fresh = TaskId::from_random(self.client.host().random_bits());
         let Some(key) = key else {
@@ -190,12 +195,13 @@ impl Queue {
             }
             Reserved::Exists(id, status) => {
                 let is_dead = matches!(status, Status::Failed | Status::Expired);
-                // Refused if another producer was faster: then it is retried all the same.
+                // Rejected if another producer has retried it first, which has the same effect.
                 let is_retried =
                     is_dead && key.retry_failed && matches!(self.retry(&id).await?, Operated::Done(_));
                 Ok(Submitted { existing: Some(status), is_retried, ..Submitted::new(id, false) })
             }
-            // Its producer may have died in between, or may just be slow: whoever comes first creates it.
+            // Its producer may have died between the two writes, or may just be slow: the first to write creates the
+            // task.
             Reserved::Unfinished(id) => {
                 let is_new = self.write_task(id, order, started, OwnId::No).await?;
                 Ok(Submitted::new(id, is_new))
@@ -203,7 +209,7 @@ impl Queue {
         }
     }
 
-    /// Submits many tasks, several at once; the results come in the order of the tasks.
+    /// Submits many tasks concurrently. The results are in the order of the tasks.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -226,17 +232,17 @@ impl Queue {
         stream::iter(submits).map(here).buffered(SUBMITS_AT_ONCE)
     }
 
-    /// Writes the entry and the task; false if the task was there already. `started` is when this submit began.
+    /// Writes the entry and the task; false if the task existed already. `started` is when this submit began.
     async fn write_task(&self, id: TaskId, order: NewTask, started: Instant, own_id: OwnId) -> Result<bool> {
         let task = order.submitted(id, self.shard_len().shard_of(&id), &self.act()?);
         let called_for =
-            task.entry().ok_or_else(|| Error::new(Kind::Internal, "a new task calls for an entry"))?;
+            task.entry().ok_or_else(|| Error::new(Kind::Internal, "a new task has no index entry"))?;
         let inbox = self.inbox_for(&task).await;
         let entry = match &inbox {
-            Some(worker) => called_for.moved(Where::Inbox(worker.clone())),
+            Some(worker) => called_for.moved(IndexLocation::Inbox(worker.clone())),
             None => called_for.clone(),
         };
-        // Whether the entry is there or not: without its task it means nothing.
+        // If this fails the entry may exist, which is harmless without its task.
         let put = self.put_entry(Purpose::Submit, &entry).await;
         put.map_err(|error| not_submitted(&id, error))?;
         let is_new = match self.put_task(&task, started).await {
@@ -249,10 +255,10 @@ impl Queue {
             }
             Err(NotPut::Perhaps(error)) => return Err(error),
         };
-        // What took longer than the layout could be trusted may stand where nobody looks any more.
+        // A write that took longer than the layout can be trusted may have been applied at an outdated key.
         self.still_agreed().await.map_err(|error| unknown(&task, error))?;
         if self.has_slept(started) {
-            // The put was on its way for so long that the entry may have been swept. It is written again before the
+            // The put took so long that the entry may have been removed meanwhile. It is written again before the
             // task counts as submitted.
             let put = self.put_entry(Purpose::Submit, &called_for).await;
             put.map_err(|error| unknown(&task, error))?;
@@ -272,29 +278,29 @@ impl Queue {
         let write_id = task.write_id.clone();
         let ours = |found: &[u8]| moved::has_write(&key, found, &write_id);
         if self.has_slept(started) {
-            let error = Error::new(Kind::Unavailable, "this process has slept in the middle of the submit");
+            let error = Error::new(Kind::Unavailable, "this process was suspended during the submit");
             return self.fence_own(task, &key, &ours, error).await.map_err(NotPut::Perhaps);
         }
         let mut in_doubt = false;
         loop {
-            if let Err(error) = self.may(Intent::Change).await {
+            if let Err(error) = self.ensure_allowed(Intent::Change).await {
                 return Err(if in_doubt {
                     NotPut::Perhaps(unknown(task, error))
                 } else {
                     NotPut::Surely(error)
                 });
             }
-            let put =
-                self.client.put_knowing(Purpose::Submit, &key, body.clone(), &When::Absent, &ours).await;
+            let put = self.client.put_if(Purpose::Submit, &key, body.clone(), &When::Absent, &ours).await;
             match put {
-                Ok(Put::Written(_) | Put::Overtaken(_)) => return Ok(true),
-                Ok(Put::Lost(found)) => {
+                Ok(PutOutcome::Written(_) | PutOutcome::Overtaken(_)) => return Ok(true),
+                Ok(PutOutcome::Lost(found)) => {
                     let found = found.as_ref().map(|o| &o.body[..]);
                     return stands_already(&key, found).map_err(NotPut::Perhaps);
                 }
-                // Once a try may still land, no later one that surely failed takes that back.
+                // Once an earlier attempt may still be applied, a later definite failure does not make the outcome
+                // known.
                 Err(error) if !in_doubt && !error.outcome_is_unknown() => {
-                    // A bug of ours may have struck after the write.
+                    // An internal error may have happened after the write.
                     let is_sure = error.kind() != Kind::Internal;
                     return Err(if is_sure { NotPut::Surely(error) } else { NotPut::Perhaps(error) });
                 }
@@ -309,59 +315,62 @@ impl Queue {
         }
     }
 
-    /// Whether so much time has passed that others may have given up this submit: swept its entry, put a tombstone at
-    /// its id, even purged that. The boot clock counts the time in which a machine was asleep.
+    /// True if so much time has passed since `started` that other clients may have given up this submit: removed its
+    /// entry, put a tombstone at its id, or even purged that. The boot clock includes the time in which a machine was
+    /// suspended.
     pub(crate) fn has_slept(&self, started: Instant) -> bool {
         self.client.host().instant().since(started) > self.config.ahead_grace
     }
 
-    /// Makes sure that the submit can not succeed any more, or finds that it has.
+    /// Puts a tombstone at the id, so that the submit can no longer succeed, or finds that it has succeeded.
     async fn fence_own(
         &self,
         task: &Task,
         key: &str,
-        ours: leasehold_store::client::Ours<'_>,
+        ours: leasehold_store::client::IsOurWrite<'_>,
         error: Error,
     ) -> Result<bool> {
-        self.may(Intent::Change).await.map_err(|error| unknown(task, error))?;
+        self.ensure_allowed(Intent::Change).await.map_err(|error| unknown(task, error))?;
         let tombstone = Task::tombstone(task.id, task.shard.clone(), "submit abandoned", &self.act()?);
         let body = Bytes::from(record::write(&tombstone));
         match self.client.put(Purpose::Submit, key, body, &When::Absent).await {
-            Ok(Put::Written(_) | Put::Overtaken(_)) => {
-                // A tombstone that took so long may not be what fences this id.
+            Ok(PutOutcome::Written(_) | PutOutcome::Overtaken(_)) => {
+                // A tombstone that took so long may be at an outdated key, where it does not fence this id.
                 self.still_agreed().await.map_err(|error| unknown(task, error))?;
                 Err(Error::new(Kind::Unavailable, format!("task {} was not submitted", task.id))
                     .because(error))
             }
-            Ok(Put::Lost(Some(object))) if ours(&object.body) => Ok(true),
-            Ok(Put::Lost(found)) => stands_already(key, found.as_ref().map(|o| &o.body[..])),
+            Ok(PutOutcome::Lost(Some(object))) if ours(&object.body) => Ok(true),
+            Ok(PutOutcome::Lost(found)) => stands_already(key, found.as_ref().map(|o| &o.body[..])),
             Err(error) => Err(unknown(task, error)),
         }
     }
 }
 
-/// Who may know the id of a task that is being submitted.
+/// Visibility of the id of a task that is being submitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OwnId {
-    /// Nobody else: it is random and was not told to anyone. If the record surely was not written, it never will be, because no
-    /// try is in doubt and nobody sends another one. Its entry can then never become true, and needs no fence to be removed.
+    /// Private to this submit: the id is random and was not shared. If no attempt has an unknown outcome, the record
+    /// will never be written, because no other client writes it. Its entry can then never become valid, and is
+    /// removed without a fence.
     Yes,
-    /// Other producers, by the idempotency key: one may be completing the same task at this moment, with the same entry.
+    /// Shared with other producers through the idempotency key: one may be completing the same task, with the same
+    /// entry.
     No,
 }
 
-/// Why the record of a task is not known to be written.
+/// Failure to write the record of a task.
 enum NotPut {
-    /// It was not, and never will be.
+    /// Definitely not written, now or later.
     Surely(Error),
-    /// Something else is the case, or may be: the error tells.
+    /// Possibly written, or another object has the key: see the error.
     Perhaps(Error),
 }
 
 fn not_submitted(id: &TaskId, error: Error) -> Error {
-    let told = Error::new(error.kind(), format!("task {id} was not submitted: {error}"));
-    let told = if let Some(matter) = error.matter() { told.about(matter) } else { told };
-    told.because(error)
+    let mapped = Error::new(error.kind(), format!("task {id} was not submitted: {error}"));
+    let mapped = if let Some(matter) = error.matter() { mapped.about(matter) } else { mapped };
+    mapped.because(error)
 }
 
 fn unknown(task: &Task, error: Error) -> Error {
@@ -369,12 +378,12 @@ fn unknown(task: &Task, error: Error) -> Error {
     Error::new(Kind::Unavailable, message).with_unknown_outcome().because(error)
 }
 
-/// Something stands at the id: the task, put there by whoever shares the key, or a tombstone.
+/// Handles an existing object at the id: the task, written by a producer with the same key, or a tombstone.
 fn stands_already(key: &str, found: Option<&[u8]>) -> Result<bool> {
-    let (Stored::Task(task) | Stored::Moved(Mark { task })) = moved::read(key, found.unwrap_or_default())?;
+    let (Stored::Task(task) | Stored::Moved(ForwardingMarker { task })) =
+        moved::read(key, found.unwrap_or_default())?;
     if task.is_tombstone() {
-        let message =
-            format!("the submit of task {} took so long that it was fenced off; submit again", task.id);
+        let message = format!("submit of task {} took too long and was abandoned; submit again", task.id);
         return Err(Error::new(Kind::Lost, message));
     }
     Ok(false)

@@ -1,44 +1,50 @@
-//! The rules of the index, for those who meet entries that are not what they should be.
+//! Index cleanup: removing entries that do not match their task.
 //!
-//! * **Cover, then sweep** (rule 2). An entry that is not ahead of its task and is not the one the record calls for is
-//!   removed only after the called-for one was written.
-//! * **No removal without a fence** (rule 4). An entry *ahead* of its task — no task, or a smaller revision — is left
-//!   alone for the grace. After that a write on condition makes sure that it can never become true, and only then is
-//!   it removed.
+//! An index entry is a hint that is written before or after its task, never in one step with it, so a scan can find
+//! entries that are stale or ahead. Two rules make their removal safe:
 //!
-//! Leaving an entry is always safe (promise P9); removing it never is without having read the task since.
+//! * **Cover, then sweep** (rule 2). A *stale* entry, one that is not ahead of its task and is not the one that the
+//!   record requires, is removed only after the required entry was written.
+//! * **No removal without a fence** (rule 4). An entry *ahead* of its task — no task, or a smaller revision — is not
+//!   touched during the grace period. After that a conditional write makes sure that it can never become valid, and
+//!   only then is it removed.
+//!
+//! Keeping an entry is always safe (promise P9); removing it requires that the task was read since the entry was
+//! found. Cleanup also times out claims that have expired, and expires waiting tasks.
+//!
+//! Requests: 1 get per entry; a removal is 1 delete and at most 1 put more.
 
 use leasehold_core::{Entry, Error, Event, Kind, Result, State, Status, StoreTime, Task};
 use leasehold_store::Purpose;
 use leasehold_store::mutant::{Rule, breaks};
 
 use crate::connect::Queue;
-use crate::discover::Found;
+use crate::discover::IndexHit;
 use crate::layout::Intent;
-use crate::tasks::{Loaded, Moved};
+use crate::tasks::{Loaded, Transition};
 
-/// What sweeping an entry came to.
+/// Outcome of the cleanup of one entry.
 #[derive(Debug)]
 pub enum Swept {
-    /// It is as it should be.
+    /// The entry is valid.
     Fine,
-    /// Look again at this moment.
+    /// Check again at this time.
     Later(StoreTime),
-    /// Someone holds the task: look again at this moment, when the claim runs out or before.
+    /// A worker holds the task: check again at this time, when the claim expires or before.
     Held(StoreTime),
-    /// The task was moved on: timed out, or expired.
+    /// The task was changed: timed out, or expired.
     Moved(Box<Task>),
     /// The entry was removed.
     Removed,
-    /// Its task makes no sense: left for a person.
+    /// The task is corrupt and is left for an operator.
     Corrupt(Error),
 }
 
 impl Queue {
-    /// Looks after one entry of either index.
-    pub async fn sweep(&self, found: &Found) -> Result<Swept> {
+    /// Checks one entry of either index against its task, and removes it or changes the task if the rules allow it.
+    pub async fn sweep(&self, found: &IndexHit) -> Result<Swept> {
         let entry = &found.entry;
-        self.may(Intent::Change).await?;
+        self.ensure_allowed(Intent::Change).await?;
         let loaded = match self.load(Purpose::Sweep, &entry.id).await {
             Ok(loaded) => loaded,
             Err(error) if error.kind() == Kind::Corrupt => return Ok(Swept::Corrupt(error)),
@@ -50,7 +56,7 @@ impl Queue {
         }
     }
 
-    async fn sweep_met(&self, found: &Found, loaded: Loaded) -> Result<Swept> {
+    async fn sweep_met(&self, found: &IndexHit, loaded: Loaded) -> Result<Swept> {
         let entry = &found.entry;
         let event = match &loaded.task.state {
             State::Running(claim) if self.now()?.is_past(claim.expires_at) => Some(Event::TimeOut),
@@ -63,7 +69,7 @@ impl Queue {
         };
         if let Some(event) = event {
             let moved = self.change_loaded(Purpose::Sweep, &loaded, &event, &self.config.by).await?;
-            if let Moved::Done(moved) = moved {
+            if let Transition::Done(moved) = moved {
                 return Ok(Swept::Moved(Box::new(moved.task)));
             }
             return Ok(Swept::Fine);
@@ -77,8 +83,8 @@ impl Queue {
         }
         let left_at = found.written_at.max(loaded.task.updated_at).plus(self.config.stale_grace);
         if !self.now()?.is_past(left_at) {
-            // Whoever moved the task is probably about to remove it. If a claimer was lost before it wrote its lease
-            // entry, this one is all there is to find the task by.
+            // The client that changed the task is probably about to remove the entry. If a claimer died before it
+            // wrote its lease entry, this one is the only entry of the task.
             return Ok(match &loaded.task.state {
                 State::Running(claim) => Swept::Held(claim.expires_at.min(left_at)),
                 _ => Swept::Later(left_at),
@@ -96,7 +102,7 @@ impl Queue {
         Ok(())
     }
 
-    async fn sweep_ahead(&self, found: &Found, loaded: Option<Loaded>) -> Result<Swept> {
+    async fn sweep_ahead(&self, found: &IndexHit, loaded: Option<Loaded>) -> Result<Swept> {
         let until = found.written_at.plus(self.config.ahead_grace);
         if !self.now()?.is_past(until) {
             return Ok(Swept::Later(until));
@@ -106,12 +112,12 @@ impl Queue {
         }
         let is_fenced = match loaded {
             None if found.entry.rev == 1 => self.fence_task(&found.entry.id).await?,
-            // Only a task that was there has entries of later revisions: it was purged.
+            // Only a task that existed has entries of later revisions: it was purged.
             None => true,
             Some(loaded) if loaded.task.status().is_final() => {
                 let moved =
                     self.change_loaded(Purpose::Sweep, &loaded, &Event::Fence, &self.config.by).await?;
-                matches!(moved, Moved::Done(_))
+                matches!(moved, Transition::Done(_))
             }
             Some(_) => false,
         };
@@ -124,21 +130,21 @@ impl Queue {
 }
 
 impl Queue {
-    /// Whether an entry lies in the place that a migration has left, or goes to. Its task may stand there, too, where
-    /// no fence of ours would reach it.
+    /// True if an entry belongs to the old or new layout of a migration. Its task may be stored there, too, where a
+    /// tombstone by the current layout does not fence it.
     pub(crate) fn is_for_the_migration(&self, entry: &Entry) -> bool {
         !entry.has_shard_of(self.shard_len()) && self.layout.known().agreement.is_between()
     }
 }
 
-/// Whether an entry in an inbox or in the overflow leads to a waiting task just as the entry does that its record calls
-/// for: it was put there in the place of that one.
+/// True if an entry in an inbox or in the overflow is valid for a waiting task in place of the entry that its record
+/// requires.
 pub(crate) fn is_pointer_to(entry: &Entry, task: &Task) -> bool {
     entry.shard().is_none() && entry.rev == task.rev && task.status() == Status::Pending
 }
 
 impl Swept {
-    /// Whether the task was put back for another attempt.
+    /// True if the task is pending again, for another attempt.
     #[must_use]
     pub fn is_requeued(&self) -> bool {
         matches!(self, Swept::Moved(task) if task.status() == Status::Pending)

@@ -1,49 +1,58 @@
-//! Reading a task and moving it on: load, decide, store, then act.
+//! Reading and changing a task: load, decide, store, then update the index.
+//!
+//! Every change of a task goes through here. The record is read, [`step()`] decides by the event, the new record is
+//! written on condition that the old one is unchanged, and only then is the index updated. If the condition fails,
+//! the new record is read and the event is decided again. A forwarding marker at the key, left by a migration, leads
+//! to the task's new key. Updates of the index may fail without harm: an entry is removed only after its successor
+//! was written, so the task is always found (promise P9).
+//!
+//! Requests: 1 put per change, 1 get if the task was not read before, and 1 put and 1 delete per index entry that
+//! changes.
 
 use bytes::Bytes;
-use leasehold_core::moved::{self, Mark, Stored};
+use leasehold_core::moved::{self, ForwardingMarker, Stored};
 use leasehold_core::step::{Order, Step};
-use leasehold_core::{Act, Entry, Event, Rejected, Result, Task, TaskId, WriteId, record, step};
-use leasehold_store::{Decision, Object, Purpose, Standing, Version, update_from};
+use leasehold_core::{Entry, Event, Rejected, Result, StepContext, Task, TaskId, WriteId, record, step};
+use leasehold_store::{Decision, Object, Purpose, StoredState, Version, update_from};
 
 use crate::connect::Queue;
-use crate::follow::{MARKS_MAX, restless};
+use crate::forwarding::{MARKS_MAX, restless};
 use crate::layout::Intent;
 
-/// In the place of a version, for what has none of its own: no store gives such a one.
+/// Placeholder for the version of a task that is stored only in a forwarding marker. No store returns such a version.
 const IN_MARK: &str = "in a mark";
 
-/// A task as it was read or written, with the version for the next condition.
+/// A task as last read or written, with the version for the next condition.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Loaded {
     /// The task.
     pub(crate) task: Task,
     /// Its version in the store.
     pub(crate) version: Version,
-    /// Its bytes, for the update loop.
+    /// Its serialized form, for the update loop.
     pub(crate) body: Bytes,
 }
 
-/// What became of an event.
+/// Outcome of an event.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Moved {
-    /// It happened; this is the task now.
+pub(crate) enum Transition {
+    /// Written; this is the new task.
     Done(Loaded),
-    /// It happened, and others have moved the task on since: this is what they made of it.
+    /// Written, and changed again by another client since; this is the task as it is now.
     Overtaken(Loaded),
-    /// It cannot happen to the task as it stands.
+    /// Not allowed in the task's current state.
     Rejected(Rejected, Loaded),
-    /// There is no such task.
+    /// No such task exists.
     Missing,
 }
 
-/// What stands at the key of a task.
+/// The object at the key of a task.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Place {
+pub(crate) enum TaskObject {
     /// The task.
     Here(Loaded),
-    /// The mark of a task that has moved to a shard of another length.
-    Elsewhere(Mark),
+    /// The forwarding marker of a task that was moved to a shard of another length.
+    Elsewhere(ForwardingMarker),
 }
 
 impl Loaded {
@@ -51,8 +60,8 @@ impl Loaded {
         Object { body: self.body.clone(), version: self.version.clone() }
     }
 
-    /// The task of a mark, which stands nowhere else yet.
-    pub(crate) fn in_mark(mark: Mark) -> Self {
+    /// The task inside a forwarding marker, which has not been written to its new key yet.
+    pub(crate) fn in_mark(mark: ForwardingMarker) -> Self {
         let body = Bytes::from(record::write(&mark.task));
         Self { task: mark.task, version: Version::new(IN_MARK), body }
     }
@@ -62,23 +71,25 @@ impl Loaded {
     }
 }
 
-impl Place {
+impl TaskObject {
     pub(crate) fn read(key: &str, object: Object) -> Result<Self> {
         Ok(match moved::read(key, &object.body)? {
-            Stored::Task(task) => Place::Here(Loaded { task, version: object.version, body: object.body }),
-            Stored::Moved(mark) => Place::Elsewhere(mark),
+            Stored::Task(task) => {
+                TaskObject::Here(Loaded { task, version: object.version, body: object.body })
+            }
+            Stored::Moved(mark) => TaskObject::Elsewhere(mark),
         })
     }
 }
 
-/// What becomes of a task's entries after a change.
+/// Index update after a change of a task.
 #[derive(Debug, Clone)]
-pub(crate) enum Follow {
-    /// What the change itself calls for.
+pub(crate) enum IndexUpdate {
+    /// The update that the change requires.
     Change,
-    /// Nothing: the entry by which the task was found stays, and covers it.
+    /// None: the entry through which the task was found stays and covers it.
     Nothing,
-    /// What the change calls for, but these are removed instead: the entries that are really there.
+    /// The update that the change requires, except that these entries are removed: the ones that actually exist.
     Removing(Vec<Entry>),
 }
 
@@ -87,58 +98,58 @@ impl Queue {
         self.load_at(purpose, id, self.task_key(id)).await
     }
 
-    /// Moves a task on, and carries out what follows for its index entries.
+    /// Applies an event to a task, and updates its index entries.
     pub(crate) async fn change(
         &self,
         purpose: Purpose,
         id: &TaskId,
         event: &Event,
         by: &str,
-    ) -> Result<Moved> {
-        self.may(Intent::of(purpose)).await?;
+    ) -> Result<Transition> {
+        self.ensure_allowed(Intent::of(purpose)).await?;
         let key = self.task_key(id);
         let found = self.client.get(purpose, &key).await?;
-        self.change_from(purpose, id, (key, found), event, by, (None, Follow::Change)).await
+        self.change_from(purpose, id, (key, found), event, by, (None, IndexUpdate::Change)).await
     }
 
-    /// The same from a state that was read before.
+    /// Applies an event to a task that was read before.
     pub(crate) async fn change_loaded(
         &self,
         purpose: Purpose,
         loaded: &Loaded,
         event: &Event,
         by: &str,
-    ) -> Result<Moved> {
-        self.change_and(purpose, loaded, event, by, Follow::Change).await
+    ) -> Result<Transition> {
+        self.change_and(purpose, loaded, event, by, IndexUpdate::Change).await
     }
 
-    /// The same, with a say in what becomes of the entries.
+    /// Applies an event to a task that was read before, with this index update.
     pub(crate) async fn change_and(
         &self,
         purpose: Purpose,
         loaded: &Loaded,
         event: &Event,
         by: &str,
-        follow: Follow,
-    ) -> Result<Moved> {
-        self.may(Intent::of(purpose)).await?;
+        follow: IndexUpdate,
+    ) -> Result<Transition> {
+        self.ensure_allowed(Intent::of(purpose)).await?;
         let place = self.place_now(purpose, loaded).await?;
         self.change_from(purpose, &loaded.task.id, place, event, by, (None, follow)).await
     }
 
-    /// The same, but only if the task is still the one that was read: for whoever has decided by more than the event itself
-    /// does. One that has changed is given as a rejected one, with another write id.
+    /// Applies an event only if the task is unchanged since it was read: for callers whose decision depends on more
+    /// than the event. A task that has changed is returned as rejected, with its new write id.
     pub(crate) async fn change_unmoved(
         &self,
         purpose: Purpose,
         loaded: &Loaded,
         event: &Event,
         by: &str,
-    ) -> Result<Moved> {
-        self.may(Intent::of(purpose)).await?;
+    ) -> Result<Transition> {
+        self.ensure_allowed(Intent::of(purpose)).await?;
         let place = self.place_now(purpose, loaded).await?;
         let only = Some(loaded.task.write_id.clone());
-        self.change_from(purpose, &loaded.task.id, place, event, by, (only, Follow::Change)).await
+        self.change_from(purpose, &loaded.task.id, place, event, by, (only, IndexUpdate::Change)).await
     }
 
     async fn change_from(
@@ -148,16 +159,16 @@ impl Queue {
         mut place: (String, Option<Object>),
         event: &Event,
         by: &str,
-        how: (Option<WriteId>, Follow),
-    ) -> Result<Moved> {
+        how: (Option<WriteId>, IndexUpdate),
+    ) -> Result<Transition> {
         for _ in 0..MARKS_MAX {
             let (key, found) = place;
             match self.change_at(purpose, &key, found, event, by, &how).await? {
-                Changed::Here(moved) => return Ok(moved),
-                Changed::Elsewhere(mark) => place = self.follow_mark(purpose, mark).await?,
-                // What was left behind was removed, but the task itself may be where the queue has it now.
-                Changed::Missing if key == self.key_now(id) => return Ok(Moved::Missing),
-                Changed::Missing => {
+                TransitionAt::Here(moved) => return Ok(moved),
+                TransitionAt::Elsewhere(mark) => place = self.follow_mark(purpose, mark).await?,
+                // The marker at the old key was removed, but the task may be at its current key.
+                TransitionAt::Missing if key == self.key_now(id) => return Ok(Transition::Missing),
+                TransitionAt::Missing => {
                     let key = self.key_now(id);
                     let found = self.client.get(purpose, &key).await?;
                     place = (key, found);
@@ -167,7 +178,7 @@ impl Queue {
         Err(restless(id))
     }
 
-    /// The same at one key.
+    /// Applies an event to the task at one key.
     async fn change_at(
         &self,
         purpose: Purpose,
@@ -175,22 +186,26 @@ impl Queue {
         found: Option<Object>,
         event: &Event,
         by: &str,
-        (only, follow): &(Option<WriteId>, Follow),
-    ) -> Result<Changed> {
+        (only, follow): &(Option<WriteId>, IndexUpdate),
+    ) -> Result<TransitionAt> {
         let updated = update_from(&self.client, purpose, key, found, |found| {
-            let Some(object) = found else { return Ok(Decision::Leave(Err(Changed::Missing))) };
-            let loaded = match Place::read(key, object.clone())? {
-                Place::Here(loaded) => loaded,
-                Place::Elsewhere(mark) => return Ok(Decision::Leave(Err(Changed::Elsewhere(mark)))),
+            let Some(object) = found else { return Ok(Decision::Leave(Err(TransitionAt::Missing))) };
+            let loaded = match TaskObject::read(key, object.clone())? {
+                TaskObject::Here(loaded) => loaded,
+                TaskObject::Elsewhere(mark) => {
+                    return Ok(Decision::Leave(Err(TransitionAt::Elsewhere(mark))));
+                }
             };
-            self.still_may(Intent::of(purpose))?;
+            self.check_allowed(Intent::of(purpose))?;
             if only.as_ref().is_some_and(|only| loaded.task.write_id != *only) {
                 let rejected = Rejected::Status(loaded.task.status());
-                return Ok(Decision::Leave(Err(Changed::Here(Moved::Rejected(rejected, loaded)))));
+                return Ok(Decision::Leave(Err(TransitionAt::Here(Transition::Rejected(rejected, loaded)))));
             }
             let act = self.act_as(by)?;
             Ok(match step(&loaded.task, event, &act) {
-                Err(rejected) => Decision::Leave(Err(Changed::Here(Moved::Rejected(rejected, loaded)))),
+                Err(rejected) => {
+                    Decision::Leave(Err(TransitionAt::Here(Transition::Rejected(rejected, loaded))))
+                }
                 Ok(step) => decision(key, step, &act),
             })
         });
@@ -200,40 +215,43 @@ impl Queue {
             Err(changed) => return Ok(changed),
         };
         match updated.now {
-            Standing::Left => Ok(Changed::Missing),
-            Standing::Written(version) => {
+            StoredState::Left => Ok(TransitionAt::Missing),
+            StoredState::Written(version) => {
                 self.follow(purpose, &step, follow).await;
-                Ok(Changed::Here(Moved::Done(Loaded { task: step.task, version, body })))
+                Ok(TransitionAt::Here(Transition::Done(Loaded { task: step.task, version, body })))
             }
-            // Whoever went on from our write also saw to its entries, or left them to be swept.
-            Standing::Overtaken(object) => match Place::read(key, object)? {
-                Place::Here(loaded) => Ok(Changed::Here(Moved::Overtaken(loaded))),
-                // The event is done, in the record that has moved.
-                Place::Elsewhere(mark) => {
+            // The client that changed the task after our write has also updated its entries, or left them to index
+            // cleanup.
+            StoredState::Overtaken(object) => match TaskObject::read(key, object)? {
+                TaskObject::Here(loaded) => Ok(TransitionAt::Here(Transition::Overtaken(loaded))),
+                // The event was applied before the record was moved.
+                TaskObject::Elsewhere(mark) => {
                     let loaded = self.load_marked(purpose, mark).await?;
-                    Ok(loaded.map_or(Changed::Missing, |loaded| Changed::Here(Moved::Overtaken(loaded))))
+                    Ok(loaded.map_or(TransitionAt::Missing, |loaded| {
+                        TransitionAt::Here(Transition::Overtaken(loaded))
+                    }))
                 }
             },
         }
     }
 
-    /// Carries out what follows from a change that was written. Every part may fail without harm: what is missing
-    /// then is found through the entry that was not removed.
-    async fn follow(&self, purpose: Purpose, step: &Step, follow: &Follow) {
+    /// Updates the index after a change was written. Every step may fail without harm: the task is still found
+    /// through the entry that was not removed.
+    async fn follow(&self, purpose: Purpose, step: &Step, follow: &IndexUpdate) {
         let (write, remove) = match (&step.order, follow) {
-            (Order::TaskOnly, _) | (_, Follow::Nothing) => return,
+            (Order::TaskOnly, _) | (_, IndexUpdate::Nothing) => return,
             (Order::TaskFirst { write, remove }, _) => (write.as_ref(), remove.as_slice()),
             (Order::EntryFirst { remove, .. }, _) => (None, remove.as_slice()),
         };
-        let remove = if let Follow::Removing(entries) = follow { entries } else { remove };
+        let remove = if let IndexUpdate::Removing(entries) = follow { entries } else { remove };
         if let Some(write) = write
             && let Err(error) = self.put_entry(purpose, write).await
         {
-            tracing::debug!(task = %step.task.id, "index entry was not written, the old one stays: {error}");
+            tracing::debug!(task = %step.task.id, %error, "failed to write index entry, keeping the old one");
             return;
         }
         if step.task.status() == leasehold_core::Status::Pending {
-            // Only now: before this there was nothing to be found.
+            // Only now, once workers can find the task.
             self.ring(purpose).await;
         }
         for entry in remove {
@@ -245,31 +263,31 @@ impl Queue {
         self.client.put_always(purpose, &entry.key(), Bytes::new()).await.map(|_| ())
     }
 
-    /// Removes an entry; one that stays is met again and swept.
+    /// Removes an entry. If that fails, a later scan finds the entry and removes it.
     pub(crate) async fn remove_entry(&self, purpose: Purpose, entry: &Entry) {
         if let Err(error) = self.client.delete(purpose, &entry.key()).await {
-            tracing::debug!("index entry {entry} was not removed: {error}");
+            tracing::debug!(%entry, %error, "failed to remove index entry");
         }
     }
 }
 
-/// What became of an event at one key.
-enum Changed {
-    Here(Moved),
-    Elsewhere(Mark),
+/// Outcome of an event at one key.
+enum TransitionAt {
+    Here(Transition),
+    Elsewhere(ForwardingMarker),
     Missing,
 }
 
-type Written = std::result::Result<(Step, Bytes), Changed>;
+type Written = std::result::Result<(Step, Bytes), TransitionAt>;
 
-fn decision(key: &str, step: Step, act: &Act) -> Decision<Written> {
+fn decision(key: &str, step: Step, act: &StepContext) -> Decision<Written> {
     let body = Bytes::from(record::write(&step.task));
     let first = match &step.order {
         Order::EntryFirst { write, .. } => Some(write.key()),
         _ => None,
     };
     let (key, write_id) = (key.to_owned(), act.write_id.clone());
-    // A renewal leaves no trace in the history; one that is not recognised is simply decided again, by its claim.
+    // A renewal adds nothing to the history. One that is not recognised is decided again, by its claim.
     let ours = Box::new(move |found: &[u8]| moved::has_write(&key, found, &write_id));
     Decision::Write { body: body.clone(), ours, first, result: Ok((step, body)) }
 }

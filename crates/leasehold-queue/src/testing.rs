@@ -1,4 +1,4 @@
-//! What tests of leases need: a conformance suite that runs over any store, with any variant of the protocol.
+//! Conformance suite for leases, which runs over any store and any variant of the protocol.
 
 pub mod leases;
 mod mishap;

@@ -1,17 +1,21 @@
-//! Submitting only once: idempotency keys.
+//! Idempotency keys: submitting a task only once.
 //!
-//! A record under the hash of the key names the task's id. It is created, on condition *absent*, before the task; a
-//! producer that dies between the two is completed by the next submit with that key. Whoever replaces or removes an
-//! expired record first puts a tombstone at its task id, so that a stalled producer can not still create the task.
+//! A record under the hash of the key contains the task's id. It is created before the task, on condition that none
+//! exists. If the producer dies between the two, the next submit with that key creates the task. A client that
+//! replaces or removes an expired record first puts a tombstone at its task id, so that a stalled producer can no
+//! longer create the task.
+//!
+//! Requests: a first submit is 1 put more; a duplicate is 1 put (refused) and 2 gets. Removing an expired record is 1
+//! get, 2 puts and 1 delete.
 
 use bytes::Bytes;
 use leasehold_core::limits::PLAN_AHEAD_MAX;
 use leasehold_core::unread::why_corrupt;
 use leasehold_core::{
-    Error, HexName, Kind, Matter, NewTask, Now, Result, Status, StoreTime, Task, TaskId, TaskType, keys,
+    Error, HexName, Kind, NewTask, Now, Reason, Result, Status, StoreTime, Task, TaskId, TaskType, keys,
     record,
 };
-use leasehold_store::{Decision, HostExt, Object, Purpose, Put, When, update_from};
+use leasehold_store::{Decision, HostExt, Object, Purpose, PutOutcome, When, update_from};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -20,13 +24,13 @@ use std::time::Duration;
 use crate::connect::Queue;
 use crate::layout::Intent;
 
-/// The newest format that this program writes and reads.
+/// Newest format that this program reads and writes.
 const FORMAT: u32 = 1;
-/// Shortest lifetime of a key: below an hour a slow producer could outlive it.
+/// Minimum lifetime of a key: below an hour a slow producer could outlive it.
 pub const LIFETIME_MIN: Duration = Duration::from_hours(1);
-/// Usual lifetime of a key.
+/// Default lifetime of a key.
 pub const LIFETIME: Duration = Duration::from_hours(24);
-/// A record marked for removal is not overwritten for so long: its one delete may still be on its way.
+/// Time for which a record marked for removal is not overwritten: its one delete may not have been applied yet.
 pub const MARK_GRACE: Duration = Duration::from_mins(30);
 
 /// A key under which a task is submitted only once.
@@ -34,15 +38,15 @@ pub const MARK_GRACE: Duration = Duration::from_mins(30);
 pub struct UniqueKey {
     /// The key itself.
     pub key: String,
-    /// Among which tasks it is unique.
+    /// Tasks among which it is unique.
     pub scope: Scope,
-    /// For how long.
+    /// Time for which it is unique.
     pub lifetime: Duration,
-    /// Retries the task of this key if it has failed or expired. A task that someone has cancelled stays cancelled.
+    /// Retries the existing task if it has failed or expired. A cancelled task stays cancelled.
     pub retry_failed: bool,
 }
 
-/// Among which tasks a key is unique.
+/// Scope in which a key is unique.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Scope {
     /// All tasks of the queue.
@@ -73,53 +77,53 @@ impl<T: Into<String>> From<T> for UniqueKey {
     }
 }
 
-/// What stands in the store for a key.
+/// The stored record of a key.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Record {
+pub(crate) struct KeyRecord {
     format: u32,
     pub(crate) task_id: TaskId,
     task_type: TaskType,
     input_hash: String,
     pub(crate) expires_at: StoreTime,
-    /// Set once it is about to be removed.
+    /// Time at which it was marked for removal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) removed_at: Option<StoreTime>,
     write_id: HexName,
-    /// Fields of a newer program: kept as they are.
+    /// Fields written by a newer program, preserved unchanged.
     #[serde(flatten)]
     unknown: Map<String, Value>,
 }
 
-impl Record {
-    /// Whether it has expired and nobody is about to remove it.
+impl KeyRecord {
+    /// True if it has expired and no client is about to remove it.
     fn is_removable(&self, now: Now) -> bool {
         let is_left_behind = |removed_at: StoreTime| now.is_past(removed_at.plus(MARK_GRACE));
         now.is_past(self.expires_at) && self.removed_at.is_none_or(is_left_behind)
     }
 }
 
-/// What a producer finds under its key.
+/// Outcome of reserving a key.
 pub(crate) enum Reserved {
-    /// Nothing: the key is ours now.
+    /// The key was free and is reserved for this producer.
     Ours,
-    /// A task that is there, in this status.
+    /// Another task has the key, in this status.
     Exists(TaskId, Status),
-    /// A task that is not there yet.
+    /// Another submit reserved the key, but its task does not exist yet.
     Unfinished(TaskId),
 }
 
 impl Queue {
-    /// Takes the key for `fresh`, or finds whose it is.
+    /// Reserves the key for `fresh`, or finds the task that has it.
     pub(crate) async fn reserve(&self, key: &UniqueKey, fresh: TaskId, order: &NewTask) -> Result<Reserved> {
         if key.lifetime < LIFETIME_MIN {
-            return Err(Error::invalid("the lifetime of an idempotency key must be at least one hour"));
+            return Err(Error::invalid("the lifetime of an idempotency key must be at least 1 hour"));
         }
         if key.lifetime > PLAN_AHEAD_MAX {
-            return Err(Error::invalid("the lifetime of an idempotency key must be at most ten years"));
+            return Err(Error::invalid("the lifetime of an idempotency key must be at most 10 years"));
         }
         let path = keys::unique(&key.hash(&order.task_type));
         let input = canonical(&order.input).to_string();
-        let record = Record {
+        let record = KeyRecord {
             format: FORMAT,
             task_id: fresh,
             task_type: order.task_type.clone(),
@@ -133,24 +137,25 @@ impl Queue {
         loop {
             let body = Bytes::from(written(&record)?);
             match self.client.put(Purpose::Submit, &path, body, &when).await? {
-                Put::Written(_) | Put::Overtaken(_) => return Ok(Reserved::Ours),
-                Put::Lost(None) => when = When::Absent,
-                Put::Lost(Some(object)) => match self.reserved_by(key, &path, &object, &record).await? {
+                PutOutcome::Written(_) | PutOutcome::Overtaken(_) => return Ok(Reserved::Ours),
+                PutOutcome::Lost(None) => when = When::Absent,
+                PutOutcome::Lost(Some(object)) => match self.reserved_by(key, &path, &object, &record).await?
+                {
                     Some(reserved) => return Ok(reserved),
-                    // Expired, and its task can never appear: ours to replace.
+                    // Expired, and its task can no longer appear: the record may be replaced.
                     None => when = When::Unchanged(object.version),
                 },
             }
         }
     }
 
-    /// Whose the key is; nothing if the record may be replaced.
+    /// The task that has the key; none if the record may be replaced.
     async fn reserved_by(
         &self,
         key: &UniqueKey,
         path: &str,
         object: &Object,
-        wanted: &Record,
+        wanted: &KeyRecord,
     ) -> Result<Option<Reserved>> {
         let found = parsed(path, &object.body)?;
         let now = self.now()?;
@@ -159,8 +164,7 @@ impl Queue {
             if now.is_past(until) {
                 return Ok(None);
             }
-            let message =
-                format!("idempotency key `{}` is just being removed; try again after {until}", key.key);
+            let message = format!("idempotency key `{}` is being removed; try again after {until}", key.key);
             return Err(Error::new(Kind::Unavailable, message));
         }
         if now.is_past(found.expires_at) {
@@ -172,30 +176,30 @@ impl Queue {
                 "idempotency key `{}` belongs to task {} with another type or input",
                 key.key, found.task_id
             ))
-            .about(Matter::Conflict));
+            .about(Reason::Conflict));
         }
         Ok(match self.load(Purpose::Submit, &found.task_id).await? {
             None => Some(Reserved::Unfinished(found.task_id)),
-            // Its submit was given up for good: the key is free again.
+            // Its submit was abandoned: the key is free again.
             Some(loaded) if loaded.task.is_tombstone() => None,
             Some(loaded) => Some(Reserved::Exists(found.task_id, loaded.task.status())),
         })
     }
 
-    /// Puts a tombstone where a task is not, so that it can never appear; false if it is there after all, and stays.
+    /// Puts a tombstone at an unused task id, so that the task can no longer be created; false if the task exists.
     pub(crate) async fn fence_task(&self, id: &TaskId) -> Result<bool> {
-        self.may(Intent::Change).await?;
+        self.ensure_allowed(Intent::Change).await?;
         let shard = self.shard_len().shard_of(id);
         let tombstone = Task::tombstone(*id, shard, "submit abandoned", &self.act()?);
         let body = Bytes::from(record::write(&tombstone));
         let put = self.client.put(Purpose::Sweep, &self.task_key(id), body, &When::Absent).await?;
-        Ok(matches!(put, Put::Written(_)))
+        Ok(matches!(put, PutOutcome::Written(_)))
     }
 
-    /// A record that has expired and names a task that never was: the next submit under its key replaces it.
+    /// An expired record with the id of a task that never existed: the next submit under its key replaces it.
     pub(crate) fn expired_record(&self) -> Result<Bytes> {
         let expires_at = StoreTime::from_millis(0);
-        let record = Record {
+        let record = KeyRecord {
             format: FORMAT,
             task_id: TaskId::from_random(self.client.host().random_bits()),
             task_type: TaskType::checked("task type", "quarantined")?,
@@ -208,15 +212,15 @@ impl Queue {
         written(&record).map(Bytes::from)
     }
 
-    /// Removes an idempotency record that has expired: tombstone, mark, one delete that is never repeated. True if it
-    /// was removed.
+    /// Removes an expired idempotency record: a tombstone at its task id, a mark in the record, then one delete that
+    /// is never repeated. True if it was removed.
     pub async fn remove_expired_key(&self, path: &str) -> Result<bool> {
         let Some(object) = self.client.get(Purpose::Sweep, path).await? else { return Ok(false) };
         let found = parsed(path, &object.body)?;
         if !found.is_removable(self.now()?) {
             return Ok(false);
         }
-        self.may(Intent::Change).await?;
+        self.ensure_allowed(Intent::Change).await?;
         self.fence_task(&found.task_id).await?;
         let marked = update_from(&self.client, Purpose::Sweep, path, Some(object), |object| {
             let Some(object) = object else { return Ok(Decision::Leave(None)) };
@@ -231,8 +235,8 @@ impl Queue {
             Ok(Decision::write(written(&record)?, Some(removed_at)))
         });
         let Some(removed_at) = marked.await?.result else { return Ok(false) };
-        // The mark holds others off only for a while. Whoever slept in between leaves the delete to the next one: by
-        // the time it arrives the key could be someone else's.
+        // The mark protects the record only for a while. A process that was suspended in between leaves the delete to
+        // a later run: by the time it is applied, another submit could have the key.
         let is_ours = self.now()?.is_before(removed_at.plus(MARK_GRACE / 2));
         if is_ours {
             self.client.delete(Purpose::Sweep, path).await?;
@@ -240,7 +244,7 @@ impl Queue {
         Ok(is_ours)
     }
 
-    /// When the idempotency record of a task expires, if it has one that still names it.
+    /// Expiry of the idempotency record of a task, if a record still has its id.
     pub(crate) async fn key_expiry(&self, task: &Task) -> Result<Option<StoreTime>> {
         let Some(key) = &task.idempotency_key else { return Ok(None) };
         let mut latest = None;
@@ -257,17 +261,18 @@ impl Queue {
     }
 }
 
-pub(crate) fn parsed(path: &str, body: &[u8]) -> Result<Record> {
+pub(crate) fn parsed(path: &str, body: &[u8]) -> Result<KeyRecord> {
     let corrupt =
-        |why: String| Error::new(Kind::Corrupt, format!("`{path}` is not an idempotency record: {why}"));
-    let record: Record = serde_json::from_slice(body).map_err(|error| corrupt(why_corrupt(body, &error)))?;
+        |why: String| Error::new(Kind::Corrupt, format!("`{path}` is not a valid idempotency record: {why}"));
+    let record: KeyRecord =
+        serde_json::from_slice(body).map_err(|error| corrupt(why_corrupt(body, &error)))?;
     if record.format > FORMAT {
-        return Err(corrupt(format!("it has format {}, and this program knows {FORMAT}", record.format)));
+        return Err(corrupt(format!("format {} is not supported, only up to {FORMAT}", record.format)));
     }
     Ok(record)
 }
 
-/// The value with the fields of its objects in order: two programs may write the same input differently.
+/// The value with sorted object fields: two programs may serialize the same input in different order.
 fn canonical(value: &Value) -> Value {
     match value {
         Value::Array(items) => items.iter().map(canonical).collect(),
@@ -280,7 +285,7 @@ fn canonical(value: &Value) -> Value {
     }
 }
 
-fn written(record: &Record) -> Result<Vec<u8>> {
+fn written(record: &KeyRecord) -> Result<Vec<u8>> {
     serde_json::to_vec(record)
-        .map_err(|error| Error::new(Kind::Internal, "an idempotency record cannot be written").because(error))
+        .map_err(|error| Error::new(Kind::Internal, "failed to serialize idempotency record").because(error))
 }

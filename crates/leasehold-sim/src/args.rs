@@ -1,34 +1,34 @@
-//! A world on the command line: everything that a failure names, so that one line plays it again.
+//! Arguments that select a world: everything that a failure names, so that one command replays it.
 
 use clap::Args;
 use std::time::Duration;
 
 use crate::faults::Faults;
 use crate::mutants::Mutant;
-use crate::scenario::{Cut, Options, Scenario};
+use crate::scenario::{Omissions, Options, Scenario};
 
-/// What is played, and what goes wrong.
+/// Scenario, faults and restrictions of a run.
 #[derive(Debug, Clone, Args)]
 pub struct PlayArgs {
-    /// What to play: counters, queue, bell, purge, shards, direct, artifacts or outpost
+    /// Scenario: counters, queue, bell, purge, shards, direct, artifacts or outpost
     #[arg(long, default_value = "counters", value_parser = scenario)]
     pub scenario: Scenario,
-    /// What goes wrong: wild, mild or none, with what differs, like wild,late=0; what is usual there, if not given
+    /// Faults: wild, mild or none, with changes such as wild,late=0 [default: those of the scenario]
     #[arg(long)]
     pub faults: Option<Faults>,
-    /// A rule to break, by its name in docs/protocol/mutants.md
+    /// Mutant to enable, by its name in docs/protocol/mutants.md
     #[arg(long, value_parser = mutant)]
     pub mutant: Option<Mutant>,
-    /// Stop all faults after so many seconds
+    /// Stop all faults after this many seconds
     #[arg(long, value_name = "SECONDS")]
     pub faults_for: Option<u64>,
-    /// Of the faults only those with these numbers, or - for none
+    /// Inject only the faults with these numbers, or - for none
     #[arg(long, value_name = "N,N", value_parser = numbers)]
     pub only: Option<Numbers>,
-    /// Submit only so many tasks
+    /// Submit only this many tasks
     #[arg(long)]
     pub tasks: Option<u64>,
-    /// Leave these actors out
+    /// Leave out these actors
     #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
     pub without: Vec<String>,
 }
@@ -38,10 +38,10 @@ pub struct PlayArgs {
 pub struct Numbers(Vec<u64>);
 
 impl PlayArgs {
-    /// The same, as a scenario takes it.
+    /// Converts the arguments to options of a scenario.
     #[must_use]
     pub fn options(&self) -> Options {
-        let cut = Cut {
+        let cut = Omissions {
             faults_for: self.faults_for.map(Duration::from_secs),
             only: self.only.clone().map(|Numbers(numbers)| numbers.into_iter().collect()),
             without: self.without.iter().cloned().collect(),
@@ -54,14 +54,17 @@ impl PlayArgs {
 
 fn scenario(name: &str) -> Result<Scenario, String> {
     let known = Scenario::ALL.map(Scenario::name).join(", ");
-    Scenario::named(name).ok_or_else(|| format!("no scenario `{name}`; there are: {known}"))
+    Scenario::named(name).ok_or_else(|| format!("unknown scenario `{name}`; use one of: {known}"))
 }
 
 fn mutant(name: &str) -> Result<Mutant, String> {
-    Mutant::named(name).ok_or_else(|| format!("no mutant `{name}`; they are in docs/protocol/mutants.md"))
+    Mutant::named(name).ok_or_else(|| format!("unknown mutant `{name}`; docs/protocol/mutants.md lists all"))
 }
 
 fn numbers(text: &str) -> Result<Numbers, String> {
     let numbers = text.split(',').filter(|number| *number != "-").map(str::parse);
-    numbers.collect::<Result<_, _>>().map(Numbers).map_err(|_| format!("`{text}` is not like 3,17"))
+    numbers
+        .collect::<Result<_, _>>()
+        .map(Numbers)
+        .map_err(|_| format!("numbers must be separated by commas, as in 3,17, got `{text}`"))
 }

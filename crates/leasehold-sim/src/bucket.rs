@@ -1,14 +1,14 @@
-//! The truth: one bucket that every process talks to, through a network that loses things.
+//! The bucket's true state: one bucket that all processes reach, through a network that loses requests.
 //!
-//! Whatever is asked of it happens at one instant. Its time is virtual time plus an offset that can jump; each
-//! change is kept until the world has looked at it.
+//! Every operation happens at one instant. The bucket's time is virtual time plus an offset that can jump.
+//! Each change is kept until the world has checked it.
 
 use bytes::Bytes;
 use leasehold_core::{Kind, StoreTime};
 use leasehold_store::page::Pager;
 use leasehold_store::parts::{Uploads, range_of};
-use leasehold_store::seam::{
-    Cause, Entry, Failure, Get, List, Object, Page, PartId, PutAnswer, Ranged, UploadId, Version, When,
+use leasehold_store::store::{
+    Cause, Failure, Get, List, ListEntry, Object, Page, PartId, PutAnswer, Ranged, UploadId, Version, When,
 };
 use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
@@ -18,27 +18,27 @@ use std::time::Duration;
 use crate::executor::Executor;
 use crate::host::{EPOCH_NS, nanos};
 
-/// Everything in the bucket, in byte order.
-pub type Objects = BTreeMap<String, Stored>;
+/// All objects of the bucket, in byte order.
+pub type BucketObjects = BTreeMap<String, StoredObject>;
 
 /// An object, and when it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stored {
-    /// Its bytes and its version.
+pub struct StoredObject {
+    /// Bytes and version.
     pub object: Object,
-    /// The store's time when it was written.
+    /// Store's time of the write.
     pub modified: StoreTime,
 }
 
-/// Something that changed.
+/// A change of one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
-    /// What changed.
+pub struct BucketChange {
+    /// Key of the object.
     pub key: String,
-    /// What stood there before.
-    pub before: Option<Stored>,
-    /// What stands there since.
-    pub after: Option<Stored>,
+    /// Object before the change.
+    pub before: Option<StoredObject>,
+    /// Object after the change.
+    pub after: Option<StoredObject>,
 }
 
 /// The bucket.
@@ -46,34 +46,34 @@ pub struct Change {
 pub struct SimBucket {
     executor: Executor,
     state: Mutex<State>,
-    /// Apart from the state, so that a look at everything may ask for the time.
+    /// Separate from the state, so that a function that reads all objects may also read the time.
     time: Mutex<Time>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    objects: Objects,
+    objects: BucketObjects,
     uploads: Uploads,
     writes: u64,
-    changes: Vec<Change>,
+    changes: Vec<BucketChange>,
 }
 
 impl State {
     fn write(&mut self, key: &str, body: Bytes, modified: StoreTime) -> Version {
         self.writes += 1;
         let version = Version::new(format!("v{}", self.writes));
-        let after = Stored { object: Object { body, version: version.clone() }, modified };
+        let after = StoredObject { object: Object { body, version: version.clone() }, modified };
         let before = self.objects.insert(key.to_owned(), after.clone());
-        self.changes.push(Change { key: key.to_owned(), before, after: Some(after) });
+        self.changes.push(BucketChange { key: key.to_owned(), before, after: Some(after) });
         version
     }
 }
 
 #[derive(Debug, Default)]
 struct Time {
-    /// How far the store's time is ahead of virtual time, beside the epoch.
+    /// Offset of the store's time from virtual time, beside the epoch.
     offset_ns: i64,
-    /// When the offset last jumped.
+    /// Time of the last jump of the offset.
     jumped_at: Option<Duration>,
 }
 
@@ -82,13 +82,13 @@ impl SimBucket {
         Self { executor, state: Mutex::default(), time: Mutex::default() }
     }
 
-    /// The store's time, exactly, in nanoseconds since 1970.
+    /// Returns the store's exact time, in nanoseconds since 1970.
     #[must_use]
     pub fn time_ns(&self) -> i64 {
         EPOCH_NS + nanos(self.executor.now()) + self.time().offset_ns
     }
 
-    /// When, in virtual time, the store's time last jumped.
+    /// Returns the virtual time of the last jump of the store's time.
     #[must_use]
     pub fn jumped_at(&self) -> Option<Duration> {
         self.time().jumped_at
@@ -101,19 +101,19 @@ impl SimBucket {
         time.jumped_at = Some(now);
     }
 
-    /// Everything as it stands.
+    /// Returns a copy of all objects.
     #[must_use]
-    pub fn objects(&self) -> Objects {
+    pub fn objects(&self) -> BucketObjects {
         self.state().objects.clone()
     }
 
-    /// Looks at everything as it stands, without a copy.
-    pub fn look<R>(&self, look: impl FnOnce(&Objects) -> R) -> R {
+    /// Calls a function with all objects, without a copy.
+    pub fn look<R>(&self, look: impl FnOnce(&BucketObjects) -> R) -> R {
         look(&self.state().objects)
     }
 
-    /// What changed since this was last asked.
-    pub(crate) fn take_changes(&self) -> Vec<Change> {
+    /// Returns the changes since the last call.
+    pub(crate) fn take_changes(&self) -> Vec<BucketChange> {
         std::mem::take(&mut self.state().changes)
     }
 
@@ -176,7 +176,7 @@ impl SimBucket {
     pub(crate) fn delete(&self, key: &str) {
         let mut state = self.state();
         if let Some(before) = state.objects.remove(key) {
-            state.changes.push(Change { key: key.to_owned(), before: Some(before), after: None });
+            state.changes.push(BucketChange { key: key.to_owned(), before: Some(before), after: None });
         }
     }
 
@@ -189,7 +189,7 @@ impl SimBucket {
                 break;
             }
             let size = stored.object.body.len() as u64;
-            pager.offer(key, || Entry { key: key.clone(), modified: stored.modified, size });
+            pager.offer(key, || ListEntry { key: key.clone(), modified: stored.modified, size });
         }
         Ok(pager.finish())
     }

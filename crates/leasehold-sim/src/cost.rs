@@ -1,8 +1,10 @@
-//! The bill: the real producers and workers for a day of virtual time, with nothing going wrong, and every request counted.
-//! The same can be played in real time on a real store, to see that it makes the same requests there.
+//! Request costs: runs the real producers and workers for a day of virtual time without faults, and counts
+//! every request. The same workload can run in real time on a real store, to verify that it makes the same
+//! requests.
 //!
-//! Tasks come at random moments, evenly over the time, from a few producers; workers are started at the beginning and
-//! stay. What is counted is everything from the first connection to the last settlement, as the provider would.
+//! Tasks are submitted at random moments, evenly distributed, by a few producers. Workers start at the
+//! beginning and stay. Every request from the first connection to the last settlement is counted, as a
+//! provider would.
 
 use leasehold_core::{Error, NewTask, Result, ShardLen, keys};
 use leasehold_queue::{DirectDispatch, Queue, QueueConfig};
@@ -14,43 +16,42 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use crate::chance::Chance;
+use crate::chance::SimRandom;
 use crate::faults::Faults;
 use crate::world::World;
 
-/// Tasks come from so many processes.
+/// Number of producers.
 const PRODUCERS: u64 = 4;
-/// What is still under way at the end of the time is waited for.
+/// Time to wait after the end for tasks that still run.
 const REST: Duration = Duration::from_mins(10);
 const SETTLE: Duration = Duration::from_secs(10);
-/// What workers need to take their names.
+/// Time that workers need to take their names.
 const HEAD_START: Duration = Duration::from_secs(5);
 
-/// How workers find work.
+/// Way in which workers find tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// All look at all shards.
+    /// All workers scan all shards.
     Shared,
-    /// They divide the shards among themselves.
+    /// Workers divide the shards among themselves.
     Leased,
-    /// Producers put tasks into their inboxes.
+    /// Producers put tasks into the inboxes of workers.
     Direct,
 }
 
 impl Mode {
-    /// The mode of this name.
+    /// Returns the mode with this name.
     pub fn named(name: &str) -> Result<Self> {
         match name {
             "shared" => Ok(Self::Shared),
             "leased" => Ok(Self::Leased),
             "direct" => Ok(Self::Direct),
-            _ => Err(Error::invalid(format!(
-                "mode `{name}` is not known; there are shared, leased and direct"
-            ))),
+            _ => Err(Error::invalid(format!("unknown mode `{name}`; use shared, leased or direct"))),
         }
     }
 
-    /// What was estimated for a month with 50 workers and 100,000 tasks a day on AWS, before anything was built.
+    /// Estimate in US dollars for a month with 50 workers and 100,000 tasks a day on AWS, made before the
+    /// implementation.
     #[must_use]
     pub fn estimate(self) -> f64 {
         match self {
@@ -61,44 +62,44 @@ impl Mode {
     }
 }
 
-/// What a cluster does all day.
+/// Workload of a cluster.
 #[derive(Debug, Clone)]
 pub struct Workload {
-    /// How many workers there are.
+    /// Number of workers.
     pub workers: u64,
-    /// How many tasks are submitted each day.
+    /// Number of tasks submitted each day.
     pub tasks_per_day: u64,
-    /// For how long.
+    /// Duration in days.
     pub days: f64,
-    /// How work is found.
+    /// Way in which workers find tasks.
     pub mode: Mode,
-    /// How many digits name a shard.
+    /// Number of digits that name a shard.
     pub shard_len: ShardLen,
-    /// How long a handler takes.
+    /// Duration of a handler.
     pub handler: Duration,
 }
 
-/// What was counted.
+/// Counted requests.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bill {
     /// Requests by purpose and verb.
     pub requests: BTreeMap<(Purpose, Verb), u64>,
-    /// Tasks that were completed.
+    /// Number of completed tasks.
     pub tasks: u64,
-    /// How long it was, in virtual time.
+    /// Duration in days of virtual time.
     pub days: f64,
-    /// Steps of the simulator.
+    /// Number of steps of the simulator.
     pub steps: u64,
 }
 
 impl Bill {
-    /// All requests with a verb.
+    /// Returns the number of requests with a verb.
     #[must_use]
     pub fn verb(&self, verb: Verb) -> u64 {
         self.requests.iter().filter(|((_, of), _)| *of == verb).map(|(_, count)| count).sum()
     }
 
-    /// US dollars for a month of 30 days.
+    /// Returns the price in US dollars for a month of 30 days.
     #[must_use]
     pub fn per_month(&self, prices: &Prices) -> f64 {
         let total: f64 = self.requests.iter().map(|((_, verb), count)| prices.cost(*verb, *count)).sum();
@@ -111,7 +112,7 @@ impl Workload {
         Duration::from_hours(24).mul_f64(self.days)
     }
 
-    /// How many tasks are submitted in all.
+    /// Returns the total number of submitted tasks.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
@@ -123,21 +124,21 @@ impl Workload {
         (self.tasks_per_day as f64 * self.days).round() as u64
     }
 
-    /// Refuses what makes no sense, or would take for ever.
+    /// Refuses a workload that is invalid or too large to simulate.
     pub fn check(&self) -> Result<()> {
         if self.workers == 0 || self.workers > 10_000 {
-            return Err(Error::invalid("a bill is made for 1 to 10,000 workers"));
+            return Err(Error::invalid(format!("workers must be 1 to 10,000, got {}", self.workers)));
         }
         if !(self.days > 0.0 && self.days <= 31.0) {
-            return Err(Error::invalid("a bill is made for up to 31 days"));
+            return Err(Error::invalid(format!("days must be above 0 and at most 31, got {}", self.days)));
         }
         if self.tasks() > 10_000_000 {
-            return Err(Error::invalid("more than ten million tasks: take fewer days"));
+            return Err(Error::invalid("the workload has more than 10,000,000 tasks; use fewer days"));
         }
         Ok(())
     }
 
-    /// Plays it; `progress` is told how many tasks are done.
+    /// Simulates the workload. Calls `progress` with the number of completed tasks.
     pub fn play(&self, seed: u64, mut progress: impl FnMut(u64)) -> Result<Bill> {
         self.check()?;
         let mut world = World::new(seed, Faults::none()).called("cost");
@@ -163,14 +164,14 @@ impl Workload {
         if done.load(Relaxed) < all {
             world.run_until(|| done.load(Relaxed) >= all, REST).map_err(failed)?;
         }
-        // What the last handlers have done is still to be written down.
+        // Results of the last handlers are still to be recorded.
         world.run_for(SETTLE).map_err(failed)?;
         let days = world.now().as_secs_f64() / 86_400.0;
         Ok(Bill { requests: counted(&clients), tasks: done.load(Relaxed), days, steps: world.steps() })
     }
 
-    /// Plays it in real time on a real store; each process gets a client of its own. Tasks come at the same moments as
-    /// in [`Workload::play`] with this seed.
+    /// Runs the workload in real time on a real store, with a client per process. Tasks are submitted at the
+    /// same moments as in [`Workload::play`] with this seed.
     pub async fn play_really(&self, seed: u64, open: impl Fn() -> Result<Client>) -> Result<Bill> {
         self.check()?;
         let host: Arc<dyn Host> = Arc::new(SystemHost);
@@ -197,7 +198,10 @@ impl Workload {
         }
         while done.load(Relaxed) < self.tasks() {
             if host.instant().since(began) > self.duration() + REST {
-                return Err(Error::new(leasehold_core::Kind::Unavailable, "the tasks were not done in time"));
+                return Err(Error::new(
+                    leasehold_core::Kind::Unavailable,
+                    "the tasks were not completed in time",
+                ));
             }
             host.sleep(Duration::from_millis(100)).await;
         }
@@ -207,8 +211,8 @@ impl Workload {
         Ok(Bill { requests: counted(&clients), tasks: done.load(Relaxed), days, steps: 0 })
     }
 
-    /// Waits until every worker has its inbox, which on a busy machine takes longer than the producers' head start. What
-    /// this asks is on nobody's bill.
+    /// Waits until every worker has its inbox, which on a busy machine takes longer than the producers' head
+    /// start. These requests are not counted.
     async fn see_inboxes(&self, client: &Client) -> Result<()> {
         let list = List::all(keys::WORKERS);
         loop {
@@ -221,9 +225,9 @@ impl Workload {
         }
     }
 
-    /// When each producer submits.
+    /// Draws the moments at which each producer submits.
     fn moments(&self, seed: u64) -> Vec<Vec<Duration>> {
-        let mut chance = Chance::derived(seed, "moments");
+        let mut chance = SimRandom::derived(seed, "moments");
         let of_one = |number| {
             let tasks = self.tasks() / PRODUCERS + u64::from(number < self.tasks() % PRODUCERS);
             let mut moments: Vec<_> =
@@ -249,21 +253,21 @@ async fn connect(workload: &Workload, client: Client) -> Queue {
     let direct = (workload.mode == Mode::Direct).then(DirectDispatch::default);
     let config =
         QueueConfig { shard_prefix_len: workload.shard_len.digits(), direct, ..QueueConfig::default() };
-    Queue::with_config(client, config).await.expect("nothing goes wrong here")
+    Queue::with_config(client, config).await.expect("no faults are injected")
 }
 
 async fn produce(workload: Workload, moments: Vec<Duration>, host: Arc<dyn Host>, client: Client) {
     let queue = connect(&workload, client).await;
     if workload.mode == Mode::Direct {
-        // The workers are there first: who finds none with an inbox does not ask again for half a minute.
+        // Workers start first: a producer that finds no inbox does not list them again for half a minute.
         host.sleep(HEAD_START).await;
     }
     let began = host.instant();
     for moment in moments {
         let passed = host.instant().since(began);
         host.sleep(moment.saturating_sub(passed)).await;
-        let order = NewTask::new("work", Value::Null).expect("it is a good name");
-        queue.submit_task(order).await.expect("nothing goes wrong here");
+        let order = NewTask::new("work", Value::Null).expect("the name is valid");
+        queue.submit_task(order).await.expect("no faults are injected");
     }
 }
 
@@ -273,7 +277,7 @@ async fn work(workload: Workload, number: u64, host: Arc<dyn Host>, client: Clie
     let inbox = (workload.mode == Mode::Direct).then(InboxLease::default);
     let options = WorkerOptions { leasing, inbox, ..WorkerOptions::default() };
     let worker =
-        Worker::new(queue, &format!("w{number:05}"), None).expect("it is a good name").options(options);
+        Worker::new(queue, &format!("w{number:05}"), None).expect("the name is valid").options(options);
     let worker = worker.handle("work", move |_: Context, _: Value| {
         let (asleep, done) = (host.sleep(workload.handler), done.clone());
         async move {
@@ -282,8 +286,8 @@ async fn work(workload: Workload, number: u64, host: Arc<dyn Host>, client: Clie
             Ok::<_, TaskError>(())
         }
     });
-    let worker = worker.expect("it is a good name");
-    worker.run(Shutdown::default()).await.expect("its options are good");
+    let worker = worker.expect("the name is valid");
+    worker.run(Shutdown::default()).await.expect("the options are valid");
 }
 
 #[cfg(test)]
@@ -314,7 +318,7 @@ mod tests {
             let rings = count(&bill, Purpose::Submit, Verb::Put) - 2 * bill.tasks;
             assert!(rings <= bill.tasks, "{mode:?}: {rings} rings");
             let claims = count(&bill, Purpose::Claim, Verb::Put);
-            // Workers that meet at a task lose a put and read once more.
+            // Workers that try to claim the same task lose a put and read once more.
             assert!(
                 (1_000 * claim_puts..1_200 * claim_puts).contains(&claims),
                 "{mode:?}: {claims} puts to claim"

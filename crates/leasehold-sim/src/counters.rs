@@ -1,18 +1,21 @@
-//! Counters: processes count up shared numbers and numbers of their own, and raise flags, while everything goes wrong.
+//! Scenario `counters`: processes increment shared numbers and numbers of their own, and write flags, under
+//! all faults.
 //!
-//! A counter is an object `number id id …` with the ids of all writes that made it, newest first. One *operation*
-//! is one wish to count up by one; it may need several writes, each with a fresh id, of which at most one may ever
-//! be carried out. A *flag* is an object of its own that is written without a condition, as index entries are, and
-//! so perhaps several times. The `Judge` watches the bucket and what the processes believe:
+//! A counter is an object `number id id …` with the ids of all writes that produced it, newest first. One
+//! *operation* is one request to add one; it may need several writes, each with a fresh id, of which at most
+//! one may ever be carried out. A *flag* is an object of its own that is written without a condition, as
+//! index entries are, and so perhaps several times. The `CounterJudge` watches the bucket and the results that
+//! processes got:
 //!
 //! * each change of a counter adds one to its number and one known id to its history, and changes nothing else;
 //! * no operation on a counter is ever carried out twice, however late;
-//! * an operation that was acknowledged has been carried out, as the number and version that its process was told;
+//! * an operation that was acknowledged has been carried out, with the number and version that its process got;
 //! * an operation that failed, with an outcome that is *known*, is never carried out;
 //! * an outcome is unknown only if something was sent;
 //! * every request that was sent is in a ledger;
-//! * when faults have stopped, no operation fails any more, and everyone comes to an end. Then each counter is the
-//!   number of acknowledged operations plus those unknown ones (answer lost, process killed) that were carried out.
+//! * after faults have stopped, no operation fails, and every process finishes. Then each counter is the
+//!   number of acknowledged operations plus those of unknown outcome (answer lost, process killed) that were
+//!   carried out.
 
 mod judge;
 
@@ -28,38 +31,38 @@ use crate::failed::Failed;
 use crate::host::SimHost;
 use crate::trace::Trace;
 use crate::world::World;
-use judge::Judge;
+use judge::CounterJudge;
 
-/// Faults stop after this; troubles come twice a minute, so each process meets several.
+/// Time after which faults stop; troubles come twice a minute, so several hit each process.
 const FAULTS_FOR: Duration = Duration::from_mins(5);
-/// Afterwards each process must succeed so many times in a row, …
+/// Number of successive operations that each process must complete afterwards.
 const AFTERWARDS: u32 = 5;
-/// … within this: the longest pause, a restart, and plenty.
+/// Time for these operations: the longest pause, a restart, and a margin.
 const FINISH_WITHIN: Duration = Duration::from_mins(15);
-/// The last request that was held up has landed after this.
+/// Time until the last delayed request has arrived.
 const LATE_WITHIN: Duration = Duration::from_mins(22);
-/// Longest rest between two operations.
+/// Maximum pause between two operations.
 const REST_MAX: Duration = Duration::from_secs(4);
 
-/// How long processes try before they give up: the shorter, the more outcomes stay unknown.
+/// Retry budgets of processes: the shorter, the more outcomes stay unknown.
 const PATIENCE: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(5), Duration::from_secs(30)];
 
-/// One process that counts.
+/// One process that increments counters.
 #[derive(Clone)]
 struct Counting {
-    judge: Judge,
+    judge: CounterJudge,
     alarm: Alarm,
     trace: Trace,
-    /// How many counters are shared.
+    /// Number of shared counters.
     shared: u64,
     finished: Arc<Mutex<BTreeSet<String>>>,
 }
 
-/// Plays it; the summary says what was counted.
+/// Plays the scenario. The summary counts operations.
 pub(crate) fn play(world: &mut World) -> std::result::Result<String, Failed> {
     let mut chance = world.chance("counters");
     let (actors, shared) = (3 + chance.below(4), 1 + chance.below(2));
-    let judge = Judge::new(world.executor().clone(), FAULTS_FOR);
+    let judge = CounterJudge::new(world.executor().clone(), FAULTS_FOR);
     let watching = judge.clone();
     world.check(move |change, _| watching.watch(change));
     world.stop_faults_at(FAULTS_FOR);
@@ -96,7 +99,7 @@ impl Counting {
         self.finished.lock().unwrap_or_else(PoisonError::into_inner).insert(name);
     }
 
-    /// One flag, from its wish to what is believed of it.
+    /// Writes one flag, and records the result.
     async fn flag(&self, client: &Client, host: &SimHost) -> bool {
         let id = client.write_id().to_string();
         let key = format!("flags/{id}");
@@ -107,7 +110,7 @@ impl Counting {
         self.conclude(raised.is_ok(), self.judge.conclude_flag(operation, raised))
     }
 
-    /// One operation on a counter, from its wish to what is believed of it.
+    /// Makes one operation on a counter, and records the result.
     async fn count(&self, client: &Client, host: &SimHost, counter: &str) -> bool {
         let operation = self.judge.begin(counter);
         let ended = self.increment(client, counter, operation).await;
@@ -117,9 +120,9 @@ impl Counting {
 
     fn note(&self, host: &SimHost, key: &str, made: std::result::Result<String, &leasehold_core::Error>) {
         let what = match made {
-            Ok(what) => format!("has made {key} {what}"),
+            Ok(what) => format!("changed {key} to {what}"),
             Err(error) if error.outcome_is_unknown() => format!("may have changed {key}: {error}"),
-            Err(error) => format!("has not changed {key}: {error}"),
+            Err(error) => format!("did not change {key}: {error}"),
         };
         self.trace.line(self.judge.now(), host.name(), what);
     }

@@ -1,9 +1,10 @@
-//! Direct dispatch, while everything goes wrong.
+//! Scenario `direct`: direct dispatch under all faults.
 //!
-//! Producers put tasks into inboxes, and rely on what they have listed for minutes; workers have inboxes, share all shards or
-//! lease some; two of those with inboxes want one name. Handlers are slow, so that inboxes fill up, and everyone is killed,
-//! paused and stalled, also in the middle of emptying the inbox of another. After every step no two processes may trust one
-//! inbox. When faults have stopped, every task that a producer was told of is completed, once, and no pointer is left.
+//! Producers put tasks into inboxes, and rely on their list of workers for minutes. Workers have inboxes,
+//! share all shards or lease some; two of those with inboxes use one name. Handlers are slow, so that inboxes
+//! fill up, and all processes are killed, paused and stalled, also while they empty the inbox of another
+//! worker. After every step no two processes may trust one inbox. After faults have stopped, every
+//! acknowledged task must be completed once, and no pointer may be left.
 
 use leasehold_core::{Error, Kind, NewTask};
 use leasehold_queue::{DirectDispatch, Queue, QueueConfig, Selection};
@@ -17,15 +18,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::alarm::Alarm;
-use crate::bucket::{Change, Objects, SimBucket};
+use crate::bucket::{BucketChange, BucketObjects, SimBucket};
 use crate::executor::{Executor, ProcessId};
 use crate::failed::Failed;
 use crate::host::SimHost;
-use crate::queue::raw::{Pointer, Raw, task_id};
+use crate::queue::raw::{Raw, RawEntry, task_id};
 use crate::trace::Trace;
 use crate::world::World;
 
-/// Who works, and how.
+/// Workers, and how they find tasks.
 const WORKERS: [(&str, &str, Kindred); 5] = [
     ("m1", "d1", Kindred::Direct),
     ("m2", "d1", Kindred::Direct),
@@ -33,16 +34,16 @@ const WORKERS: [(&str, &str, Kindred); 5] = [
     ("m4", "s1", Kindred::Shared),
     ("m5", "l1", Kindred::Leased),
 ];
-/// It leaves for good, in order or not: what is in its inbox is for others.
+/// Name of a worker that leaves for good, drained or not: other workers must empty its inbox.
 const LEAVES: &str = "d2";
 const PRODUCERS: u64 = 2;
 const TASKS_MAX: u64 = 60;
 const SELECTIONS: [Selection; 3] = [Selection::RoundRobin, Selection::Hash, Selection::Random];
-/// Faults stop after this.
+/// Time after which faults stop.
 const FAULTS_FOR: Duration = Duration::from_mins(6);
-/// Afterwards everything is at rest within this: the time of the store may have been set back by hours.
+/// Time until all tasks have ended; the store's time may have been set back by hours.
 const REST_WITHIN: Duration = Duration::from_hours(8);
-/// The last request that was held up has landed after this, and the graces of what it left have passed.
+/// Time until the last delayed request has arrived, and the grace periods of what it left have passed.
 const LATE_WITHIN: Duration = Duration::from_mins(62);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +53,7 @@ enum Kindred {
     Leased,
 }
 
-/// Plays it; the summary says what was done.
+/// Plays the scenario. The summary counts tasks.
 pub(crate) fn play(world: &mut World) -> Result<String, Failed> {
     let mut chance = world.chance("direct");
     let watch = Watch::new(world);
@@ -87,11 +88,11 @@ pub(crate) fn play(world: &mut World) -> Result<String, Failed> {
     watch.sum_up(&world.objects()).map_err(|message| world.failed(message))
 }
 
-/// What one producer has still to do. Whoever is started again goes on where the last one was.
+/// Remaining submits of one producer. A restarted producer continues where the last one was.
 #[derive(Clone)]
 struct Producer {
     number: u64,
-    /// How many, and whether one was begun of which nobody knows how it ended.
+    /// Number of submits, and whether one was begun whose outcome is not yet known.
     left: Arc<Mutex<(u64, bool)>>,
     direct: DirectDispatch,
     watch: Watch,
@@ -113,11 +114,12 @@ impl Producer {
                 }
                 *left = (left.0 - 1, true);
             }
-            let told = queue.submit_task(NewTask::new("t", self.number.into()).expect("a good name")).await;
+            let answer =
+                queue.submit_task(NewTask::new("t", self.number.into()).expect("the name is valid")).await;
             lock(&self.left).1 = false;
             let mut seen = self.watch.seen();
             seen.producing -= 1;
-            seen.acknowledged.extend(told.ok().map(|submitted| submitted.id.to_string()));
+            seen.acknowledged.extend(answer.ok().map(|submitted| submitted.id.to_string()));
         }
     }
 }
@@ -142,9 +144,9 @@ async fn work(watch: Watch, name: &'static str, kindred: Kindred, host: Arc<SimH
         watch.seen().workers.remove(&host.process());
         match ran {
             Ok(()) => {}
-            // Someone else has the name, or took it.
+            // Another worker holds the name, or took it over.
             Err(error) if kindred == Kindred::Direct && is_about_names(&error) => {
-                watch.note(&host, &format!("has no name: {error}"));
+                watch.note(&host, &format!("failed to take its name: {error}"));
             }
             Err(error) => watch.alarm.raise(format!("{name} ended: {error}")),
         }
@@ -175,7 +177,7 @@ async fn run(
     let worker = Worker::new(queue.clone(), name, None)?.options(options);
     let (own, times) = (host.clone(), watch.clone());
     let worker = worker.handle("*", move |_: Context, _: Value| {
-        // While things go wrong, inboxes are to fill up.
+        // Inboxes must fill up while there are faults.
         let is_calm = times.executor.now() > FAULTS_FOR;
         let asleep = own.sleep(own.random_below(Duration::from_secs(if is_calm { 1 } else { 40 })));
         async move {
@@ -187,7 +189,7 @@ async fn run(
     worker.run(shutdown).await.map(|_| ())
 }
 
-/// Knows everyone and all tasks, and looks at what they trust.
+/// Tracks all processes and tasks, and checks which inboxes they trust.
 #[derive(Clone)]
 struct Watch {
     executor: Executor,
@@ -200,14 +202,14 @@ struct Watch {
 #[derive(Default)]
 struct Seen {
     workers: BTreeMap<ProcessId, (String, Monitor)>,
-    /// So many submits are still to come.
+    /// Number of submits still to be made.
     producing: u64,
     acknowledged: BTreeSet<String>,
     /// Tasks that are not final.
     open: BTreeSet<String>,
-    /// Pointers that were put into the overflow.
+    /// Number of pointers written to the overflow.
     rescued: u64,
-    /// Pointers that were put into an inbox.
+    /// Number of pointers written to an inbox.
     dispatched: u64,
 }
 
@@ -226,7 +228,7 @@ impl Watch {
         loop {
             match Queue::with_config(client.clone(), config.clone()).await {
                 Ok(queue) => return queue,
-                Err(error) => self.note(host, &format!("cannot connect: {error}")),
+                Err(error) => self.note(host, &format!("failed to connect: {error}")),
             }
             host.sleep(Duration::from_secs(1)).await;
         }
@@ -236,13 +238,13 @@ impl Watch {
         self.trace.line(self.executor.now(), host.name(), what);
     }
 
-    fn changed(&self, change: &Change) -> Result<(), String> {
+    fn changed(&self, change: &BucketChange) -> Result<(), String> {
         crate::leases::watch(change)?;
         let mut seen = self.seen();
         seen.rescued += u64::from(change.key.starts_with("overflow/") && change.before.is_none());
         seen.dispatched += u64::from(change.key.starts_with("inbox/") && change.before.is_none());
         let Some(id) = task_id(&change.key) else { return Ok(()) };
-        let Some(after) = &change.after else { return Err(format!("P1: task {id} is gone")) };
+        let Some(after) = &change.after else { return Err(format!("P1: task {id} was deleted")) };
         if Raw::read(after)?.is_final() {
             seen.open.remove(id);
         } else {
@@ -251,7 +253,8 @@ impl Watch {
         Ok(())
     }
 
-    /// No two processes trust one inbox. After a jump of the store's time everyone may be mistaken.
+    /// Checks that no two processes trust one inbox. After a jump of the store's time any process may be
+    /// mistaken.
     fn look(&self) -> Result<(), String> {
         if self.bucket.jumped_at().is_some() {
             return Ok(());
@@ -272,16 +275,16 @@ impl Watch {
 
     fn is_at_rest(&self) -> bool {
         let seen = self.seen();
-        // Asked after every step, so the last question is the one that looks at every object.
+        // This runs after every step, so the scan of all objects comes last.
         seen.producing == 0 && seen.open.is_empty() && !self.has_pointers()
     }
 
     fn has_pointers(&self) -> bool {
-        self.bucket.look(|objects| objects.keys().any(|key| Pointer::read(key).is_some()))
+        self.bucket.look(|objects| objects.keys().any(|key| RawEntry::read(key).is_some()))
     }
 
-    /// What was done; an error if something was not, or twice.
-    fn sum_up(&self, objects: &Objects) -> Result<String, String> {
+    /// Returns a summary. Fails if a task was not completed, or completed twice.
+    fn sum_up(&self, objects: &BucketObjects) -> Result<String, String> {
         let mut completed = BTreeSet::new();
         for (key, stored) in objects {
             let Some(id) = task_id(key) else { continue };
@@ -295,10 +298,10 @@ impl Watch {
             }
         }
         let seen = self.seen();
-        // An attempt may be lost with its worker, and there are only so many.
+        // An attempt may be lost with its worker, and the number of attempts is limited.
         let lost: Vec<_> = seen.acknowledged.iter().filter(|id| !is_ended(objects, id)).collect();
         if !lost.is_empty() {
-            return Err(format!("P1: these were acknowledged, and have not ended: {lost:?}"));
+            return Err(format!("P1: tasks were acknowledged, but have not ended: {lost:?}"));
         }
         let Seen { acknowledged, rescued, dispatched, .. } = &*seen;
         Ok(format!(
@@ -313,7 +316,7 @@ impl Watch {
     }
 }
 
-fn is_ended(objects: &Objects, id: &str) -> bool {
+fn is_ended(objects: &BucketObjects, id: &str) -> bool {
     let of_task = objects.iter().find(|(key, _)| task_id(key) == Some(id));
     let task = of_task.and_then(|(_, stored)| Raw::read(stored).ok());
     task.is_some_and(|task| matches!(task.status(), "completed" | "failed") && !task.is_tombstone())

@@ -1,14 +1,14 @@
-//! One thread, virtual time, many processes: the executor.
+//! The executor: one thread, virtual time, many processes.
 //!
 //! ```text
-//!   ready tasks ── one is chosen by chance ──▶ polled ──▶ waits, or ends
+//!   ready tasks ── one chosen at random ──▶ polled ──▶ waits, or ends
 //!        ▲                                                  │
 //!        └── woken ◀── nothing ready: time jumps to the next timer
 //! ```
 //!
-//! Every task belongs to a process. A process that is *killed* loses its tasks at whatever await they are at; one
-//! that is *paused* keeps them, but none is polled until the pause ends, so its timers seem to fire late. Nothing
-//! here depends on addresses, hashes or real time: the same seed gives the same order of polls.
+//! Every task belongs to a process. A process that is *killed* loses its tasks at the await they are at. One
+//! that is *paused* keeps them, but none is polled until the pause ends, so its timers seem to fire late.
+//! Nothing here depends on addresses, hashes or real time: one seed gives one order of polls.
 //!
 //! Futures are polled, woken and dropped without a lock, because all of these may call back.
 
@@ -26,34 +26,34 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-use self::core::{Core, Process, Task, TaskWaker, Timer};
-use crate::chance::Chance;
+use self::core::{Core, Process, ScheduledTask, TaskWaker, Timer};
+use crate::chance::SimRandom;
 use crate::sleep::Sleep;
 use crate::trace::Trace;
 
-/// A process, once started; a restart gives a new one.
+/// A started process; a restart creates a new one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId(usize);
 
 impl ProcessId {
-    /// The world itself: requests on their way, troubles to come. It is never killed.
+    /// The world itself: requests in flight, troubles to come. It is never killed.
     pub const WORLD: ProcessId = ProcessId(0);
 }
 
-/// What one step was.
+/// Outcome of one step.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub enum ExecutorStep {
     /// A task was polled.
     Polled,
-    /// A task was polled that nobody owns, and it panicked with these words.
+    /// A task without an owner was polled and panicked with this message.
     Panicked(String),
-    /// Nothing was ready; time has moved on to the next timer, or to the end that was given.
+    /// No task was ready; time has advanced to the next timer, or to the given end.
     Passed,
-    /// Nothing is ready and no timer is set: nothing will ever happen again.
+    /// No task is ready and no timer is set: nothing will ever happen again.
     AtRest,
 }
 
-/// The executor. Clones are the same one.
+/// The executor. Clones share it.
 #[derive(Clone)]
 pub struct Executor {
     core: Arc<Mutex<Core>>,
@@ -62,16 +62,16 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// An executor at the beginning of time, with only [`ProcessId::WORLD`] in it.
+    /// Creates an executor at virtual time zero, with only [`ProcessId::WORLD`] in it.
     #[must_use]
-    pub fn new(chance: Chance, trace: Trace) -> Self {
+    pub fn new(chance: SimRandom, trace: Trace) -> Self {
         let executor = Self { core: Arc::new(Mutex::new(Core::new(chance))), ready: Arc::default(), trace };
         let world = executor.process("world");
         debug_assert_eq!(world, ProcessId::WORLD);
         executor
     }
 
-    /// Starts a process, without any task in it.
+    /// Starts a process without tasks.
     #[must_use]
     pub fn process(&self, name: &str) -> ProcessId {
         let mut core = lock(&self.core);
@@ -79,40 +79,40 @@ impl Executor {
         ProcessId(core.processes.len() - 1)
     }
 
-    /// Virtual time since the beginning.
+    /// Returns the virtual time since the start.
     #[must_use]
     pub fn now(&self) -> Duration {
         lock(&self.core).now
     }
 
-    /// Whether a process has not been killed.
+    /// Returns whether a process has not been killed.
     #[must_use]
     pub fn is_alive(&self, process: ProcessId) -> bool {
         lock(&self.core).processes[process.0].alive
     }
 
-    /// Adds a task that nobody owns; it ends with its process. A dead process takes none.
+    /// Spawns a task without an owner; it ends with its process. A dead process takes none.
     pub fn spawn(&self, process: ProcessId, work: BoxFuture<'static, ()>) {
         self.add(process, work, None);
     }
 
-    /// Adds a task that ends when its owner drops it.
+    /// Spawns a task that ends when its owner drops it.
     #[must_use]
     pub fn spawn_owned(&self, process: ProcessId, work: BoxFuture<'static, ()>) -> Running {
-        let (tell, told) = oneshot::channel();
-        let task = self.add(process, work, Some(tell));
+        let (sender, receiver) = oneshot::channel();
+        let task = self.add(process, work, Some(sender));
         let executor = self.clone();
         let stop = move || drop(task.and_then(|task| lock(&executor.core).tasks.remove(&task)));
-        Running::new(told.map(|end| end.unwrap_or(End::Stopped)).boxed(), stop)
+        Running::new(receiver.map(|end| end.unwrap_or(End::Stopped)).boxed(), stop)
     }
 
-    /// Waits until so much virtual time has passed.
+    /// Waits until this virtual time has passed.
     #[must_use]
     pub fn sleep(&self, duration: Duration) -> Sleep {
         Sleep::until(self.clone(), self.now() + duration)
     }
 
-    /// Drops every task of a process at whatever await it is at; the process never runs again.
+    /// Drops every task of a process at the await it is at; the process never runs again.
     pub fn kill(&self, process: ProcessId) {
         self.tell_of(process, "is killed");
         let mut core = lock(&self.core);
@@ -122,7 +122,7 @@ impl Executor {
         drop(dead);
     }
 
-    /// Polls none of a process's tasks for a while; a longer pause that is under way goes on.
+    /// Polls none of a process's tasks for a while. A longer pause that is in progress continues.
     pub fn pause(&self, process: ProcessId, duration: Duration) {
         self.tell_of(process, format_args!("is paused for {duration:?}"));
         let mut core = lock(&self.core);
@@ -136,14 +136,14 @@ impl Executor {
 
     /// Polls one task, or lets time pass, but not beyond `end`.
     #[must_use]
-    pub fn step(&self, end: Duration) -> Step {
+    pub fn step(&self, end: Duration) -> ExecutorStep {
         match self.choose() {
             Some((task, process, work, waker)) => self.poll(task, process, work, &waker),
             None => self.pass(end),
         }
     }
 
-    /// Drops every task and timer: they hold the executor, which holds them.
+    /// Drops every task and timer, which hold the executor that holds them.
     pub fn clear(&self) {
         let mut core = lock(&self.core);
         core.processes.iter_mut().for_each(|process| process.alive = false);
@@ -183,17 +183,17 @@ impl Executor {
         }
         let task = core.issue();
         let waker = Arc::new(TaskWaker { task, queued: AtomicBool::new(false), ready: self.ready.clone() });
-        core.tasks.insert(task, Task { process, work: Some(work), waker: waker.clone(), tell });
+        core.tasks.insert(task, ScheduledTask { process, work: Some(work), waker: waker.clone(), tell });
         drop(core);
         Waker::from(waker).wake();
         Some(task)
     }
 
-    /// Takes a ready task by chance, with its work; tasks of paused processes are put aside.
+    /// Takes a random ready task with its work; tasks of paused processes are set aside.
     fn choose(&self) -> Option<(u64, ProcessId, BoxFuture<'static, ()>, Arc<TaskWaker>)> {
         let mut core = lock(&self.core);
         let mut ready = lock(&self.ready);
-        // Whoever wakes several at once may do so in any order; tokio does.
+        // Code that wakes several tasks at once may do so in any order, as tokio does.
         ready.sort_unstable();
         while !ready.is_empty() {
             let index = core.chance.index(ready.len());
@@ -218,18 +218,18 @@ impl Executor {
         process: ProcessId,
         mut work: BoxFuture<'static, ()>,
         waker: &Arc<TaskWaker>,
-    ) -> Step {
+    ) -> ExecutorStep {
         waker.queued.store(false, Relaxed);
         let as_waker = Waker::from(waker.clone());
         let polled =
             catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(&mut Context::from_waker(&as_waker))));
         let end = match polled {
             Ok(Poll::Pending) => {
-                // If it was killed or stopped by its own doing, it is dropped here, without a lock.
+                // A task that killed or stopped itself is dropped here, without a lock.
                 if let Some(task) = lock(&self.core).tasks.get_mut(&task) {
                     task.work = Some(work);
                 }
-                return Step::Polled;
+                return ExecutorStep::Polled;
             }
             Ok(Poll::Ready(())) => End::Done,
             Err(panic) => End::Panicked(words_of(&*panic)),
@@ -241,19 +241,19 @@ impl Executor {
         let ended = lock(&self.core).tasks.remove(&task);
         match (ended.and_then(|task| task.tell), end) {
             (Some(tell), end) => {
-                // Its owner may be gone.
+                // The owner may be gone.
                 let _ = tell.send(end);
-                Step::Polled
+                ExecutorStep::Polled
             }
-            (None, End::Panicked(words)) => Step::Panicked(words),
-            (None, _) => Step::Polled,
+            (None, End::Panicked(words)) => ExecutorStep::Panicked(words),
+            (None, _) => ExecutorStep::Polled,
         }
     }
 
     /// Lets time pass until the next timer, and fires every timer that is then due.
-    fn pass(&self, end: Duration) -> Step {
+    fn pass(&self, end: Duration) -> ExecutorStep {
         let mut core = lock(&self.core);
-        let Some((at, _)) = core.timers.keys().next().copied() else { return Step::AtRest };
+        let Some((at, _)) = core.timers.keys().next().copied() else { return ExecutorStep::AtRest };
         let now = core.now.max(at.min(end));
         core.now = now;
         let later = core.timers.split_off(&(now, u64::MAX));
@@ -272,7 +272,7 @@ impl Executor {
                 waker.wake();
             }
         }
-        Step::Passed
+        ExecutorStep::Passed
     }
 
     fn tell_of(&self, process: ProcessId, what: impl fmt::Display) {

@@ -1,64 +1,64 @@
-//! A run that failed, and how to see it again.
+//! A failed run, and the command that replays it.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::scenario::Options;
 
-/// So many of the last lines are shown.
+/// Number of trace lines shown.
 const LINES_SHOWN: usize = 40;
 
-/// What was wrong, in which world, and what led to it.
+/// Failed check, with the world it happened in and the last lines of its trace.
 #[derive(Debug, Clone)]
 pub struct Failed {
-    /// The world's seed.
+    /// Seed of the world.
     pub seed: u64,
-    /// What was played in it.
+    /// Name of the scenario.
     pub scenario: String,
-    /// How it was played.
+    /// Options of the run.
     pub options: Box<Options>,
-    /// What was wrong.
+    /// Message of the check.
     pub message: String,
-    /// When, in virtual time.
+    /// Virtual time of the failure.
     pub at: Duration,
-    /// How large the world was by then.
+    /// Size of the world at that time.
     pub size: Box<Size>,
-    /// The last lines of the trace.
+    /// Last lines of the trace.
     pub tail: Vec<String>,
 }
 
-/// How much there was in a world.
+/// Size of a world.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Size {
-    /// Who was there.
+    /// Names of the actors.
     pub actors: Vec<String>,
-    /// How many faults were drawn, happened or not.
+    /// Number of faults drawn, injected or not.
     pub faults_drawn: u64,
-    /// How many faults happened.
+    /// Number of faults injected.
     pub faults: u64,
-    /// Polls, and jumps of time.
+    /// Number of steps: polls, and jumps of time.
     pub steps: u64,
 }
 
 impl Failed {
-    /// The command that plays this run again.
+    /// Returns the command that replays this run.
     #[must_use]
     pub fn replay(&self) -> String {
         self.command("replay")
     }
 
-    /// The same with another verb.
+    /// Returns the command for another subcommand than `replay`.
     #[must_use]
     pub fn command(&self, verb: &str) -> String {
         let Self { seed, scenario, options, .. } = self;
-        // A mistake in the code itself is there only when it is asked for.
+        // Mutants in the code itself exist only with the feature.
         let features = if options.mutant.is_some() { " --features mutants" } else { "" };
         format!(
             "cargo run --release -p leasehold-sim{features} -- {verb} --seed {seed} --scenario {scenario}{options}"
         )
     }
 
-    /// What was wrong, without what differs from world to world: names, numbers, times.
+    /// Message without the names, numbers and times that differ between worlds.
     #[must_use]
     pub fn kind(&self) -> String {
         let is_promise = |word: &str| word.starts_with('P') && word.ends_with(':');
@@ -68,7 +68,7 @@ impl Failed {
     }
 }
 
-/// So many words tell one check from another.
+/// Number of words that distinguish one check from another.
 const KIND_WORDS: usize = 7;
 
 impl fmt::Display for Failed {
@@ -78,7 +78,7 @@ impl fmt::Display for Failed {
         }
         writeln!(f, "seed {} failed at {:.6}: {}", self.seed, self.at.as_secs_f64(), self.message)?;
         writeln!(f, "replay: {}", self.replay())?;
-        write!(f, "`shrink` in place of `replay` makes it small first")
+        write!(f, "use `shrink` instead of `replay` to minimise it first")
     }
 }
 

@@ -1,7 +1,7 @@
-//! What can go wrong, and how often; as text `wild`, `mild` or `none`, with what differs from it: `wild,late=0`.
+//! Faults and their rates; as text `wild`, `mild` or `none`, with changes: `wild,late=0`.
 //!
-//! Rates are in ten thousandths of all requests. One request meets at most one of these faults; its latencies are
-//! drawn apart from that, so that a request can also be too slow by itself.
+//! Rates are in ten thousandths of all requests. One request is hit by at most one of these faults; its
+//! latencies are drawn separately, so a request can also be too slow by itself.
 
 use leasehold_core::limits::ANSWER_WAIT;
 use std::collections::BTreeSet;
@@ -9,53 +9,54 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::chance::Chance;
+use crate::chance::SimRandom;
 
-/// How often each thing goes wrong.
+/// Rate of each fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Faults {
-    /// Never arrives.
+    /// Request never arrives.
     pub lost: u32,
-    /// Carried out; nobody hears of it.
+    /// Request is carried out, but its answer is lost.
     pub answer_lost: u32,
-    /// Carried out up to 20 minutes later, long after the client has given up.
+    /// Request is carried out up to 20 minutes later, long after the client has given up.
     pub late: u32,
-    /// A put on condition is refused with 409 although its condition holds.
+    /// Conditional put is refused with 409 although its condition holds.
     pub refused: u32,
-    /// Turned away with 503, not carried out.
+    /// Request is answered 503 and not carried out.
     pub throttled: u32,
-    /// Answered 503 by something that stands before the store, and carried out.
+    /// Request is answered 503 by a proxy in front of the store, and carried out.
     pub throttled_but_applied: u32,
-    /// The connection is refused.
+    /// Connection is refused.
     pub unreached: u32,
-    /// Takes seconds, either way.
+    /// Request or answer takes seconds.
     pub slow: u32,
-    /// Takes longer than a client waits, either way.
+    /// Request or answer takes longer than a client waits.
     pub very_slow: u32,
-    /// The sender of a write is killed in the instant in which the write is carried out.
+    /// Sender of a write is killed in the instant in which the write is carried out.
     pub crash_at_write: u32,
-    /// Troubles of the world: so long apart on average, if there are any.
+    /// Average time between troubles (crashes, pauses, clock jumps); none without a value.
     pub trouble_every: Option<Duration>,
-    /// How often each trouble is chosen, as shares of their sum.
+    /// Weights of the kinds of trouble.
     pub troubles: Troubles,
 }
 
-/// The shares of the world's troubles.
+/// Weights of the kinds of trouble.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Troubles {
-    /// A process is killed, and started again later; sometimes its whole machine is.
+    /// Process is killed and restarted later; sometimes its whole machine is.
     pub crash: u64,
-    /// A process stands still, sometimes for longer than any lease.
+    /// Process is paused, sometimes for longer than any lease.
     pub pause: u64,
-    /// A process stands still, and its boot clock with it.
+    /// Process is paused, and its boot clock stops with it.
     pub stall: u64,
-    /// A wall clock is set forward or back.
+    /// Wall clock is set forward or back.
     pub wall_jump: u64,
-    /// The store's own time jumps.
+    /// Store's own time jumps.
     pub date_jump: u64,
 }
 
-/// What can be set by name. Rates are in ten thousandths, `trouble-every` in seconds; the last five are shares.
+/// Names of the settings. Rates are in ten thousandths, `trouble-every` in seconds; the last five are
+/// weights.
 pub(crate) const NAMES: [&str; 16] = [
     "lost",
     "answer-lost",
@@ -75,21 +76,21 @@ pub(crate) const NAMES: [&str; 16] = [
     "date-jump",
 ];
 
-/// Those of them that mean nothing where there is no trouble.
+/// Settings that have no effect without `trouble-every`.
 pub(crate) const SHARES: [&str; 5] = ["crash", "pause", "stall", "wall-jump", "date-jump"];
 
-/// Everything that goes wrong has a number, so that a world can be played with some of it only.
+/// Numbering of faults, so that a world can be played with some of them only.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     pub(crate) only: Option<BTreeSet<u64>>,
-    /// How many were drawn.
+    /// Number of faults drawn.
     pub(crate) drawn: u64,
-    /// How many of them happened.
+    /// Number of faults injected.
     pub(crate) happened: u64,
 }
 
 impl Events {
-    /// The next one is drawn: whether it happens.
+    /// Draws the next fault. Returns whether it is injected.
     pub(crate) fn next_happens(&mut self) -> bool {
         let happens = self.only.as_ref().is_none_or(|only| only.contains(&self.drawn));
         self.drawn += 1;
@@ -98,7 +99,7 @@ impl Events {
     }
 }
 
-/// What becomes of one request.
+/// Fault of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     Served,
@@ -112,7 +113,7 @@ pub(crate) enum Fate {
 }
 
 impl Faults {
-    /// Nothing goes wrong; answers take 10 to 100 ms.
+    /// No faults; answers take 10 to 100 ms.
     #[must_use]
     pub fn none() -> Self {
         Self {
@@ -131,7 +132,7 @@ impl Faults {
         }
     }
 
-    /// A bad day: one request in fifty meets something.
+    /// A bad day: one request in fifty is hit by a fault.
     #[must_use]
     pub fn mild() -> Self {
         Self {
@@ -150,7 +151,7 @@ impl Faults {
         }
     }
 
-    /// Worse than any day: one request in four meets something, and something happens twice a minute.
+    /// Worse than any day: one request in four is hit by a fault, and a trouble comes twice a minute.
     #[must_use]
     pub fn wild() -> Self {
         Self {
@@ -169,7 +170,7 @@ impl Faults {
         }
     }
 
-    /// As bad, but for the store's own time, which does not jump.
+    /// Wild faults without jumps of the store's time.
     #[must_use]
     pub fn steady() -> Self {
         Self { troubles: Self::none().troubles, ..Self::wild() }
@@ -184,7 +185,7 @@ impl Faults {
         }
     }
 
-    /// What `--faults` calls these, in the order of [`NAMES`].
+    /// Values of the settings, in the order of [`NAMES`].
     pub(crate) fn values(&self) -> [u64; NAMES.len()] {
         let Troubles { crash, pause, stall, wall_jump, date_jump } = self.troubles;
         let [lost, answer_lost, late, refused] =
@@ -213,9 +214,9 @@ impl Faults {
         ]
     }
 
-    /// The same with another value under one of [`NAMES`].
+    /// Sets the value of one of [`NAMES`].
     pub(crate) fn with(mut self, name: &str, value: u64) -> Result<Self, String> {
-        let rate = || u32::try_from(value).map_err(|_| format!("{name}={value} is too much"));
+        let rate = || u32::try_from(value).map_err(|_| format!("fault rate {name}={value} is too large"));
         match name {
             "lost" => self.lost = rate()?,
             "answer-lost" => self.answer_lost = rate()?,
@@ -233,12 +234,12 @@ impl Faults {
             "stall" => self.troubles.stall = value,
             "wall-jump" => self.troubles.wall_jump = value,
             "date-jump" => self.troubles.date_jump = value,
-            _ => return Err(format!("no fault `{name}`; there are: {}", NAMES.join(", "))),
+            _ => return Err(format!("unknown fault `{name}`; use one of: {}", NAMES.join(", "))),
         }
         Ok(self)
     }
 
-    pub(crate) fn fate(&self, chance: &mut Chance, is_put_on_condition: bool) -> Fate {
+    pub(crate) fn fate(&self, chance: &mut SimRandom, is_put_on_condition: bool) -> Fate {
         let late = chance.between(ANSWER_WAIT, Duration::from_mins(20));
         let refused = if is_put_on_condition { self.refused } else { 0 };
         let shares = [
@@ -260,8 +261,8 @@ impl Faults {
         Fate::Served
     }
 
-    /// How long one way takes.
-    pub(crate) fn latency(&self, chance: &mut Chance) -> Duration {
+    /// Draws the latency of one direction.
+    pub(crate) fn latency(&self, chance: &mut SimRandom) -> Duration {
         if chance.happens(self.very_slow) {
             chance.between(ANSWER_WAIT, Duration::from_mins(1))
         } else if chance.happens(self.slow) {
@@ -272,10 +273,10 @@ impl Faults {
     }
 }
 
-/// A way that takes longer is a fault.
+/// Upper bound of the usual latency of one direction.
 pub(crate) const USUAL_LATENCY_MAX: Duration = Duration::from_millis(50);
 
-/// What faults differ from.
+/// Names of the presets.
 const PRESETS: [&str; 3] = ["wild", "mild", "none"];
 
 impl fmt::Display for Faults {
@@ -301,9 +302,12 @@ impl FromStr for Faults {
         let mut words = text.split(',');
         let name = words.next().unwrap_or_default();
         let known = PRESETS.join(", ");
-        let preset = Self::preset(name).ok_or_else(|| format!("no faults `{name}`; there are: {known}"))?;
+        let preset = Self::preset(name)
+            .ok_or_else(|| format!("unknown preset `{name}` of faults; use one of: {known}"))?;
         words.try_fold(preset, |faults, word| {
-            let (name, value) = word.split_once('=').ok_or_else(|| format!("`{word}` is not like late=0"))?;
+            let (name, value) = word
+                .split_once('=')
+                .ok_or_else(|| format!("a change of faults must look like late=0, got `{word}`"))?;
             faults.with(name, value.parse().map_err(|_| format!("`{value}` is not a number"))?)
         })
     }
@@ -314,7 +318,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn faults_survive_as_text() {
+    fn faults_round_trip_as_text() {
         for text in
             ["wild", "mild", "none", "wild,late=0,date-jump=0", "none,slow=1500", "mild,trouble-every=7"]
         {
@@ -325,13 +329,13 @@ mod tests {
             assert_eq!(faults.to_string(), format!("none,{name}=77"));
             assert_eq!(faults.to_string().parse::<Faults>().unwrap(), faults);
         }
-        assert!("wild,odd=1".parse::<Faults>().unwrap_err().contains("there are: lost, "));
+        assert!("wild,odd=1".parse::<Faults>().unwrap_err().contains("use one of: lost, "));
         assert!("tame".parse::<Faults>().is_err() && "wild,late".parse::<Faults>().is_err());
     }
 
     #[test]
     fn rates_are_met() {
-        let (faults, mut chance) = (Faults::wild(), Chance::new(3));
+        let (faults, mut chance) = (Faults::wild(), SimRandom::new(3));
         let fates: Vec<_> = (0..100_000).map(|_| faults.fate(&mut chance, true)).collect();
         let count = |wanted: fn(&Fate) -> bool| fates.iter().filter(|fate| wanted(fate)).count();
         assert!((3_700..4_300).contains(&count(|fate| *fate == Fate::Lost)));

@@ -1,8 +1,8 @@
-//! Machines whose clocks are wrong, and processes that run on them.
+//! Machines with wrong clocks, and the processes that run on them.
 //!
-//! A machine's boot clock runs up to 500 ppm fast or slow and began somewhere; its wall clock runs at the same
-//! rate (one crystal drives both), is off by hours or years, and jumps on demand. A machine that *stalls* (a paused
-//! virtual machine) has a boot clock that missed the time, and a wall clock that did not.
+//! A machine's boot clock runs up to 500 ppm fast or slow and starts at a random value. Its wall clock runs
+//! at the same rate (one crystal drives both), is off by hours or years, and jumps on demand. When a machine
+//! *stalls* (a paused virtual machine), its boot clock misses that time and its wall clock does not.
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -11,21 +11,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-use crate::chance::Chance;
+use crate::chance::SimRandom;
 use crate::executor::{Executor, ProcessId};
 
-/// How fast or slow a local clock may run: what `ntpd` and `chronyd` do at most when they slew.
+/// Maximum rate error of a local clock: the most by which `ntpd` and `chronyd` slew.
 const RATE_PPM_MAX: i64 = 500;
-/// What blocks waits for so long at most.
+/// Maximum delay before blocking work runs.
 const BLOCKS_WITHIN: Duration = Duration::from_millis(20);
-/// 2026-01-01, from which wall clocks are off.
+/// 2026-01-01, the origin of wall clocks.
 pub(crate) const EPOCH_NS: i64 = 1_767_225_600_000_000_000;
 
-/// The clocks of one machine. They outlive its processes.
+/// Clocks of one machine. They outlive its processes.
 #[derive(Debug)]
 pub struct Machine {
     rate_ppm: i64,
-    /// How often it was started.
+    /// Number of boots.
     boots: u64,
     clocks: Mutex<Clocks>,
 }
@@ -40,8 +40,8 @@ struct Clocks {
 }
 
 impl Machine {
-    /// A machine with clocks of its own.
-    pub(crate) fn new(chance: &mut Chance) -> Self {
+    /// Creates a machine with random clock errors.
+    pub(crate) fn new(chance: &mut SimRandom) -> Self {
         let years_off = chance.around_zero(2) * i64::from(chance.happens(2_000));
         let wall_offset_ns =
             EPOCH_NS + years_off * 365 * 86_400 * SECOND_NS + chance.around_zero(10 * 3_600 * SECOND_NS);
@@ -50,7 +50,7 @@ impl Machine {
         Self { rate_ppm: chance.around_zero(RATE_PPM_MAX), boots: 1, clocks }
     }
 
-    /// The same machine after it was started anew: its boot clock begins at zero.
+    /// Returns the machine after a reboot: its boot clock starts at zero.
     pub(crate) fn rebooted(&self, now: Duration) -> Self {
         let clocks = self.clocks();
         let boot_offset_ns = -self.local_ns(now);
@@ -63,7 +63,7 @@ impl Machine {
         self.clocks().wall_offset_ns += by_ns;
     }
 
-    /// Lets the boot clock miss so much of what has passed.
+    /// Makes the boot clock miss the last `duration`.
     pub(crate) fn miss(&self, duration: Duration) {
         let missed_ns = self.local_ns(duration);
         self.clocks().missed_ns += missed_ns;
@@ -77,13 +77,13 @@ impl Machine {
         }
     }
 
-    /// Virtual time as this machine's crystal counts it.
+    /// Converts virtual time to time as this machine's crystal counts it.
     fn local_ns(&self, duration: Duration) -> i64 {
         let ns = nanos(duration);
         ns + ns / MILLION * self.rate_ppm + ns % MILLION * self.rate_ppm / MILLION
     }
 
-    /// How much virtual time passes while this machine counts `duration`.
+    /// Returns the virtual time that passes while this machine counts `duration`.
     fn virtual_of(&self, duration: Duration) -> Duration {
         let ns = nanos(duration);
         let faster = ns / MILLION * self.rate_ppm + ns % MILLION * self.rate_ppm / MILLION;
@@ -102,14 +102,14 @@ pub(crate) fn nanos(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// What one process gets from its machine.
+/// The [`Host`] of one process.
 #[derive(Debug)]
 pub struct SimHost {
     process: ProcessId,
     name: String,
     machine: Arc<Machine>,
     executor: Executor,
-    chance: Mutex<Chance>,
+    chance: Mutex<SimRandom>,
 }
 
 impl SimHost {
@@ -118,24 +118,24 @@ impl SimHost {
         name: String,
         machine: Arc<Machine>,
         executor: Executor,
-        chance: Chance,
+        chance: SimRandom,
     ) -> Self {
         Self { process, name, machine, executor, chance: Mutex::new(chance) }
     }
 
-    /// The process that runs here.
+    /// Returns the process that runs here.
     #[must_use]
     pub fn process(&self) -> ProcessId {
         self.process
     }
 
-    /// Its name in the trace: the machine's, and which start it is.
+    /// Name in the trace: the machine, and the number of the start.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Which start of its machine it runs in.
+    /// Number of the machine's boot that the process runs in.
     #[must_use]
     pub fn boot(&self) -> u64 {
         self.machine.boots
@@ -163,21 +163,21 @@ impl Host for SimHost {
         self.executor.spawn_owned(self.process, work)
     }
 
-    /// There is but one thread here: what runs apart is a task like any other.
+    /// Spawns a normal task: the simulation has only one thread.
     fn spawn_apart(&self, _name: &str, work: BoxFuture<'static, ()>) -> Running {
         self.executor.spawn_owned(self.process, work)
     }
 
-    /// What blocks is done at once, but a moment later: before that the process may have died.
+    /// Runs blocking work in one step after a short delay, in which the process may die.
     fn block(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, ()> {
         let moment = self.sleep(self.random_below(BLOCKS_WITHIN));
-        let (done, told) = oneshot::channel::<()>();
+        let (done, finished) = oneshot::channel::<()>();
         let later = async move {
             moment.await;
             work();
             drop(done);
         };
         self.executor.spawn(self.process, Box::pin(later));
-        told.map(|_| ()).boxed()
+        finished.map(|_| ()).boxed()
     }
 }

@@ -1,25 +1,25 @@
-//! A world that can be replayed: a whole cluster in one thread, in virtual time, from one seed.
+//! Deterministic simulator: a whole cluster in one thread, in virtual time, from one seed.
 //!
-//! The code under test is the real one. It talks to the world only through the seams [`Store`] and [`Host`] of
-//! `leasehold-store`, and both are simulated here; a failing seed fails again, line by line.
+//! The code under test is the real one. It reaches the world only through the traits [`Store`] and [`Host`]
+//! of `leasehold-store`, and both are simulated here. A failing seed fails again, line by line.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
-//! | [`world`] | ties it together: processes, actors, checks after each change, `run_until` |
-//! | [`executor`], [`sleep`] | tasks in processes, polled in an order that chance decides; virtual time |
-//! | [`host`] | machines with wrong clocks, and what a process gets from one |
-//! | [`bucket`] | the truth: objects written on condition, the store's time |
-//! | `network`, [`store`] | the way there and back, and the bucket as one process sees it |
-//! | [`faults`], `trouble` | what goes wrong with requests; with processes and clocks |
-//! | [`trace`], [`alarm`], [`failed`] | what happened, what was wrong, how to see it again |
-//! | [`chance`] | one seed, one sequence, for ever |
-//! | [`mutants`], [`shrink`] | rules broken on purpose, which must be noticed; a failure made small |
-//! | [`cost`] | the bill: the same code for a day, every request counted |
-//! | [`scenario`], [`counters`], [`queue`], [`shards`], [`direct`], [`artifacts`], [`outpost`] | what is played in a world |
-//! | `model` | index and lease as models, exhausted by a checker (tests only) |
+//! | [`world`] | the whole: processes, actors, checks after each change, `run_until` |
+//! | [`executor`], [`sleep`] | tasks in processes, polled in random order; virtual time |
+//! | [`host`] | machines with wrong clocks, and the [`Host`] of a process |
+//! | [`bucket`] | the bucket's true state: objects, conditional writes, the store's time |
+//! | `network`, [`store`] | requests and answers in transit, and the store of one process |
+//! | [`faults`], `trouble` | faults of requests; crashes, pauses and clock jumps |
+//! | [`trace`], [`alarm`], [`failed`] | the log of a run, the first failed check, the replay command |
+//! | [`chance`] | random numbers that are stable across versions |
+//! | [`mutants`], [`shrink`] | rules broken on purpose, which a check must detect; minimising a failure |
+//! | [`cost`] | request costs: the same code for a day, every request counted |
+//! | [`scenario`], [`counters`], [`queue`], [`shards`], [`direct`], [`artifacts`], [`outpost`] | scenarios |
+//! | `model` | index and lease for a model checker (tests only) |
 //!
-//! What runs here must draw no chance of its own: `tokio::select!` only with `biased;`, `futures::select_biased!`
-//! rather than `select!`, no iteration over a `HashMap`.
+//! Code that runs here must not draw random numbers of its own: use `tokio::select!` only with `biased;` and
+//! `futures::select_biased!` instead of `select!`, and do not iterate over a `HashMap`.
 //!
 //! [`Store`]: leasehold_store::Store
 //! [`Host`]: leasehold_store::Host
@@ -54,19 +54,19 @@ mod trouble;
 pub mod world;
 
 pub use alarm::Alarm;
-pub use bucket::{Change, Objects, SimBucket, Stored};
-pub use chance::Chance;
+pub use bucket::{BucketChange, BucketObjects, SimBucket, StoredObject};
+pub use chance::SimRandom;
 pub use executor::{Executor, ProcessId};
 pub use failed::{Failed, Size};
 pub use faults::{Faults, Troubles};
 pub use host::SimHost;
 pub use mutants::Mutant;
-pub use scenario::{Cut, Options, Report, Scenario};
+pub use scenario::{Omissions, Options, Report, Scenario};
 pub use store::SimStore;
 pub use trace::Trace;
 pub use world::World;
 
-/// The seeds that a test plays in this lane of `./test`.
+/// Seeds that a test plays in the current lane of `./test`.
 #[cfg(test)]
 fn seeds(all: std::ops::Range<u64>) -> impl Iterator<Item = u64> {
     leasehold_store::testing::Lane::current().seeds(all)

@@ -1,4 +1,4 @@
-//! Links between machines and the bucket that are cut, and mended.
+//! Links between machines and the bucket, which can be cut for a while.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use crate::executor::{Executor, ProcessId};
 use crate::faults::Events;
 use crate::network::Network;
 
-/// Cuts machines off from the bucket. Clones are the same.
+/// Cuts machines off from the bucket. Clones share the state.
 #[derive(Debug, Clone)]
 pub(crate) struct Links {
     network: Arc<Network>,
@@ -19,7 +19,7 @@ impl Links {
         Self { network, executor }
     }
 
-    /// Cuts the link of a machine for a while, if that is to happen; of two cuts the first that is over ends both.
+    /// Cuts the link of a machine for a while, if faults allow. Of two cuts the first to end ends both.
     pub(crate) fn cut(&self, machine: &str, duration: Duration) -> bool {
         let happens =
             self.network.faults().trouble_every.is_some() && self.network.events(Events::next_happens);

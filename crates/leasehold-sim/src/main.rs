@@ -1,4 +1,4 @@
-//! Plays seeds: one again, many in a row, or for as long as there is time; makes a failure small.
+//! Command line of the simulator: replays a seed, runs many seeds, and minimises a failure.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the command line of the simulator prints")]
 
 use anyhow::{Context, bail};
@@ -10,7 +10,7 @@ use leasehold_store::{Host, SystemHost};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// A whole cluster in one thread, in virtual time, from one seed.
+/// Simulate a whole cluster in one thread, in virtual time, from one seed
 #[derive(Debug, Parser)]
 #[command(name = "leasehold-sim")]
 struct Args {
@@ -20,36 +20,36 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Play one seed again, and show what happened
+    /// Replay one seed and show its trace
     Replay {
-        /// The seed that a failure named
+        /// Seed of the failure
         #[arg(long)]
         seed: u64,
         #[command(flatten)]
         play: PlayArgs,
-        /// Print every line, not only the last ones
+        /// Print the whole trace, not only the last lines
         #[arg(long)]
         full: bool,
     },
-    /// Leave out of a seed that fails whatever it fails without, and show what happens then
+    /// Minimise a failing seed and show the trace of the smallest failure
     Shrink {
-        /// The seed that a failure named
+        /// Seed of the failure
         #[arg(long)]
         seed: u64,
         #[command(flatten)]
         play: PlayArgs,
     },
-    /// Play seeds A up to, but without, B
+    /// Run a range of seeds
     Run {
-        /// For example 0..1000
+        /// Range without its end, such as 0..1000
         #[arg(long, value_name = "A..B")]
         seeds: String,
         #[command(flatten)]
         play: PlayArgs,
     },
-    /// Play fresh seeds for so many minutes
+    /// Run fresh seeds for a number of minutes
     Soak {
-        /// How long
+        /// Minutes to run
         #[arg(long)]
         minutes: u64,
         #[command(flatten)]
@@ -72,13 +72,13 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Replay { seed, play, full } => replay(seed, &play, full),
         Command::Shrink { seed, play } => make_small(seed, &play),
         Command::Run { seeds, play } => {
-            let (first, end) = seeds.split_once("..").context("seeds are given like 0..1000")?;
+            let (first, end) = seeds.split_once("..").context("--seeds must be a range such as 0..1000")?;
             let (first, end): (u64, u64) = (first.parse()?, end.parse()?);
             play_all(first..end, &play, None)
         }
         Command::Soak { minutes, play } => {
             let first = SystemHost.random() >> 16;
-            println!("fresh seeds from {first} on");
+            println!("fresh seeds, starting at {first}");
             play_all(first..u64::MAX, &play, Some(Duration::from_mins(minutes)))
         }
     }
@@ -116,7 +116,7 @@ fn large(failed: &Failed) -> String {
     format!("{faults} faults, {actors} actors, {steps} steps, {at} s")
 }
 
-/// Plays until the seeds or the time run out; goes on after a failure, and fails at the end.
+/// Runs seeds until the range or the time is exhausted. Continues after a failure and fails at the end.
 fn play_all(seeds: std::ops::Range<u64>, play: &PlayArgs, time: Option<Duration>) -> anyhow::Result<()> {
     let (mut played, mut steps, mut took, mut bad) = (0_u32, 0_u64, Duration::ZERO, Vec::new());
     let (started, options) = (SystemHost.instant(), play.options());

@@ -1,14 +1,14 @@
-//! The protocols as models, every one of whose states is visited: what chance may miss, exhaustion finds.
+//! Models of the protocols for a model checker, which visits every state and so finds what random runs may miss.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `lease` | the lease: take, renew, release, take-over |
-//! | `index` | the revisioned index: a task, its entries, and everyone who writes them |
-//! | `book` | `docs/protocol/models.md`: what was exhausted, and how each rule is missed |
+//! | `index` | the revisioned index: a task, its entries, and every process that writes them |
+//! | `book` | `docs/protocol/models.md`: sizes of the visited models, and a counterexample for each omitted rule |
 //!
-//! A model decides by the very functions that the queue decides by, [`leasehold_core::step()`] and
-//! [`leasehold_core::Lease`]; what it adds is the world around them: who has read what, which request is under way,
-//! whose answer was lost, who has crashed. A rule can be left out, and then the checker must find out why it is there.
+//! A model calls the same functions as the queue, [`leasehold_core::step()`] and [`leasehold_core::Lease`]. It adds the
+//! environment: which process has read what, which request is in flight, which answer was lost, which process has
+//! crashed. Each rule can be left out, and then the checker must find a counterexample.
 
 mod book;
 mod index;
@@ -19,21 +19,30 @@ use std::collections::HashMap;
 use std::fmt::Debug;
 use std::hash::Hash;
 
-/// A model all of whose states were visited.
+/// Fate of one request in a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum RequestFate {
+    Answered,
+    AnswerLost,
+    /// The request is carried out later.
+    Late,
+}
+
+/// Size of a model whose states were all visited without a violation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Exhausted {
     states: usize,
     depth: usize,
 }
 
-/// The way to a state that must not be.
+/// Steps to a state that violates a property.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Counterexample {
     property: &'static str,
     steps: Vec<String>,
 }
 
-/// A model that tells its steps in words.
+/// A model that describes its steps in words.
 trait Told:
     Model<
         State: Clone + Debug + Hash + PartialEq + Send + Sync,
@@ -43,11 +52,11 @@ trait Told:
     + Sync
     + 'static
 {
-    /// What happens when `action` is taken in this state.
+    /// Describes `action` when it is taken in this state.
     fn tell(&self, state: &Self::State, action: &Self::Action) -> String;
 }
 
-/// Visits every state. One thread, so that the depth is the same in every run.
+/// Visits every state, on one thread so that the depth is the same in every run.
 fn exhaust<M: Told>(model: &M) -> Result<Exhausted, Counterexample> {
     let checker = model.clone().checker().finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
     let found = checker.discoveries();
@@ -57,27 +66,27 @@ fn exhaust<M: Told>(model: &M) -> Result<Exhausted, Counterexample> {
     for property in
         model.properties().iter().filter(|property| property.expectation == Expectation::Sometimes)
     {
-        assert!(found.contains_key(property.name), "it never happens that {}", property.name);
+        assert!(found.contains_key(property.name), "never reached: {}", property.name);
     }
     Ok(Exhausted { states: checker.unique_state_count(), depth: checker.max_depth() })
 }
 
 type Paths<M> = HashMap<&'static str, Path<<M as Model>::State, <M as Model>::Action>>;
 
-/// The shortest way to break a property, of those that were found.
+/// Returns the shortest violation among the discoveries.
 fn refutation<M: Told>(model: &M, found: Paths<M>) -> Option<Counterexample> {
     let is_failure = |name| model.property(name).expectation.discovery_is_failure();
     let failures = found.into_iter().filter(|(name, _)| is_failure(*name));
-    let told = failures.map(|(property, path)| {
+    let violations = failures.map(|(property, path)| {
         let steps = path.into_vec().into_iter();
         let steps = steps.filter_map(|(state, action)| Some(model.tell(&state, &action?))).collect();
         Counterexample { property, steps }
     });
-    told.min_by_key(|refutation| (refutation.steps.len(), refutation.property))
+    violations.min_by_key(|refutation| (refutation.steps.len(), refutation.property))
 }
 
-/// The checker keeps the last counterexample of those that it has met in one go; so it is asked for shorter ones until
-/// there is none.
+/// Searches for shorter counterexamples until there is none: the checker keeps the last one of a batch, not the
+/// shortest.
 fn shortest<M: Told>(model: &M, mut known: Counterexample) -> Counterexample {
     loop {
         let checker = model.clone().checker().finish_when(HasDiscoveries::AnyFailures);

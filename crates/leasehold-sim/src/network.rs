@@ -1,10 +1,10 @@
-//! The way between processes and the bucket: slow, and it loses things.
+//! The network between processes and the bucket: slow, and it loses messages.
 //!
-//! A request that was sent goes its way whatever becomes of its sender: it is a task of the world, not of the
-//! process. So a client that gave up, or was killed, may still see its write carried out minutes later.
+//! A request in flight is a task of the world, not of its sender's process. So the write of a client that
+//! gave up, or was killed, may still be carried out minutes later.
 
 use bytes::Bytes;
-use leasehold_store::seam::{
+use leasehold_store::store::{
     Cause, Failure, Get, List, Page, PartId, PutAnswer, Ranged, UploadId, Version, When,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,19 +15,19 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::bucket::SimBucket;
-use crate::chance::Chance;
+use crate::chance::SimRandom;
 use crate::executor::{Executor, ProcessId};
 use crate::faults::{Events, Fate, Faults, USUAL_LATENCY_MAX};
 use crate::host::SimHost;
 use crate::trace::Trace;
 use crate::world::inner::machine_of;
 
-/// So many hosts answer for the bucket …
+/// Number of hosts that answer for the bucket.
 const HOSTS: usize = 5;
-/// … and their clocks are off by at most this; a store's clock must allow for 500 ms.
+/// Maximum error of their clocks; the clock of a store must tolerate 500 ms.
 const HOST_OFF_NS: i64 = 400_000_000;
 
-/// What is asked of the bucket.
+/// A request to the bucket.
 #[derive(Debug, Clone)]
 pub(crate) enum Request {
     Get(String, Option<Version>),
@@ -41,7 +41,7 @@ pub(crate) enum Request {
     Abort(String, UploadId),
 }
 
-/// What the bucket says.
+/// An answer of the bucket.
 #[derive(Debug)]
 pub(crate) enum Reply {
     Get(Get),
@@ -55,11 +55,11 @@ pub(crate) enum Reply {
     Aborted,
 }
 
-/// What arrives at the process that has asked.
+/// An answer as it arrives at the process.
 #[derive(Debug)]
 pub(crate) struct Delivered {
     pub(crate) reply: Result<Reply, Failure>,
-    /// The date in whole seconds, and when in virtual time it was made; none if no host has spoken.
+    /// Date in whole seconds, and the virtual time when it was made; none if no host has answered.
     pub(crate) date: Option<(i64, Duration)>,
 }
 
@@ -74,13 +74,13 @@ pub(crate) struct Network {
 
 #[derive(Debug)]
 struct State {
-    chance: Chance,
+    chance: SimRandom,
     faults: Faults,
     events: Events,
-    /// How many requests each process has sent.
+    /// Number of requests that each process has sent.
     sent: BTreeMap<String, u64>,
     hosts_off_ns: [i64; HOSTS],
-    /// Processes to be killed in this instant.
+    /// Processes to kill in this instant.
     doomed: Vec<ProcessId>,
     /// Machines that do not reach the bucket.
     cut: BTreeSet<String>,
@@ -91,7 +91,7 @@ impl Network {
         executor: Executor,
         bucket: Arc<SimBucket>,
         trace: Trace,
-        mut chance: Chance,
+        mut chance: SimRandom,
         faults: Faults,
     ) -> Self {
         let hosts_off_ns = std::array::from_fn(|_| chance.around_zero(HOST_OFF_NS));
@@ -115,17 +115,17 @@ impl Network {
         self.state().faults = faults;
     }
 
-    /// Looks at what goes wrong.
+    /// Calls a function with the numbering of the faults.
     pub(crate) fn events<R>(&self, look: impl FnOnce(&mut Events) -> R) -> R {
         look(&mut self.state().events)
     }
 
-    /// How many requests a process has sent.
+    /// Returns the number of requests that a process has sent.
     pub(crate) fn sent(&self, process: &str) -> u64 {
         self.state().sent.get(process).copied().unwrap_or_default()
     }
 
-    /// Kills a process after this step, if anyone is to be killed at all.
+    /// Kills a process after this step, if processes may be killed. Returns whether it will be.
     pub(crate) fn doom(&self, process: ProcessId) -> bool {
         let mut state = self.state();
         let is_doomed = state.faults.crash_at_write > 0 && state.events.next_happens();
@@ -135,7 +135,7 @@ impl Network {
         is_doomed
     }
 
-    /// The links of this machine are cut, or mended.
+    /// Cuts or restores the link of a machine.
     pub(crate) fn set_cut(&self, machine: &str, is_cut: bool) {
         let mut state = self.state();
         if is_cut {
@@ -153,9 +153,9 @@ impl Network {
         std::mem::take(&mut self.state().doomed)
     }
 
-    /// Sends a request on its way. When the sender of the answer is dropped, the connection was broken.
+    /// Sends a request. The connection was broken if the sender of the answer is dropped.
     pub(crate) fn send(self: &Arc<Self>, from: &SimHost, request: Request) -> oneshot::Receiver<Delivered> {
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let on_condition = matches!(&request, Request::Put(_, _, when) if *when != When::Always);
         let mut state = self.state();
         *state.sent.entry(from.name().to_owned()).or_default() += 1;
@@ -170,7 +170,7 @@ impl Network {
             fate: if drawn.0 == Fate::Served || events.next_happens() { drawn.0 } else { Fate::Served },
             there: in_time(drawn.1, events),
             back: in_time(drawn.2, events),
-            // A broken connection is noticed, or not.
+            // The client notices a broken connection at once, or only by its timeout.
             noticed: chance.happens(5_000),
             crash: chance.happens(faults.crash_at_write) && is_put && events.next_happens(),
             host_off_ns: hosts_off_ns[chance.index(HOSTS)],
@@ -180,8 +180,8 @@ impl Network {
             request,
         };
         drop(state);
-        self.executor.spawn(ProcessId::WORLD, Box::pin(journey.travel(tell)));
-        told
+        self.executor.spawn(ProcessId::WORLD, Box::pin(journey.travel(sender)));
+        receiver
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -189,7 +189,7 @@ impl Network {
     }
 }
 
-/// One request, with all that will happen to it.
+/// One request, with all faults and latencies that were drawn for it.
 struct Journey {
     fate: Fate,
     there: Duration,
@@ -204,18 +204,18 @@ struct Journey {
 }
 
 impl Journey {
-    async fn travel(self, tell: oneshot::Sender<Delivered>) {
+    async fn travel(self, sender: oneshot::Sender<Delivered>) {
         let executor = self.network.executor.clone();
         executor.sleep(self.there).await;
         if self.network.is_cut(&self.name) {
-            self.note("→ the link is cut");
-            return self.lose(tell).await;
+            self.note("→ link is cut");
+            return self.lose(sender).await;
         }
         let delivered = match self.fate {
             Fate::Served => self.serve(""),
             Fate::ThrottledButApplied => {
-                self.serve(" (told to slow down)");
-                self.failed(Cause::Throttled, "slow down, says a proxy")
+                self.serve(" (answered: slow down)");
+                self.failed(Cause::Throttled, "slow down (from a proxy)")
             }
             Fate::Throttled => {
                 self.note("→ slow down");
@@ -226,41 +226,41 @@ impl Journey {
                 Delivered { date: None, ..self.failed(Cause::Unreached, "connection refused") }
             }
             Fate::Refused => {
-                self.note("→ refused without reason");
+                self.note("→ refused spuriously");
                 Delivered { reply: Ok(Reply::Put(PutAnswer::Refused)), date: Some(self.date()) }
             }
             Fate::Lost => {
-                self.note("→ lost on the way");
-                return self.lose(tell).await;
+                self.note("→ request lost");
+                return self.lose(sender).await;
             }
             Fate::AnswerLost => {
                 self.serve(" (answer lost)");
-                return self.lose(tell).await;
+                return self.lose(sender).await;
             }
             Fate::Late(by) => {
-                self.note("→ held up on the way");
+                self.note("→ request delayed");
                 let carried_out_late = async {
                     executor.sleep(by).await;
                     self.serve(" (late)");
                 };
-                futures::future::join(carried_out_late, self.lose(tell)).await;
+                futures::future::join(carried_out_late, self.lose(sender)).await;
                 return;
             }
         };
         executor.sleep(self.back).await;
         if self.network.is_cut(&self.name) {
-            return self.lose(tell).await;
+            return self.lose(sender).await;
         }
         // The client may have given up.
-        let _ = tell.send(delivered);
+        let _ = sender.send(delivered);
     }
 
-    /// The client notices that the connection is gone, or waits until it gives up.
-    async fn lose(&self, mut tell: oneshot::Sender<Delivered>) {
+    /// Loses the answer: the client notices that the connection is gone, or waits for its timeout.
+    async fn lose(&self, mut sender: oneshot::Sender<Delivered>) {
         if self.noticed {
             self.network.executor.sleep(self.back).await;
         } else {
-            tell.closed().await;
+            sender.closed().await;
         }
     }
 

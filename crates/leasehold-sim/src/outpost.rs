@@ -1,12 +1,14 @@
-//! Nodes with folders around one bucket, while links are cut and everything else goes wrong.
+//! Scenario `outpost`: nodes with folders around one bucket, under cut links and all other faults.
 //!
-//! Two or three nodes, each a machine with a folder of its own, a supervisor and one or two workers; on each of them somebody
-//! submits, calls off, requeues and checks out. Beside them a producer, a worker and an operator who have the bucket alone.
-//! Links are cut for up to twenty minutes; processes are killed, also between two changes of files, and whole machines
-//! started anew. Seeds choose strict or relaxed, and how long handlers take: some need heartbeats to stay alive.
+//! Two or three nodes, each a machine with a folder of its own, a supervisor and one or two workers; on each
+//! of them a user submits, cancels, requeues and checks out. Beside them a producer, a worker and an operator
+//! use the bucket alone. Links are cut for up to twenty minutes; processes are killed, also between two
+//! changes of files, and whole machines are rebooted. Seeds choose strict or relaxed, and the duration of
+//! handlers: some need heartbeats to keep their claims.
 //!
-//! The `Judge` reads every record that is ever written to the bucket, and knows what handlers do and give. When faults have
-//! stopped and links are mended, every task ends, and the folders must be in order.
+//! The `OutpostJudge` reads every record that is ever written to the bucket, and records runs and results of
+//! handlers. After faults have stopped and links are restored, every task must end, and the folders must be
+//! consistent.
 
 mod cast;
 mod judge;
@@ -18,22 +20,23 @@ use std::time::Duration;
 
 use crate::failed::Failed;
 use crate::world::World;
-use cast::Cast;
+use cast::OutpostCast;
 
-/// Faults stop after this; a link may stay cut for twenty minutes more.
+/// Time after which faults stop; a link may stay cut for twenty minutes more.
 const FAULTS_FOR: Duration = Duration::from_mins(30);
-/// Afterwards everything has ended within this: five attempts of twenty minutes, with pauses of ten, on a node that waits for
-/// fifteen before it asks again.
+/// Time until all tasks have ended: five attempts of twenty minutes, with pauses of ten, on a node that waits
+/// fifteen minutes between two syncs.
 const REST_WITHIN: Duration = Duration::from_hours(8);
-/// The last request that was held up has landed after this.
+/// Time until the last delayed request has arrived.
 const LATE_WITHIN: Duration = Duration::from_mins(22);
-/// Within so many minutes nothing is left in the folders of what others have ended.
+/// Minutes until the folders contain no leftovers of tasks that other workers have ended.
 const ORDER_WITHIN_MINS: u32 = 45;
 
-/// Plays it; the summary says what was done.
+/// Plays the scenario. The summary counts tasks by status.
 pub(crate) fn play(world: &mut World) -> Result<String, Failed> {
     let mut chance = world.chance("outpost");
-    let cast = Cast::new(world, &mut chance).map_err(|error| world.failed(format!("no disk: {error}")))?;
+    let cast = OutpostCast::new(world, &mut chance)
+        .map_err(|error| world.failed(format!("failed to create the disk: {error}")))?;
     let judge = cast.judge.clone();
     let watching = judge.clone();
     world.check(move |change, _| watching.watch(change));

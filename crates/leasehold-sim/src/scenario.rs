@@ -1,4 +1,4 @@
-//! What can be played in a world, and what comes of it.
+//! Scenarios, their options and their reports.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,63 +15,63 @@ use crate::queue;
 use crate::shards;
 use crate::world::World;
 
-/// What is played.
+/// A scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scenario {
-    /// Processes count up shared numbers; see [`counters`].
+    /// Processes that increment shared numbers; see [`counters`].
     Counters,
     /// Producers, workers and an operator on one queue; see [`queue`].
     Queue,
-    /// Idle workers that have to hear of everything; see [`queue::bell`].
+    /// Idle workers that must learn of every task soon; see [`queue::bell`].
     Bell,
-    /// Final tasks are removed while someone wants them back; see [`queue::purge`].
+    /// Final tasks are purged while an operator retries them; see [`queue::purge`].
     Purge,
     /// Workers that divide the shards among themselves; see [`shards`].
     Shards,
-    /// Tasks that go to the inboxes of workers, who die; see [`direct`].
+    /// Tasks dispatched to the inboxes of workers that die; see [`direct`].
     Direct,
-    /// Tasks that need files and give some, which are removed when their time is over; see [`artifacts`].
+    /// Tasks with input and result artifacts, which are pruned after their retention; see [`artifacts`].
     Artifacts,
-    /// Nodes with folders, links that are cut, and one bucket; see [`outpost`].
+    /// Nodes with folders, links that fail, and one bucket; see [`outpost`].
     Outpost,
 }
 
-/// How to play it. As text: the arguments that say so on the command line.
+/// Options of a run. Displayed as the arguments of the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// What goes wrong, until the scenario says that it is enough.
+    /// Faults, until the scenario stops them.
     pub faults: Faults,
-    /// What is left out.
-    pub cut: Cut,
-    /// A deliberate mistake.
+    /// Parts that are left out.
+    pub cut: Omissions,
+    /// Mutant to enable.
     pub mutant: Option<Mutant>,
     /// Keep every line of the trace.
     pub full: bool,
-    /// Give up after so many steps: for those who look for something that fails sooner.
+    /// Fail after this number of steps, for searches that need an earlier failure.
     pub steps_max: Option<u64>,
 }
 
-/// What is left out of a world, so that a failure is easier to understand.
+/// Parts of a world that are left out, so that a failure is easier to understand.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Cut {
-    /// Faults stop after this, if the scenario does not stop them before.
+pub struct Omissions {
+    /// Time after which faults stop, if the scenario does not stop them before.
     pub faults_for: Option<Duration>,
-    /// Only these faults happen, by the number with which they are drawn.
+    /// Faults to inject, by the number with which they are drawn.
     pub only: Option<BTreeSet<u64>>,
-    /// Actors that are not there.
+    /// Names of actors that are left out.
     pub without: BTreeSet<String>,
-    /// Only so many tasks are submitted, in scenarios that have some.
+    /// Number of tasks to submit, in scenarios that submit tasks.
     pub tasks: Option<u64>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { faults: Faults::wild(), cut: Cut::default(), mutant: None, full: false, steps_max: None }
+        Self { faults: Faults::wild(), cut: Omissions::default(), mutant: None, full: false, steps_max: None }
     }
 }
 
 impl Options {
-    /// The usual options of a scenario.
+    /// Returns the default options of a scenario.
     #[must_use]
     pub fn of(scenario: Scenario) -> Self {
         Self { faults: scenario.faults(), ..Self::default() }
@@ -80,7 +80,7 @@ impl Options {
 
 impl fmt::Display for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Cut { faults_for, only, without, tasks } = &self.cut;
+        let Omissions { faults_for, only, without, tasks } = &self.cut;
         write!(f, " --faults {}", self.faults)?;
         self.mutant.iter().try_for_each(|mutant| write!(f, " --mutant {}", mutant.name()))?;
         faults_for.iter().try_for_each(|time| write!(f, " --faults-for {}", time.as_secs()))?;
@@ -90,26 +90,26 @@ impl fmt::Display for Options {
     }
 }
 
-/// `-` stands for none, because an argument cannot be empty without looking like a mistake.
+/// Joins parts with commas. `-` stands for none, since an empty argument looks like a mistake.
 fn joined(parts: &BTreeSet<impl fmt::Display>) -> String {
     let joined: Vec<_> = parts.iter().map(ToString::to_string).collect();
     if joined.is_empty() { "-".to_owned() } else { joined.join(",") }
 }
 
-/// A run in which nothing was wrong.
+/// Report of a run that passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// What came of it, in a sentence.
+    /// Result in a sentence.
     pub summary: String,
-    /// Polls, and jumps of time.
+    /// Number of steps: polls, and jumps of time.
     pub steps: u64,
-    /// How much virtual time it took.
+    /// Virtual time of the run.
     pub took: Duration,
-    /// How many lines the trace has.
+    /// Number of lines in the trace.
     pub trace_count: u64,
-    /// Differs when any line differs.
+    /// Hash over all lines of the trace.
     pub trace_hash: u64,
-    /// The lines that were kept.
+    /// Lines of the trace that were kept.
     pub trace: Vec<String>,
 }
 
@@ -126,7 +126,7 @@ impl Scenario {
         Self::Outpost,
     ];
 
-    /// Its name.
+    /// Name of the scenario.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -141,14 +141,14 @@ impl Scenario {
         }
     }
 
-    /// The scenario of this name.
+    /// Returns the scenario with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|scenario| scenario.name() == name)
     }
 
-    /// What usually goes wrong in it. How soon a bell is heard can be said only where nothing does, and how long a file is
-    /// kept, or whose claim is live, only where the store's time does not jump.
+    /// Default faults of the scenario. The latency of the bell is bounded only without faults, and the
+    /// retention of artifacts and live claims can be checked only if the store's time does not jump.
     #[must_use]
     pub fn faults(self) -> Faults {
         match self {
@@ -158,7 +158,7 @@ impl Scenario {
         }
     }
 
-    /// Plays it once, in the world of this seed.
+    /// Plays the scenario once, in the world of this seed.
     pub fn play(self, seed: u64, options: &Options) -> Result<Report, Failed> {
         let mut world = World::new(seed, options.faults.clone()).called(self.name());
         world.cut(options.cut.clone());

@@ -1,8 +1,8 @@
-//! Workers that divide the shards among themselves, while everything goes wrong.
+//! Scenario `shards`: workers divide the shards among themselves, under all faults.
 //!
-//! Up to eight workers lease 256 shards; they are killed, paused and stalled, they leave and come back, two of them may
-//! want one name, requests get lost and answers too. After every step no two processes may trust one shard. When faults
-//! have stopped, everything must be served, evenly, and soon; then nothing may move any more.
+//! Up to eight workers lease 256 shards. They are killed, paused and stalled, they leave and come back, two
+//! of them may use one name, and requests and answers are lost. After every step no two processes may trust
+//! one shard. After faults have stopped, all shards must soon be served, evenly, and then no lease may move.
 
 use leasehold_core::{ShardLen, ShardRange};
 use leasehold_queue::{Queue, QueueConfig};
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::alarm::Alarm;
-use crate::bucket::{Objects, SimBucket};
+use crate::bucket::{BucketObjects, SimBucket};
 use crate::executor::{Executor, ProcessId};
 use crate::failed::Failed;
 use crate::host::SimHost;
@@ -25,22 +25,23 @@ const DIGITS: u8 = 2;
 const WORKERS_MAX: u64 = 8;
 const TTL: Duration = Duration::from_secs(30);
 const RENEW_EVERY: Duration = Duration::from_secs(10);
-/// Faults stop after this.
+/// Time after which faults stop.
 const FAULTS_FOR: Duration = Duration::from_mins(4);
-/// Whoever was killed or paused is back after this.
+/// Time until a process that was killed or paused is back.
 const BACK_WITHIN: Duration = Duration::from_mins(8);
-/// From then on every shard is served after this.
+/// Time from then on until every shard is served.
 const SERVED_WITHIN: Duration = Duration::from_secs(50);
-/// … and evenly. Whoever comes back under its old name waits until that has run out; the others see it a round later.
+/// Time until the shards are divided evenly. A worker that restarts under its name waits until its old lease
+/// expires; the others see it a round later.
 const EVEN_WITHIN: Duration = Duration::from_secs(50);
-/// The store's time may have been set back by hours: nothing runs out for so long.
+/// Time to divide them if the store's time was set back by hours: no lease expires for that long.
 const EVEN_AFTER_JUMPS: Duration = Duration::from_hours(8);
-/// The last request that was held up has landed after this.
+/// Time until the last delayed request has arrived.
 const LATE_WITHIN: Duration = Duration::from_mins(22);
-/// So long nothing moves.
+/// Time in which no lease may move.
 const IDLE_FOR: Duration = Duration::from_mins(10);
 
-/// Plays it; the summary says what was done.
+/// Plays the scenario. The summary counts leases taken.
 pub(crate) fn play(world: &mut World) -> Result<String, Failed> {
     let mut chance = world.chance("shards");
     let watch = Watch::new(world);
@@ -48,10 +49,10 @@ pub(crate) fn play(world: &mut World) -> Result<String, Failed> {
     world.stop_faults_at(FAULTS_FOR);
     let count = 1 + chance.below(WORKERS_MAX);
     for number in 1..=count {
-        // Whoever has the name of another serves nothing while that one lives.
+        // A worker with the name of another serves nothing while that one lives.
         let is_twin = number > 1 && chance.happens(1_000);
         let name = format!("w{}", if is_twin { number - 1 } else { number });
-        // Some leave for good, in the middle of it all.
+        // Some leave for good, in the middle of the faults.
         let leaves_at = (number > 1 && chance.happens(2_000))
             .then(|| chance.between(Duration::from_secs(20), FAULTS_FOR));
         let part = Part { name, leaves_at, watch: watch.clone() };
@@ -67,7 +68,7 @@ pub(crate) fn play(world: &mut World) -> Result<String, Failed> {
     let served_after = world.now().saturating_sub(calm_at);
     run(world, &watch, || watch.is_even(), limits[1].saturating_sub(served_after))?;
     let even_after = world.now().saturating_sub(calm_at);
-    // What was held up lands, and changes nothing for long.
+    // Delayed requests arrive, and have no lasting effect.
     pass(world, &watch, LATE_WITHIN)?;
     run(world, &watch, || watch.is_all_served() && watch.is_even(), limits[1])?;
     watch.stand_still();
@@ -80,7 +81,7 @@ pub(crate) fn play(world: &mut World) -> Result<String, Failed> {
     ))
 }
 
-/// Runs until the condition holds, with a look at everyone after each step.
+/// Runs until the condition holds, with a check of all processes after each step.
 fn run(
     world: &mut World,
     watch: &Watch,
@@ -97,7 +98,7 @@ fn run(
     })
 }
 
-/// Lets time pass, with a look at everyone every second: whatever is wrong by then lasts for longer.
+/// Lets time pass, with a check of all processes every second: a violation lasts for longer.
 fn pass(world: &mut World, watch: &Watch, duration: Duration) -> Result<(), Failed> {
     let end = world.now() + duration;
     while world.now() < end {
@@ -107,7 +108,7 @@ fn pass(world: &mut World, watch: &Watch, duration: Duration) -> Result<(), Fail
     Ok(())
 }
 
-/// What one process does.
+/// Part of one process.
 #[derive(Clone)]
 struct Part {
     name: String,
@@ -137,7 +138,7 @@ impl Part {
         self.watch.leave(&host);
     }
 
-    /// How long it works until it drains: for ever, once faults have stopped.
+    /// Returns the time until it drains: none once faults have stopped.
     fn stay(&self, host: &SimHost) -> Option<Duration> {
         let now = self.watch.executor.now();
         let by_chance = (now < FAULTS_FOR && host.random().is_multiple_of(3))
@@ -155,7 +156,7 @@ impl Part {
             let config = QueueConfig { shard_prefix_len: DIGITS, ..QueueConfig::default() };
             match Queue::with_config(client.clone(), config).await {
                 Ok(queue) => return queue,
-                Err(error) => self.watch.note(host, &format!("cannot connect: {error}")),
+                Err(error) => self.watch.note(host, &format!("failed to connect: {error}")),
             }
             host.sleep(Duration::from_secs(1)).await;
         }
@@ -165,7 +166,7 @@ impl Part {
         let leasing = ShardLeasing { ttl: TTL, renew_every: RENEW_EVERY, ..ShardLeasing::default() };
         let options = WorkerOptions {
             leasing: Some(leasing),
-            // There are no tasks: whoever looks for some only makes the run longer.
+            // There are no tasks: scanning for some only makes the run longer.
             polling: Polling::fixed(Duration::from_mins(2)),
             recover_every: Duration::from_mins(2),
             sweep_every: Duration::from_mins(10),
@@ -180,7 +181,7 @@ impl Part {
     }
 }
 
-/// Knows everyone, and looks at what they trust.
+/// Tracks all processes, and checks which shards they trust.
 #[derive(Clone)]
 struct Watch {
     executor: Executor,
@@ -190,7 +191,7 @@ struct Watch {
     seen: Arc<Mutex<Seen>>,
 }
 
-/// What each process serves, and the epoch of each lease.
+/// Shards that each process serves, and the epoch of each lease.
 type Still = (BTreeMap<ProcessId, Vec<ShardRange>>, BTreeMap<String, u64>);
 
 #[derive(Default)]
@@ -198,7 +199,7 @@ struct Seen {
     /// Machines that have ever started, and the process that each runs now; none if it has left for good.
     machines: BTreeMap<String, Option<ProcessId>>,
     workers: BTreeMap<ProcessId, (String, Monitor)>,
-    /// Who served what, and the epochs, when everything was to stand still.
+    /// Shards and epochs at the time from which no lease may move.
     still: Option<Still>,
 }
 
@@ -223,7 +224,7 @@ impl Watch {
         seen.workers.insert(host.process(), (name.to_owned(), monitor));
     }
 
-    /// It does not work at this moment.
+    /// Records that a process does not work at this moment.
     fn rest(&self, host: &SimHost) {
         self.seen().workers.remove(&host.process());
     }
@@ -233,7 +234,7 @@ impl Watch {
         self.seen().machines.insert(machine(host), None);
     }
 
-    /// Those who run at this moment, by process, with what they trust.
+    /// Returns the running processes, with the shards they trust.
     fn served(&self) -> BTreeMap<ProcessId, (String, Vec<ShardRange>)> {
         let seen = self.seen();
         let runs =
@@ -242,7 +243,8 @@ impl Watch {
         running.map(|(process, (name, monitor))| (*process, (name.clone(), monitor.shards()))).collect()
     }
 
-    /// No two processes trust one shard. After a jump of the store's time everyone may be mistaken.
+    /// Checks that no two processes trust one shard. After a jump of the store's time any process may be
+    /// mistaken.
     fn look(&self) -> Result<(), String> {
         if self.bucket.jumped_at().is_some() {
             return Ok(());
@@ -260,7 +262,7 @@ impl Watch {
         }
         let is_still = self.seen().still.is_some();
         if is_still && !self.is_all_served() {
-            return Err(format!("not all is served any more: {}", self.describe()));
+            return Err(format!("some shards are no longer served: {}", self.describe()));
         }
         Ok(())
     }
@@ -281,7 +283,8 @@ impl Watch {
         served == shards()
     }
 
-    /// Shares differ by at most one group; of two with one name, only one has a share.
+    /// Returns whether shares differ by at most one group; of two processes with one name, only one has a
+    /// share.
     fn is_even(&self) -> bool {
         let mut counts = BTreeMap::<String, usize>::new();
         for (name, ranges) in self.served().into_values() {
@@ -305,15 +308,15 @@ impl Watch {
             self.served().into_iter().map(|(process, (_, ranges))| (process, ranges)).collect();
         match self.seen().still.clone() {
             Some(still) if still != (served, self.epochs()) => {
-                Err(format!("something has moved; before: {still:?}; now: {}", self.describe()))
+                Err(format!("a lease has moved; before: {still:?}; now: {}", self.describe()))
             }
             _ => Ok(()),
         }
     }
 
-    /// How often each lease was taken.
+    /// Returns the epoch of each lease.
     fn epochs(&self) -> BTreeMap<String, u64> {
-        let epoch = |objects: &Objects| {
+        let epoch = |objects: &BucketObjects| {
             let leases = objects.iter().filter(|(key, _)| key.starts_with("shard-leases/"));
             let read = leases.filter_map(|(key, stored)| {
                 let lease: Value = serde_json::from_slice(&stored.object.body).ok()?;
@@ -341,7 +344,7 @@ fn shards() -> usize {
     ShardLen::new(DIGITS).map_or(0, ShardLen::count)
 }
 
-/// The machine of a process: its name without the number of the start.
+/// Returns the machine of a process: its name without the number of the start.
 fn machine(host: &SimHost) -> String {
     host.name().split('.').next().unwrap_or_default().to_owned()
 }

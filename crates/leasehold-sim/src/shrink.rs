@@ -1,31 +1,32 @@
-//! A failure made small: whatever can be left out of its world is left out, as long as the same check fails.
+//! Minimises a failure: leaves out every part of the world without which the same check still fails.
 //!
-//! Kinds of faults first, because one of them takes a hundred faults away at once; then time, actors and tasks; then
-//! single faults, in halves, quarters and so on (delta debugging, Zeller 1999). That again, until nothing more can be
-//! left out. A world with something left out is another world, so that each is played: what is given back has failed.
+//! Kinds of faults first, because one of them removes a hundred faults at once; then time, actors and tasks;
+//! then single faults, in halves, quarters and so on (delta debugging, Zeller 1999). This repeats until
+//! nothing more can be left out. A world with a part left out is another world, so each candidate is played:
+//! the result has failed.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::failed::Failed;
 use crate::faults::{Faults, NAMES, SHARES};
-use crate::scenario::{Cut, Options, Scenario};
+use crate::scenario::{Omissions, Options, Scenario};
 
-/// Most worlds that are played; usually a tenth of that.
+/// Maximum number of worlds played; a tenth of it is usual.
 const PLAYS_MAX: u32 = 2_000;
 
-/// What was found.
+/// Result of a minimisation.
 #[derive(Debug)]
 pub struct Shrunk {
-    /// The failure as it was.
+    /// The original failure.
     pub before: Failed,
-    /// The smallest one that was found; its trace is whole.
+    /// The smallest failure found, with its whole trace.
     pub after: Failed,
-    /// How many worlds were played.
+    /// Number of worlds played.
     pub plays: u32,
 }
 
-/// Makes the failure of this seed small; nothing if it does not fail.
+/// Minimises the failure of this seed. Returns `None` if it does not fail.
 #[must_use]
 pub fn shrink(scenario: Scenario, seed: u64, options: &Options) -> Option<Shrunk> {
     let before = scenario.play(seed, options).err()?;
@@ -56,7 +57,7 @@ struct Search {
 }
 
 impl Search {
-    /// Keeps the world with this change if it fails in the same way.
+    /// Keeps the world with this change if the same check fails.
     fn try_out(&mut self, change: impl FnOnce(&mut Options)) -> bool {
         let mut options = (*self.best.options).clone();
         change(&mut options);
@@ -64,7 +65,7 @@ impl Search {
             return false;
         }
         self.plays += 1;
-        // A world that does not fail goes on for hours; one that is larger is not what is looked for.
+        // A world that does not fail runs for hours, and a larger one is not a result.
         let steps_max = Some(self.best.size.steps * 2);
         let failed = self.scenario.play(self.seed, &Options { steps_max, ..options.clone() }).err();
         let Some(failed) = failed.filter(|failed| failed.kind() == self.kind) else { return false };
@@ -72,7 +73,7 @@ impl Search {
         true
     }
 
-    fn cut(&mut self, change: impl FnOnce(&mut Cut)) -> bool {
+    fn cut(&mut self, change: impl FnOnce(&mut Omissions)) -> bool {
         self.try_out(|options| change(&mut options.cut))
     }
 
@@ -98,8 +99,8 @@ impl Search {
             return;
         }
         let until = Duration::from_secs(self.best.at.as_secs() + 1);
-        let is_shorter = |cut: &Cut, time: Duration| cut.faults_for.is_none_or(|known| time < known);
-        let shorter = |cut: &mut Cut, time: Duration| {
+        let is_shorter = |cut: &Omissions, time: Duration| cut.faults_for.is_none_or(|known| time < known);
+        let shorter = |cut: &mut Omissions, time: Duration| {
             if is_shorter(cut, time) {
                 cut.faults_for = Some(time);
             }

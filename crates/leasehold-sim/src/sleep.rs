@@ -1,4 +1,4 @@
-//! A pause in virtual time.
+//! A timer in virtual time.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use crate::executor::Executor;
 
-/// Waits for a moment of virtual time; nothing is left behind when it is dropped.
+/// Waits for a moment of virtual time; dropping it removes the timer.
 #[derive(Debug)]
 pub struct Sleep {
     executor: Executor,
     until: Duration,
-    /// Where its timer stands, and whom it wakes.
+    /// Position of its timer, and the waker it was set for.
     timer: Option<((Duration, u64), Waker)>,
 }
 

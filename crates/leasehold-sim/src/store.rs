@@ -1,12 +1,12 @@
-//! The bucket as one process sees it: through the network, with a clock that learns from dated answers.
+//! The store of one process: the bucket behind the network, with a clock that learns from dated answers.
 //!
-//! The world knows the store's true time, so the clock is put to the test whenever a request leaves or an answer
-//! comes: the interval that it gives must hold the truth.
+//! The world knows the store's true time, so the clock is checked whenever a request leaves or an answer
+//! arrives: its interval must contain the true time.
 
 use bytes::Bytes;
 use leasehold_store::clock::Clock;
 use leasehold_store::host::{Host, Instant};
-use leasehold_store::seam::{
+use leasehold_store::store::{
     Answer, Cause, Failure, Get, List, Page, PartId, PutAnswer, Ranged, Store, UploadId, Version, When,
 };
 use std::ops::Range;
@@ -19,7 +19,7 @@ use crate::executor::Executor;
 use crate::host::SimHost;
 use crate::network::{Delivered, Network, Reply, Request};
 
-/// An answer that took no longer than this tells any jump of the store's time from the time before it.
+/// Maximum latency of an answer that reveals any jump of the store's time.
 const PROMPT: Duration = Duration::from_secs(1);
 
 /// The store of one process.
@@ -31,7 +31,7 @@ pub struct SimStore {
     executor: Executor,
     clock: Clock,
     alarm: Alarm,
-    /// The jump of the store's time from which the clock must have recovered.
+    /// Jump of the store's time from which the clock must have recovered.
     recovered_from: Mutex<Option<Duration>>,
 }
 
@@ -56,7 +56,7 @@ impl SimStore {
         if let Some((date_secs, dated_at)) = date {
             let received = self.host.instant();
             self.clock.observe(date_secs, sent, received);
-            // Under a wall clock that was set meanwhile nobody knows how long the answer took.
+            // If the wall clock was set meanwhile, the latency of the answer is unknown.
             let ahead = |instant: Instant| instant.wall_ns - instant.boot_ns;
             let is_timed = u128::from((ahead(received) - ahead(sent)).unsigned_abs()) < PROMPT.as_nanos();
             self.consider(sent_at, dated_at, is_timed);
@@ -65,8 +65,9 @@ impl SimStore {
         reply
     }
 
-    /// After a jump of the store's time its clock may be wrong until it has heard a prompt answer from after the
-    /// jump, and again when an answer from before the jump comes in late.
+    /// Tracks whether the clock must be right. After a jump of the store's time the clock may be wrong until
+    /// a prompt answer from after the jump arrives, and again when an answer from before the jump arrives
+    /// late.
     fn consider(&self, sent_at: Duration, dated_at: Duration, is_timed: bool) {
         let Some(jumped_at) = self.bucket.jumped_at() else { return };
         let mut recovered_from = self.recovered_from.lock().unwrap_or_else(PoisonError::into_inner);
@@ -86,12 +87,12 @@ impl SimStore {
             let (name, off) = (self.host.name(), truth - now.earliest.as_millis());
             let width = now.width().map_or_else(|| "∞".to_owned(), |width| format!("{width:?}"));
             self.alarm.raise(format!(
-                "{name}'s clock is wrong {when}: it is {off} ms after an interval begins that is {width} wide"
+                "{name}'s clock is wrong {when}: the true time is {off} ms into an interval of {width}"
             ));
         }
         if jumped_at.is_none() && !now.steady {
             let name = self.host.name();
-            self.alarm.raise(format!("{name}'s clock is in doubt {when}, but the store's time never jumped"));
+            self.alarm.raise(format!("{name}'s clock is unsteady {when}, but the store's time never jumped"));
         }
     }
 }
@@ -212,7 +213,7 @@ impl Store for SimStore {
     }
 }
 
-/// A bug of the simulator itself.
+/// An answer of the wrong kind: a bug of the simulator itself.
 fn mixed_up(reply: &Reply) -> Failure {
     Failure::last(leasehold_core::Kind::Internal, format!("the simulated bucket answered: {reply}"))
 }
@@ -226,7 +227,7 @@ mod tests {
     use leasehold_store::testing::conformance::{Extent, Suite};
     use leasehold_store::{Client, Purpose};
 
-    /// In a world without faults and without other processes: races are for the scenarios.
+    /// Runs without faults and without other processes: races are left to the scenarios.
     #[test]
     fn the_simulated_bucket_conforms() {
         let mut world = World::new(1, Faults::none()).called("store");
@@ -250,15 +251,15 @@ mod tests {
         ended.lock().unwrap().take().unwrap().unwrap();
     }
 
-    /// Uploads until it is told that it is done. No process dies here: one that did would leave nothing in the bucket
-    /// that anyone could see.
+    /// Uploads until the upload succeeds. No process dies here: a dead one would leave nothing visible in the
+    /// bucket.
     async fn upload(client: Client, parts: [Bytes; 2]) {
         loop {
             let bytes = parts.iter().map(|part| part.len() as u64).sum();
             let Ok(upload) = client.upload(Purpose::Fetch, "artifact", bytes).await else { continue };
             let [first, last] = parts.clone();
             if upload.part(1, last).await.and(upload.part(0, first).await).is_err() {
-                // Best effort, as it is for everyone.
+                // Best effort, as in the real code.
                 drop(upload.abort().await);
             } else if upload.finish().await.is_ok() {
                 return;
@@ -275,7 +276,7 @@ mod tests {
             let whole = parts.concat();
             world.check(move |change, _| match &change.after {
                 Some(stored) if stored.object.body == whole => Ok(()),
-                _ => Err("what was uploaded is not what appears".into()),
+                _ => Err("the object differs from the uploaded parts".into()),
             });
             let done = Arc::<Mutex<u32>>::default();
             for name in ["one", "two"] {
@@ -288,7 +289,10 @@ mod tests {
             }
             let failed = |failed| panic!("{failed}");
             world.run_until(|| *done.lock().unwrap() == 2, Duration::from_hours(1)).unwrap_or_else(failed);
-            assert!(world.objects().contains_key("artifact"), "seed {seed}: told as done, and not there");
+            assert!(
+                world.objects().contains_key("artifact"),
+                "seed {seed}: acknowledged, but the object is missing"
+            );
             world.run_for(Duration::from_mins(22)).unwrap_or_else(failed);
             world.every_request_is_counted().unwrap();
         }

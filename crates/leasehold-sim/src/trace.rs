@@ -1,7 +1,7 @@
-//! What happened, one line each, for people: `12.345678 w1 put counters/a if unchanged v12 → written v13`.
+//! The log of a run, one line per event: `12.345678 w1 put counters/a if unchanged v12 → written v13`.
 //!
-//! The newest lines are kept, or all of them on demand; a running hash covers every line, so that two runs can be
-//! compared without keeping either.
+//! Only the newest lines are kept, or all of them on demand. A running hash covers every line, so that two
+//! runs can be compared without keeping either.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::chance::{HASH_START, hash};
 
-/// So many of the newest lines are kept when not all are: enough to see what led to a failure.
+/// Number of newest lines that are kept: enough to see what led to a failure.
 const LINES_KEPT: usize = 300;
 
 /// The lines of one run. Clones write to the same trace.
@@ -30,14 +30,14 @@ struct Kept {
 }
 
 impl Trace {
-    /// A trace that keeps its newest lines.
+    /// Creates a trace that keeps its newest lines.
     #[must_use]
     pub fn new() -> Self {
         let kept = Kept { lines: VecDeque::new(), lines_max: LINES_KEPT, count: 0, hash: HASH_START };
         Self { kept: Arc::new(Mutex::new(kept)), is_silent: Arc::default() }
     }
 
-    /// Takes no more lines: for runs that only count.
+    /// Drops all further lines, for runs that only count.
     pub fn silence(&self) {
         self.is_silent.store(true, Relaxed);
     }
@@ -47,7 +47,7 @@ impl Trace {
         self.kept().lines_max = usize::MAX;
     }
 
-    /// Adds a line: when, who, what.
+    /// Adds a line: time, subject, event.
     pub fn line(&self, at: Duration, who: &str, what: impl fmt::Display) {
         if self.is_silent.load(Relaxed) {
             return;
@@ -62,19 +62,19 @@ impl Trace {
         kept.lines.push_back(line);
     }
 
-    /// The lines that were kept, oldest first.
+    /// Returns the lines that were kept, oldest first.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         self.kept().lines.iter().cloned().collect()
     }
 
-    /// How many lines there were, kept or not.
+    /// Returns the number of lines, kept or not.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.kept().count
     }
 
-    /// Differs when any line differs.
+    /// Returns a hash over all lines.
     #[must_use]
     pub fn hash(&self) -> u64 {
         self.kept().hash

@@ -1,20 +1,20 @@
-//! What happens to processes and clocks: crashes, pauses, stalls, jumps.
+//! Troubles of processes and clocks: crashes, pauses, stalls, jumps.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::chance::Chance;
+use crate::chance::SimRandom;
 use crate::executor::ProcessId;
 use crate::faults::{Events, Troubles};
 use crate::host::{SimHost, nanos};
 use crate::world::Inner;
 
-/// How often the faults are looked at while there is no trouble among them.
+/// Pause between two reads of the faults while they have no trouble.
 const LOOK_EVERY: Duration = Duration::from_mins(10);
 
-/// Lets trouble come for as long as the world's faults ask for it.
+/// Injects troubles as long as the world's faults ask for them.
 pub(crate) async fn come(world: Arc<Inner>) {
-    let mut chance = Chance::derived(world.seed, "trouble");
+    let mut chance = SimRandom::derived(world.seed, "trouble");
     loop {
         let Some(every) = world.network.faults().trouble_every else {
             world.executor.sleep(LOOK_EVERY).await;
@@ -29,17 +29,17 @@ pub(crate) async fn come(world: Arc<Inner>) {
     }
 }
 
-/// Kills an actor's process, if it is one that still lives; the actor is started again later.
+/// Kills the process of an actor if it still runs; the actor is restarted later.
 pub(crate) fn crash_process(world: &Arc<Inner>, process: ProcessId) {
     let named = |(name, host): (String, Arc<SimHost>)| (host.process() == process).then_some(name);
     if let Some(name) = living(world).into_iter().find_map(named) {
-        let mut chance = Chance::derived(world.seed, &format!("crash of {process:?}"));
+        let mut chance = SimRandom::derived(world.seed, &format!("crash of {process:?}"));
         crash(world, &name, process, &mut chance, true);
     }
 }
 
-/// Draws a trouble, and lets it happen if it really is to: the next one is the same in any case.
-fn happen(world: &Arc<Inner>, shares: Troubles, chance: &mut Chance, really: bool) {
+/// Draws a trouble, and injects it if `really`: the next draw is the same in either case.
+fn happen(world: &Arc<Inner>, shares: Troubles, chance: &mut SimRandom, really: bool) {
     let living = living(world);
     let Some((name, host)) = living.get(chance.index(living.len())) else { return };
     let Troubles { crash: to_crash, pause, stall, wall_jump, date_jump } = shares;
@@ -54,12 +54,12 @@ fn happen(world: &Arc<Inner>, shares: Troubles, chance: &mut Chance, really: boo
         }
     } else if drawn < to_crash + pause + stall {
         let duration = a_while(chance);
-        // Whoever stands still already would miss the same time twice, and its boot clock would go back.
+        // A paused process would miss the same time twice, and its boot clock would go back.
         let here = world.neighbours(name);
         if !really || here.iter().any(|(_, host)| world.executor.is_paused(host.process())) {
             return;
         }
-        world.trace.line(now, host.name(), "stalls, and its boot clock with it");
+        world.trace.line(now, host.name(), "stalls, and its boot clock stops");
         host.machine().miss(duration);
         for (_, host) in &here {
             world.executor.pause(host.process(), duration);
@@ -86,19 +86,19 @@ fn happen(world: &Arc<Inner>, shares: Troubles, chance: &mut Chance, really: boo
     }
 }
 
-/// Mostly seconds; sometimes longer than any lease. Never so short that a stall could not be noticed.
-fn a_while(chance: &mut Chance) -> Duration {
+/// Draws a pause: mostly seconds, sometimes longer than any lease, never too short for a stall to be noticed.
+fn a_while(chance: &mut SimRandom) -> Duration {
     let most = if chance.happens(3_000) { Duration::from_mins(5) } else { Duration::from_secs(20) };
     chance.between(Duration::from_secs(2), most)
 }
 
-fn crash(world: &Arc<Inner>, name: &str, process: ProcessId, chance: &mut Chance, really: bool) {
+fn crash(world: &Arc<Inner>, name: &str, process: ProcessId, chance: &mut SimRandom, really: bool) {
     let (reboots, away) =
         (chance.happens(2_000), chance.between(Duration::from_millis(100), Duration::from_mins(1)));
     if !really {
         return;
     }
-    // With a machine go all of its processes.
+    // A reboot kills all processes of the machine.
     let dead = if reboots { world.neighbours(name) } else { Vec::new() };
     let others = dead.into_iter().filter(|(other, _)| other != name);
     let dead = others.map(|(other, host)| (other, host.process()));

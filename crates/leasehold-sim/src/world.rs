@@ -1,4 +1,4 @@
-//! The world: processes on machines, one bucket, a network between them, and all that can go wrong.
+//! The world: processes on machines, one bucket, a network between them, and all faults.
 //!
 //! ```text
 //!   actor ── starts ──▶ process ── SimHost, Client ──▶ SimStore ══ network ══▶ SimBucket
@@ -6,7 +6,7 @@
 //!     └── restarted ◀── killed                        faults                checks, each change
 //! ```
 //!
-//! A run is a function of its seed: replay it with the command that its failure names.
+//! A run is a function of its seed: replay it with the command that its failure prints.
 
 pub(crate) mod inner;
 
@@ -18,31 +18,31 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::alarm::Alarm;
-use crate::bucket::{Change, Objects, SimBucket};
-use crate::chance::Chance;
-use crate::executor::{Executor, ProcessId, Step};
+use crate::bucket::{BucketChange, BucketObjects, SimBucket};
+use crate::chance::SimRandom;
+use crate::executor::{Executor, ExecutorStep, ProcessId};
 use crate::failed::{Failed, Size};
 use crate::faults::Faults;
 use crate::host::{Machine, SimHost};
 use crate::mutants::Mutant;
 use crate::network::Network;
-use crate::scenario::{Cut, Options};
+use crate::scenario::{Omissions, Options};
 use crate::trace::Trace;
 use crate::trouble;
 
-/// Most steps without any time passing: more means that tasks wake each other for ever.
+/// Maximum number of steps without time passing; more means that tasks wake each other forever.
 const STEPS_AT_ONCE_MAX: u64 = 100_000;
 
-/// Looks at each change of the bucket, with everything that stands there since; an error fails the run.
-pub type Check = Box<dyn FnMut(&Change, &Objects) -> Result<(), String> + Send>;
+/// Checks each change of the bucket, with all objects after it. An error fails the run.
+pub type Check = Box<dyn FnMut(&BucketChange, &BucketObjects) -> Result<(), String> + Send>;
 
 /// Starts an actor's work in a fresh process.
-pub type Start = Arc<dyn Fn(Arc<SimHost>, Client) -> BoxFuture<'static, ()> + Send + Sync>;
+pub type ActorStart = Arc<dyn Fn(Arc<SimHost>, Client) -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// Puts something between a process and its store.
+/// Wraps the store of a process.
 pub type Wrap = Arc<dyn Fn(Arc<dyn Store>) -> Arc<dyn Store> + Send + Sync>;
 
-/// The same, with a look at the machine.
+/// Wraps the store of a process, with access to its machine.
 pub(crate) type WrapOnHost = Arc<dyn Fn(Arc<dyn Store>, &Arc<SimHost>) -> Arc<dyn Store> + Send + Sync>;
 
 /// A world that can be replayed.
@@ -50,13 +50,13 @@ pub struct World {
     scenario: String,
     inner: Arc<Inner>,
     checks: Vec<Check>,
-    cut: Cut,
+    cut: Omissions,
     mutant: Option<Mutant>,
     steps: u64,
     steps_max: Option<u64>,
 }
 
-/// What the world's own tasks share with it.
+/// State shared between the world and its own tasks.
 pub(crate) struct Inner {
     pub(crate) seed: u64,
     pub(crate) executor: Executor,
@@ -66,33 +66,33 @@ pub(crate) struct Inner {
     pub(crate) alarm: Alarm,
     pub(crate) people: Mutex<People>,
     wrap: Mutex<Option<WrapOnHost>>,
-    /// Of every process that was ever started.
+    /// Clients of every process that was ever started.
     clients: Mutex<Vec<(String, Client)>>,
 }
 
-/// Who lives in the world.
+/// Actors and machines of the world.
 #[derive(Default)]
 pub(crate) struct People {
     machines: BTreeMap<String, Arc<Machine>>,
-    /// How often each process was started.
+    /// Number of starts of each process.
     starts: BTreeMap<String, u64>,
     pub(crate) actors: BTreeMap<String, Actor>,
 }
 
-/// Someone who is started again after a crash.
+/// A process that is restarted after a crash.
 pub(crate) struct Actor {
-    pub(crate) start: Start,
+    pub(crate) start: ActorStart,
     pub(crate) host: Option<Arc<SimHost>>,
 }
 
 impl World {
-    /// A world at the beginning of time.
+    /// Creates a world at virtual time zero.
     #[must_use]
     pub fn new(seed: u64, faults: Faults) -> Self {
         let trace = Trace::new();
-        let executor = Executor::new(Chance::derived(seed, "executor"), trace.clone());
+        let executor = Executor::new(SimRandom::derived(seed, "executor"), trace.clone());
         let bucket = Arc::new(SimBucket::new(executor.clone()));
-        let chance = Chance::derived(seed, "network");
+        let chance = SimRandom::derived(seed, "network");
         let network = Network::new(executor.clone(), bucket.clone(), trace.clone(), chance, faults);
         let inner = Arc::new(Inner {
             seed,
@@ -110,21 +110,21 @@ impl World {
             scenario: "counters".into(),
             inner,
             checks: Vec::new(),
-            cut: Cut::default(),
+            cut: Omissions::default(),
             mutant: None,
             steps: 0,
             steps_max: None,
         }
     }
 
-    /// The name under which this world can be replayed.
+    /// Sets the name of the scenario, under which this world can be replayed.
     #[must_use]
     pub fn called(mut self, scenario: &str) -> Self {
         scenario.clone_into(&mut self.scenario);
         self
     }
 
-    /// Puts something between the processes that start from now on and their stores: a deliberate mistake.
+    /// Wraps the stores of all processes that start from now on: a mutant.
     pub fn wrap_stores(&self, wrap: Wrap) {
         self.wrap_on_hosts(Arc::new(move |store, _| wrap(store)));
     }
@@ -133,41 +133,41 @@ impl World {
         *self.inner.wrap.lock().unwrap_or_else(PoisonError::into_inner) = Some(wrap);
     }
 
-    /// Leaves something out. To be said before anyone starts.
-    pub fn cut(&mut self, cut: Cut) {
+    /// Leaves parts out. Must be called before any actor starts.
+    pub fn cut(&mut self, cut: Omissions) {
         self.inner.network.events(|events| events.only.clone_from(&cut.only));
         self.cut = cut;
     }
 
-    /// Fails after so many steps.
+    /// Fails the run after this number of steps.
     pub fn give_up_after(&mut self, steps: Option<u64>) {
         self.steps_max = steps;
     }
 
-    /// What is left out.
+    /// Returns the parts that are left out.
     #[must_use]
-    pub fn what_is_cut(&self) -> &Cut {
+    pub fn what_is_cut(&self) -> &Omissions {
         &self.cut
     }
 
-    /// Someone here makes a mistake.
+    /// Enables a mutant.
     pub(crate) fn make_mistake(&mut self, mutant: Mutant) {
         self.mutant = Some(mutant);
     }
 
-    /// The mistake that is made here.
+    /// Returns the enabled mutant.
     pub(crate) fn mutant(&self) -> Option<Mutant> {
         self.mutant
     }
 
-    /// The clients of all processes that were ever started, by the name of the process.
+    /// Returns the clients of all processes that were ever started, with the name of the process.
     #[must_use]
     pub fn clients(&self) -> Vec<(String, Client)> {
         self.inner.clients.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Starts a process on the machine of this name, which keeps its clocks from start to start. What stands before a slash
-    /// names the machine: `n1/worker` and `n1/supervisor` share one.
+    /// Starts a process on the machine of this name, which keeps its clocks from start to start. The part
+    /// before a slash names the machine: `n1/worker` and `n1/supervisor` share one.
     #[must_use]
     pub fn process(&self, name: &str) -> (Arc<SimHost>, Client) {
         self.inner.process(name)
@@ -187,30 +187,33 @@ impl World {
         self.inner.start(name);
     }
 
-    /// Runs something in a process until it ends or the process is killed; a panic fails the run.
+    /// Runs work in a process until it ends or the process is killed; a panic fails the run.
     pub fn spawn(&self, process: ProcessId, work: impl Future<Output = ()> + Send + 'static) {
         self.inner.executor.spawn(process, Box::pin(work));
     }
 
-    /// Calls a check after every step that changed the bucket.
-    pub fn check(&mut self, check: impl FnMut(&Change, &Objects) -> Result<(), String> + Send + 'static) {
+    /// Adds a check that is called after every step that changed the bucket.
+    pub fn check(
+        &mut self,
+        check: impl FnMut(&BucketChange, &BucketObjects) -> Result<(), String> + Send + 'static,
+    ) {
         self.checks.push(Box::new(check));
     }
 
-    /// What goes wrong at present.
+    /// Returns the current faults.
     #[must_use]
     pub fn faults(&self) -> Faults {
         self.inner.network.faults()
     }
 
-    /// Other faults from now on.
+    /// Changes the faults from now on.
     pub fn change_faults(&self, change: impl FnOnce(&mut Faults)) {
         let mut faults = self.inner.network.faults();
         change(&mut faults);
         self.inner.network.set_faults(faults);
     }
 
-    /// No new fault from this moment on; what is on its way still comes.
+    /// Stops new faults from this moment on; requests already delayed still arrive.
     pub fn stop_faults_at(&self, at: Duration) {
         let at = self.cut.faults_for.map_or(at, |cut| at.min(cut));
         let (executor, network) = (self.inner.executor.clone(), self.inner.network.clone());
@@ -218,136 +221,138 @@ impl World {
         let stop = async move {
             executor.sleep(at.saturating_sub(executor.now())).await;
             network.set_faults(Faults::none());
-            trace.line(executor.now(), "world", "has no more faults");
+            trace.line(executor.now(), "world", "stops all faults");
         };
         self.spawn(ProcessId::WORLD, stop);
     }
 
-    /// Whether every request is in its client's ledger, if no client has more than one under way.
+    /// Checks that every request is in its client's ledger, if no client has more than one in flight.
     pub(crate) fn every_request_is_counted(&self) -> Result<(), String> {
         for (name, client) in self.clients() {
             let (sent, counted) = (self.inner.network.sent(&name), client.ledger().snapshot().requests());
             if sent > counted + 1 {
-                return Err(format!("requests: {name} has sent {sent}, and its ledger knows of {counted}"));
+                return Err(format!("requests: {name} sent {sent}, but its ledger counts {counted}"));
             }
         }
         Ok(())
     }
 
-    /// Kills whoever is named to it after the step, as long as anyone is to be killed.
+    /// Returns a function that kills a process after the step, as long as faults may kill processes.
     pub(crate) fn reaper(&self) -> Arc<dyn Fn(ProcessId) -> bool + Send + Sync> {
         let network = self.inner.network.clone();
         Arc::new(move |process| network.doom(process))
     }
 
-    /// Cuts machines off from the bucket.
+    /// Returns a handle that cuts machines off from the bucket.
     pub(crate) fn links(&self) -> crate::links::Links {
         crate::links::Links::new(self.inner.network.clone(), self.inner.executor.clone())
     }
 
-    /// What goes wrong from now on.
+    /// Replaces the faults from now on. Returns the previous ones.
     pub(crate) fn set_faults(&self, faults: Faults) -> Faults {
         let before = self.inner.network.faults();
         self.inner.network.set_faults(faults);
         before
     }
 
-    /// Runs until the condition holds; an error if it does not within so much virtual time, or any check fails.
+    /// Runs until the condition holds. Fails if it does not within this virtual time, or if any check fails.
     pub fn run_until(&mut self, mut condition: impl FnMut() -> bool, limit: Duration) -> Result<(), Failed> {
         let end = self.now() + limit;
         let mut at_once = 0;
         while !condition() {
             if self.now() >= end {
-                return Err(self.failed(format!("what was waited for did not come within {limit:?}")));
+                return Err(self.failed(format!("the expected state was not reached within {limit:?}")));
             }
             if self.steps_max.is_some_and(|most| self.steps >= most) {
-                return Err(self.failed("given up"));
+                return Err(self.failed("the maximum number of steps is reached"));
             }
             self.steps += 1;
             at_once += 1;
             match self.inner.executor.step(end) {
-                Step::Polled => {}
-                Step::Panicked(words) => return Err(self.failed(format!("a task panicked: {words}"))),
-                Step::Passed => at_once = 0,
-                Step::AtRest => return Err(self.failed("nothing is left to happen, and nobody is done")),
+                ExecutorStep::Polled => {}
+                ExecutorStep::Panicked(words) => return Err(self.failed(format!("a task panicked: {words}"))),
+                ExecutorStep::Passed => at_once = 0,
+                ExecutorStep::AtRest => {
+                    return Err(self.failed("no task is ready and no timer is set, but the run is not done"));
+                }
             }
             if at_once > STEPS_AT_ONCE_MAX {
-                return Err(self.failed("the world does not come to rest: tasks wake each other for ever"));
+                return Err(self.failed("time does not advance: tasks wake each other forever"));
             }
             self.after_step().map_err(|message| self.failed(message))?;
         }
         Ok(())
     }
 
-    /// Lets so much virtual time pass.
+    /// Lets virtual time pass.
     pub fn run_for(&mut self, duration: Duration) -> Result<(), Failed> {
         let (executor, end) = (self.inner.executor.clone(), self.now() + duration);
-        // Something must keep time going in a world in which nothing happens.
+        // Time advances only to a timer, and an idle world has none.
         self.spawn(ProcessId::WORLD, executor.sleep(duration));
         self.run_until(|| executor.now() >= end, duration + Duration::from_nanos(1))
     }
 
-    /// The bucket, for raw reads.
+    /// Returns the bucket, for raw reads.
     #[must_use]
     pub fn bucket(&self) -> &SimBucket {
         &self.inner.bucket
     }
 
-    /// The same, to be kept by a judge.
+    /// Returns a shared handle of the bucket, for a judge.
     #[must_use]
     pub fn bucket_handle(&self) -> Arc<SimBucket> {
         self.inner.bucket.clone()
     }
 
-    /// Everything in the bucket.
+    /// Returns all objects of the bucket.
     #[must_use]
-    pub fn objects(&self) -> Objects {
+    pub fn objects(&self) -> BucketObjects {
         self.inner.bucket.objects()
     }
 
-    /// Virtual time since the beginning.
+    /// Returns the virtual time since the start.
     #[must_use]
     pub fn now(&self) -> Duration {
         self.inner.executor.now()
     }
 
-    /// How many steps were taken: polls, and jumps of time.
+    /// Returns the number of steps: polls, and jumps of time.
     #[must_use]
     pub fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// What happened.
+    /// Returns the trace.
     #[must_use]
     pub fn trace(&self) -> &Trace {
         &self.inner.trace
     }
 
-    /// For checks inside tasks: whoever raises it fails the run.
+    /// Returns the alarm, by which checks inside tasks fail the run.
     #[must_use]
     pub fn alarm(&self) -> &Alarm {
         &self.inner.alarm
     }
 
-    /// The executor: to kill and to pause.
+    /// Returns the executor, to kill and pause processes.
     #[must_use]
     pub fn executor(&self) -> &Executor {
         &self.inner.executor
     }
 
-    /// What this world follows from.
+    /// Returns the seed.
     #[must_use]
     pub fn seed(&self) -> u64 {
         self.inner.seed
     }
 
-    /// Chance for a scenario's own choices.
+    /// Returns random numbers for a scenario's own choices.
     #[must_use]
-    pub fn chance(&self, purpose: &str) -> Chance {
-        Chance::derived(self.inner.seed, purpose)
+    pub fn chance(&self, purpose: &str) -> SimRandom {
+        SimRandom::derived(self.inner.seed, purpose)
     }
 
-    /// The failure of this run, with all that is needed to look at it.
+    /// Builds the failure of this run, with everything needed to examine it.
     pub fn failed(&self, message: impl Into<String>) -> Failed {
         let (seed, scenario, tail) = (self.inner.seed, self.scenario.clone(), self.inner.trace.lines());
         let (faults_drawn, faults) = self.inner.network.events(|events| (events.drawn, events.happened));

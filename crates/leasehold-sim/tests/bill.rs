@@ -1,5 +1,5 @@
-//! The bill is true: the same workload in virtual time on the simulated bucket, and in real time on a real server,
-//! makes the same requests. Whatever belongs to a task is equal, one by one; what belongs to time is close.
+//! Request costs are correct: one workload makes the same requests in virtual time on the simulated bucket
+//! and in real time on a real server. Requests per task are equal; requests per time are close.
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 use futures::future::{Either, select};
@@ -16,14 +16,14 @@ use std::time::Duration;
 
 const TASKS: u64 = 1_000;
 const SECONDS: f64 = 60.0;
-/// How often a worker looks while there is something to do.
+/// Interval at which a worker scans while tasks are waiting.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small number of tasks")]
 fn workload(mode: Mode) -> Workload {
     Workload {
-        // Two that look at the same entries meet now and then, sooner on a slow store than on a fast one; two in shards of
-        // their own never do.
+        // Two workers that scan the same entries sometimes claim the same task, more often on a slow store
+        // than on a fast one; two with shards of their own never do.
         workers: if mode == Mode::Leased { 2 } else { 1 },
         tasks_per_day: (1_000.0 * 86_400.0 / SECONDS) as u64,
         days: SECONDS / 86_400.0,
@@ -48,11 +48,11 @@ fn show(mode: Mode, simulated: &Bill, real: &Bill) {
     }
 }
 
-/// What is done once for each task is done exactly so often, in both worlds; what is done by the clock, about as often, by
-/// the pace that machine and server allow.
+/// Checks that requests per task are exact on both stores, and that requests per time are close, at the pace
+/// that machine and server allow.
 #[expect(clippy::cast_precision_loss, reason = "a few thousand requests")]
 fn check(mode: Mode, simulated: &Bill, real: &Bill, pace: f64) {
-    // Whoever holds the shard or the inbox leaves the entry where it is.
+    // The holder of the shard or the inbox keeps the entry.
     let (claim_puts, claim_deletes) = if mode == Mode::Shared { (2 * TASKS, TASKS) } else { (TASKS, 0) };
     for bill in [simulated, real] {
         assert_eq!(bill.tasks, TASKS);
@@ -64,10 +64,10 @@ fn check(mode: Mode, simulated: &Bill, real: &Bill, pace: f64) {
         ] {
             assert_eq!(count(bill, purpose, verb), expected, "{mode:?} {purpose:?} {verb:?}");
         }
-        // An entry may be seen before its task is there: then it is read once more.
+        // An entry may be listed before its task exists: then it is read once more.
         let reads = count(bill, Claim, Get);
         assert!((TASKS..TASKS * 11 / 10).contains(&reads), "{mode:?}: {reads} reads");
-        // At most one ring a second by each of the four producers.
+        // At most one bell a second by each of the four producers.
         let rings = count(bill, Submit, Put) - 2 * TASKS;
         let seconds = bill.days * 86_400.0;
         assert!(rings >= 10 && rings as f64 <= 4.0 * seconds, "{mode:?}: {rings} rings in {seconds:.0} s");
@@ -80,7 +80,7 @@ fn check(mode: Mode, simulated: &Bill, real: &Bill, pace: f64) {
 }
 
 async fn compare(mode: Mode, s3: S3, bucket: &str) {
-    // On a thread of its own: inside a task the runtime would make the played tasks give way to others.
+    // On a thread of its own: inside a task the runtime would make the simulated tasks yield to others.
     let simulated = std::thread::scope(|scope| scope.spawn(|| workload(mode).play(1, |_| {})).join());
     let simulated = simulated.unwrap().unwrap();
     let open = || {
@@ -98,7 +98,7 @@ async fn compare(mode: Mode, s3: S3, bucket: &str) {
     check(mode, &simulated, &real, pace);
 }
 
-/// Looks as a worker does: as often as it is let.
+/// Scans as a worker does, as often as possible.
 async fn look(client: &Client, looks: &AtomicU32) -> Infallible {
     loop {
         client.get(Purpose::Admin, "nothing").await.unwrap();

@@ -1,27 +1,27 @@
-//! Requests as the rest of Leasehold makes them: counted, bounded in time, retried where that is safe, and
-//! with every lost answer settled.
+//! Client of a store: counts requests, bounds them in time, retries where that is safe, and resolves every lost
+//! answer.
 //!
 //! # Lost answers
 //!
-//! A put on condition can go unanswered and still have happened, or happen later. It is never blindly
-//! repeated. One rule settles every refusal and every lost answer: **read the object back**, and then
+//! A conditional put can go unanswered and still have been carried out, or be carried out later. It is never blindly
+//! repeated. One rule resolves every refusal and every lost answer: **read the object back**, and then
 //!
 //! ```text
-//!   what stands there            it means                                   so
+//!   object read back             meaning                                    result
 //!   ───────────────────────────  ─────────────────────────────────────────  ─────────────────────────
-//!   our own bytes                an earlier try of ours was carried out     Written
-//!   something that was built     the same, but others have gone on since    Overtaken, with what was read
-//!   on ours
-//!   something that still fits    nothing happened (yet)                     send the very same put again
+//!   our own bytes                an earlier attempt was carried out         Written
+//!   a successor of our bytes     likewise, and other writers have changed   Overtaken, with the object
+//!                                the object since
+//!   an object that still fits    not carried out (yet)                      send the identical put again
 //!   the condition
-//!   anything else                someone else was faster, and our put can   Lost, with what was read
-//!                                never be carried out any more
+//!   anything else                another writer was faster, and our put     Lost, with the object
+//!                                can no longer be carried out
 //! ```
 //!
-//! Repeating the very same bytes under the very same condition is safe: at most one of the tries can be
-//! carried out, and whichever it is, the others are refused and the read shows our bytes. "Our own bytes" are
-//! known by the fresh write id in every record, or, for a record that others have rewritten since, by our
-//! event in its history: that is what [`Ours`] is for.
+//! Repeating identical bytes under an identical condition is safe: at most one of the attempts can be carried out; the
+//! others are then refused, and the read returns our bytes. A writer recognises its own bytes by the new write id in
+//! every record or, for a record that other writers have changed since, by its event in the history: see
+//! [`IsOurWrite`].
 
 mod large;
 
@@ -39,11 +39,11 @@ use std::time::Duration;
 
 use crate::health::{Health, REPORT_AFTER, RequestClass};
 use crate::host::{Host, HostExt, Instant};
-use crate::ledger::{Ledger, Line, Outcome, Purpose, Verb};
+use crate::ledger::{Ledger, LedgerLine, Outcome, Purpose, Verb};
 use crate::mutant::{Rule, breaks};
-use crate::seam::{Cause, Failure, Get, List, Object, Page, PutAnswer, Store, Version, When};
+use crate::store::{Cause, Failure, Get, List, Object, Page, PutAnswer, Store, Version, When};
 
-/// A store with a ledger, patience and the rule for lost answers. Cheap to clone.
+/// Store with request counts, a retry budget and the rule for lost answers. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Client {
     store: Arc<dyn Store>,
@@ -53,83 +53,84 @@ pub struct Client {
     patience: Duration,
 }
 
-/// How a put on condition ended. What cannot be settled is an [`Error`] whose outcome is unknown.
+/// Result of a conditional put. An unresolved put is an [`Error`] with an unknown outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Put {
-    /// It is there; this is its version.
+pub enum PutOutcome {
+    /// Written, with its version.
     Written(Version),
-    /// It was written, its answer was lost, and others have built upon it since: this is what stands there now.
-    /// Its version is not that of our write, and what we have written may not hold any more.
+    /// Written, but the answer was lost, and other writers have changed the object since: this is the current object.
+    /// Its version is not that of our write, and our content may no longer be current.
     Overtaken(Object),
-    /// It is not there and never will be; this is what was found instead.
+    /// Not written, and never will be; this is the current object.
     Lost(Option<Object>),
 }
 
-/// How a writer recognises its own write in what it reads back.
-pub type Ours<'a> = &'a (dyn Fn(&[u8]) -> bool + Send + Sync);
+/// Recognises the caller's own write in the bytes that were read back.
+pub type IsOurWrite<'a> = &'a (dyn Fn(&[u8]) -> bool + Send + Sync);
 
 impl Client {
-    /// A client of this store on this host.
+    /// Creates a client of a store.
     pub fn new(store: Arc<dyn Store>, host: Arc<dyn Host>) -> Self {
         Self { store, host, ledger: Arc::default(), health: Arc::default(), patience: OPERATION_WAIT }
     }
 
-    /// The same client, but one operation with all its retries takes at most about this long.
+    /// Limits the time of one operation with all its retries to about this long.
     #[must_use]
     pub fn with_patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// The same client for use on another runtime: the same ledger, but nothing that a busy runtime could hold up.
+    /// Returns a client for use on another runtime, with the same request counts but without connections that a busy
+    /// runtime could block.
     #[must_use]
-    pub fn apart(&self) -> Self {
-        let store = self.store.apart().unwrap_or_else(|| self.store.clone());
+    pub fn detached(&self) -> Self {
+        let store = self.store.detached().unwrap_or_else(|| self.store.clone());
         Self { store, ..self.clone() }
     }
 
-    /// The same client with a ledger of its own.
+    /// Returns a client with request counts of its own.
     #[must_use]
     pub fn counted_apart(&self) -> Self {
         Self { ledger: Arc::default(), ..self.clone() }
     }
 
-    /// Every request of this client and its clones.
+    /// Request counts of this client and its clones.
     #[must_use]
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
     }
 
-    /// Outages of the store, as this client and its clones have seen them.
+    /// Outages of the store, as observed by this client and its clones.
     #[must_use]
     pub fn health(&self) -> &Health {
         &self.health
     }
 
-    /// Logs that the store fails, if it does and nobody has said so yet.
+    /// Logs an outage of the store, unless it is logged already.
     pub fn report_outage(&self) {
         self.health.report(|| self.store.describe());
     }
 
-    /// The host this client runs on.
+    /// Host of this client.
     #[must_use]
     pub fn host(&self) -> &Arc<dyn Host> {
         &self.host
     }
 
-    /// The store as a person would name it.
+    /// Name of the store for messages.
     #[must_use]
     pub fn describe(&self) -> String {
         self.store.describe()
     }
 
-    /// The present in the store's time, from answers that came anyway; nothing before the first one.
+    /// Current store time, from the dates of ordinary answers; none before the first answer.
     #[must_use]
     pub fn now(&self) -> Option<Now> {
         self.store.clock().now()
     }
 
-    /// A fresh name for a write.
+    /// Creates a new write id.
     #[must_use]
     pub fn write_id(&self) -> WriteId {
         WriteId::from_random(self.host.random_bits())
@@ -140,7 +141,7 @@ impl Client {
         Ok(self.get_unless(purpose, key, None).await?.found())
     }
 
-    /// Reads an object unless it is still the version that we know.
+    /// Reads an object, unless it still has the known version.
     pub async fn get_unless(&self, purpose: Purpose, key: &str, known: Option<&Version>) -> Result<Get> {
         keys::check_key(key)?;
         self.get_within(purpose, key, known, &mut self.patience()).await
@@ -158,8 +159,8 @@ impl Client {
         }
     }
 
-    /// Removes an object that is never written again. Sent once and never repeated: a repetition that came
-    /// late could hit what others have put there since. Whoever needs it gone sees to it at the next sweep.
+    /// Removes an object that is never written again. Sent once and never retried: a late retry could remove an object
+    /// that another writer has put there since. What remains is removed at the next sweep.
     pub async fn delete(&self, purpose: Purpose, key: &str) -> Result<()> {
         keys::check_key(key)?;
         let sent = self.sent(Verb::Delete, purpose, 0);
@@ -172,7 +173,7 @@ impl Client {
         })
     }
 
-    /// Writes an object whose content follows from elsewhere: no condition, repeated until it is there.
+    /// Writes an object whose content is derived from others, without a condition. Retried until it succeeds.
     pub async fn put_always(&self, purpose: Purpose, key: &str, body: Bytes) -> Result<Version> {
         check_put(key, &body)?;
         let mut patience = self.patience();
@@ -183,19 +184,19 @@ impl Client {
                 Ok(PutAnswer::Refused) => refused(&*self.store, key),
                 Err(failure) => failure,
             };
-            // Any try may have been carried out, not only the last one.
+            // Any attempt may have been carried out, not only the last one.
             in_doubt |= may_have_happened(&failure);
             patience.after(failure).await.map_err(|error| doubtful(error, in_doubt))?;
         }
     }
 
-    /// Writes an object on condition; its bytes are unlike any other's (they hold a fresh write id).
-    pub async fn put(&self, purpose: Purpose, key: &str, body: Bytes, when: &When) -> Result<Put> {
-        self.put_knowing(purpose, key, body, when, &|_| false).await
+    /// Writes an object on condition. Its bytes must be unique (they contain a new write id).
+    pub async fn put(&self, purpose: Purpose, key: &str, body: Bytes, when: &When) -> Result<PutOutcome> {
+        self.put_if(purpose, key, body, when, &|_| false).await
     }
 
-    /// Writes a hint whatever stands there: sent once and not repeated, because a hint that is late is worth little. A store
-    /// that asks to slow down has it from others: that is as good.
+    /// Writes a hint without a condition. Sent once and not retried, because a late hint is worth little. Throttling is
+    /// treated as success: it means that other writers are writing the same hint.
     pub async fn put_hint(&self, purpose: Purpose, key: &str, body: Bytes) -> Result<()> {
         check_put(key, &body)?;
         match self.put_once(purpose, key, &body, &When::Always).await {
@@ -204,15 +205,15 @@ impl Client {
         }
     }
 
-    /// Writes an object on condition; `ours` recognises the write in what others have built on it.
-    pub async fn put_knowing(
+    /// Writes an object on condition; `ours` recognises the write in later states of the object.
+    pub async fn put_if(
         &self,
         purpose: Purpose,
         key: &str,
         body: Bytes,
         when: &When,
-        ours: Ours<'_>,
-    ) -> Result<Put> {
+        ours: IsOurWrite<'_>,
+    ) -> Result<PutOutcome> {
         check_put(key, &body)?;
         let mut patience = self.patience();
         let mut in_doubt = false;
@@ -220,7 +221,7 @@ impl Client {
             let answer = self.put_once(purpose, key, &body, when).await;
             let lost = if answer.is_ok() { Rule::RefusedIsLost } else { Rule::LostAnswerIsLostRace };
             let failure = match answer {
-                Ok(PutAnswer::Written(version)) => return Ok(Put::Written(version)),
+                Ok(PutAnswer::Written(version)) => return Ok(PutOutcome::Written(version)),
                 Ok(PutAnswer::Refused) => refused(&*self.store, key),
                 Err(failure) => failure,
             };
@@ -231,13 +232,17 @@ impl Client {
                 Cause::Unanswered => {
                     let read = self.get_within(purpose, key, None, &mut patience).await;
                     match read.map_err(|error| doubtful(error, in_doubt))?.found() {
-                        found if breaks(lost) && !when.holds(found.as_ref()) => return Ok(Put::Lost(found)),
-                        Some(object) if object.body == body => return Ok(Put::Written(object.version)),
+                        found if breaks(lost) && !when.holds(found.as_ref()) => {
+                            return Ok(PutOutcome::Lost(found));
+                        }
+                        Some(object) if object.body == body => {
+                            return Ok(PutOutcome::Written(object.version));
+                        }
                         Some(object) if ours(&object.body) && !breaks(Rule::BuiltUponIsLost) => {
-                            return Ok(Put::Overtaken(object));
+                            return Ok(PutOutcome::Overtaken(object));
                         }
                         found if when.holds(found.as_ref()) => failure.error,
-                        found => return Ok(Put::Lost(found)),
+                        found => return Ok(PutOutcome::Lost(found)),
                     }
                 }
             };
@@ -252,7 +257,7 @@ impl Client {
         purpose: Purpose,
         key: &str,
         known: Option<&Version>,
-        patience: &mut Patience<'_>,
+        patience: &mut RetryBudget<'_>,
     ) -> Result<Get> {
         loop {
             match self.get_once(purpose, key, known).await {
@@ -296,13 +301,13 @@ impl Client {
         answer
     }
 
-    fn patience(&self) -> Patience<'_> {
+    fn patience(&self) -> RetryBudget<'_> {
         self.patience_for(ANSWER_WAIT)
     }
 
-    /// Patience for an operation with an answer that may take longer than most: as many tries as others have.
-    fn patience_for(&self, wait: Duration) -> Patience<'_> {
-        Patience {
+    /// Retry budget for an operation with slow answers: as many attempts as for others.
+    fn patience_for(&self, wait: Duration) -> RetryBudget<'_> {
+        RetryBudget {
             client: self,
             started: self.host.instant(),
             limit: self.patience + wait.saturating_sub(ANSWER_WAIT),
@@ -310,7 +315,7 @@ impl Client {
         }
     }
 
-    /// Tells the health of the store how a request ended.
+    /// Reports the outcome of a request to the store's health.
     fn note<T>(&self, class: RequestClass, answer: &Answered<T>) {
         match answer {
             Ok(_) if !self.health.is_failing() => {}
@@ -320,11 +325,11 @@ impl Client {
     }
 
     fn sent(&self, verb: Verb, purpose: Purpose, bytes: usize) -> UnderWay<'_> {
-        let line = Line { verb, purpose, outcome: Outcome::Ambiguous };
+        let line = LedgerLine { verb, purpose, outcome: Outcome::Ambiguous };
         UnderWay { ledger: &self.ledger, line, bytes_sent: bytes, bytes_received: 0 }
     }
 
-    /// Waits for one answer, but not for ever; whoever gives up here treats the answer as lost.
+    /// Waits for one answer, with a timeout after which the answer counts as lost.
     async fn in_time<T>(&self, answer: impl Future<Output = Answered<T>> + Unpin) -> Answered<T> {
         self.within(ANSWER_WAIT, answer).await
     }
@@ -345,17 +350,17 @@ impl Client {
     }
 }
 
-/// A request that is under way. It is counted when this is dropped: also if nobody waits for its answer any more, because
-/// it is paid for all the same.
+/// Request in flight. It is counted when this is dropped, even if its answer is no longer awaited, because it is
+/// billed anyway.
 struct UnderWay<'a> {
     ledger: &'a Ledger,
-    line: Line,
+    line: LedgerLine,
     bytes_sent: usize,
     bytes_received: usize,
 }
 
 impl UnderWay<'_> {
-    /// The answer has come, or will not.
+    /// Records the outcome.
     fn ended(mut self, outcome: Outcome, bytes_received: usize) {
         self.line.outcome = outcome;
         self.bytes_received = bytes_received;
@@ -370,19 +375,19 @@ impl Drop for UnderWay<'_> {
 
 type Answered<T> = std::result::Result<T, Failure>;
 
-/// Refuses what could not be sent, or not be read again.
+/// Rejects an invalid key, and a body that is too large to be read.
 fn check_put(key: &str, body: &Bytes) -> Result<()> {
     keys::check_key(key)?;
     let bytes = body.len() as u64;
     if bytes > OBJECT_BYTES_MAX {
         return Err(Error::invalid(format!(
-            "`{key}` would have {bytes} bytes, and at most {OBJECT_BYTES_MAX} are read; use an artifact"
+            "object `{key}` must be at most {OBJECT_BYTES_MAX} bytes, got {bytes}; store larger data as an artifact"
         )));
     }
     Ok(())
 }
 
-/// Keeps the bytes of an object that is too large from everyone, whatever the store.
+/// Replaces the bytes of an object that is too large by a placeholder.
 fn bounded(get: Get) -> Get {
     match get {
         Get::Found(object) if object.body.len() as u64 > OBJECT_BYTES_MAX => {
@@ -392,17 +397,17 @@ fn bounded(get: Get) -> Get {
     }
 }
 
-/// A refusal is settled in the same way as a lost answer.
+/// Failure of a refused put, which is resolved like a lost answer.
 fn refused(store: &dyn Store, key: &str) -> Failure {
     let store = store.describe();
     Failure::passing(
         Cause::Unanswered,
-        format!("{store} refuses to write `{key}` although its condition holds"),
+        format!("{store} refuses to write `{key}` although the write's condition holds"),
     )
 }
 
-/// Whether a write that failed so may have been carried out, or may still be. Even "slow down" may come from
-/// something that stands before the store and gave up on it.
+/// True if a failed write may have been carried out, or may still be. Even throttling counts, because it may come from
+/// a proxy that gave up on the store.
 fn may_have_happened(failure: &Failure) -> bool {
     matches!(failure.cause, Cause::Unanswered | Cause::Throttled)
 }
@@ -422,23 +427,23 @@ fn outcome<T>(answer: &Answered<T>, good: impl FnOnce(&T) -> Outcome) -> Outcome
     }
 }
 
-/// Pauses between tries: doubling, with full jitter, until the operation has taken too long.
-struct Patience<'a> {
+/// Pauses between attempts: doubling, with full jitter, until the operation has taken too long.
+struct RetryBudget<'a> {
     client: &'a Client,
     started: Instant,
     limit: Duration,
     pause: Duration,
 }
 
-impl Patience<'_> {
-    /// Waits before the next try of a request that may be repeated; fails when there should be none. Whether
-    /// that leaves anything in doubt is for those to say who write.
+impl RetryBudget<'_> {
+    /// Waits before the next attempt of a request that may be retried; fails if there should be none. Writers decide
+    /// for themselves if the outcome is unknown.
     async fn after(&mut self, failure: Failure) -> Result<()> {
         let passes = !matches!(failure.cause, Cause::Final(_));
         if passes && self.pause().await { Ok(()) } else { Err(failure.error) }
     }
 
-    /// Waits before the next try; false when there should be none.
+    /// Waits before the next attempt; false if there should be none.
     async fn pause(&mut self) -> bool {
         let host = &self.client.host;
         let spent = host.instant().since(self.started);
@@ -446,7 +451,7 @@ impl Patience<'_> {
             return false;
         }
         let pause = host.random_below(self.pause);
-        // Whoever gives up so soon tells the reason as an error.
+        // An operation with a shorter limit returns the reason as an error.
         if spent + pause >= REPORT_AFTER && self.limit > REPORT_AFTER {
             self.client.report_outage();
         }

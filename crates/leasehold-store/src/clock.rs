@@ -1,10 +1,9 @@
-//! The store's clock: what its answers prove about its time, as an interval that is never a guess.
+//! Clock of a store: an interval that surely contains the store time, derived from the dates of its answers.
 //!
-//! An answer dated `D` (whole seconds), sent for at `t0` and received at `t1` on the local boot clock, proves
-//! that the store's time was within `[D − s, D + 1 s + s)` at some instant between `t0` and `t1`; `s` allows
-//! for the many hosts that answer for one store. Kept as bounds on *store time − boot time* these facts can be
-//! intersected, so that the interval narrows with every answer and costs no request. The bounds widen with
-//! age, because local clocks are slewed.
+//! An answer dated `D` (whole seconds), requested at `t0` and received at `t1` on the local boot clock, proves that
+//! the store time was within `[D − s, D + 1 s + s)` at some instant between `t0` and `t1`; `s` allows for different
+//! hosts of one store. Kept as bounds on *store time − boot time*, these intervals can be intersected, so that the
+//! result narrows with every answer and costs no request. The bounds widen with age, because local clocks are slewed.
 //!
 //! ```text
 //!           t0 ───────────── request ─────────────▶ t1
@@ -12,13 +11,13 @@
 //!   hence       lower = (D − s) − t1        upper = (D + 1 s + s) − t0
 //! ```
 //!
-//! Three things can go wrong, and each has its answer:
+//! Three things can go wrong:
 //!
-//! * *The boot clock missed time* (a paused virtual machine): the wall clock has run ahead of it, and the
-//!   upper bound is unknown until the next answer. The lower bound still holds, as time only went on. A wall
-//!   clock that was set back could hide such a pause, so the two parting either way has the same consequence.
+//! * *The boot clock missed time* (a paused virtual machine): the wall clock is ahead of it, and the upper bound is
+//!   unknown until the next answer. The lower bound still holds, because time only went on. A wall clock that was set
+//!   back could hide such a pause, so a difference in either direction has the same consequence.
 //! * *Answers contradict each other* (the store's time jumped, or one of its hosts is off): the union of old
-//!   and new bounds is used, and [`Now::steady`] is false — nobody is declared expired — until three answers
+//!   and new bounds is used, and [`Now::steady`] is false (no lease is declared expired) until three answers
 //!   over at least five seconds agree again.
 //! * *The local wall clock is wrong or jumps*: it is never used as a time.
 
@@ -28,28 +27,28 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::host::{Host, Instant};
 
-/// Allowance for hosts of one store that differ, either way.
+/// Allowance for clock differences between the hosts of one store, in either direction.
 const HOSTS_DIFFER_NS: i64 = 500_000_000;
-/// Dates are in whole seconds: the true time is up to this much later.
+/// Resolution of dates: the true time is up to this much later.
 const DATE_STEP_NS: i64 = 1_000_000_000;
-/// Clocks are slewed by up to 500 ppm; twice that, one part in a thousand, is safe.
+/// Reciprocal of the assumed slew. Clocks are slewed by up to 500 ppm; twice that, one part in a thousand, is safe.
 const SLEW_PART: i64 = 1_000;
-/// How far wall clock and boot clock may part before time may have been missed.
+/// Difference between wall clock and boot clock from which time may have been missed.
 const MISSED_NS: u64 = 1_000_000_000;
-/// After a contradiction so many answers must agree …
+/// Number of answers that must agree after a contradiction.
 const AGREEING_ANSWERS: u32 = 3;
-/// … over at least so long.
+/// Minimum time over which they must agree.
 const AGREEING_NS: i64 = 5_000_000_000;
 
-/// The store's time as far as this process knows it.
+/// Store time, as far as this process knows it.
 pub struct Clock {
     source: Source,
 }
 
 enum Source {
-    /// A store that shares a clock with us: a folder on this machine, memory, a test.
+    /// Store that shares a clock with this process: a folder on this machine, memory, a test.
     Exact(Arc<dyn Fn() -> StoreTime + Send + Sync>),
-    /// A store that dates its answers.
+    /// Store with dates in its answers.
     Dated { host: Arc<dyn Host>, state: Mutex<State> },
 }
 
@@ -63,7 +62,7 @@ struct State {
 #[derive(Debug, Clone, Copy)]
 struct Bounds {
     lower: Bound,
-    /// None when time may have passed that the boot clock did not count.
+    /// None if time may have passed that the boot clock did not count.
     upper: Option<Bound>,
 }
 
@@ -72,11 +71,11 @@ struct Bounds {
 struct Bound {
     offset_ns: i64,
     at_ns: i64,
-    /// How far the wall clock was ahead of the boot clock then.
+    /// Lead of the wall clock over the boot clock at that time.
     wall_lead_ns: i64,
 }
 
-/// Since answers contradicted each other: what the latest of them agree on.
+/// State after a contradiction: the bounds on which the latest answers agree.
 #[derive(Debug)]
 struct Doubt {
     agreed: Bounds,
@@ -85,17 +84,17 @@ struct Doubt {
 }
 
 impl Clock {
-    /// The clock of a store whose time can simply be read.
+    /// Creates the clock of a store whose time can be read directly.
     pub fn exact(read: impl Fn() -> StoreTime + Send + Sync + 'static) -> Self {
         Self { source: Source::Exact(Arc::new(read)) }
     }
 
-    /// The clock of a store that dates its answers.
+    /// Creates the clock of a store with dates in its answers.
     pub fn dated(host: Arc<dyn Host>) -> Self {
         Self { source: Source::Dated { host, state: Mutex::default() } }
     }
 
-    /// The present, or nothing before the first dated answer.
+    /// Current time; none before the first dated answer.
     #[must_use]
     pub fn now(&self) -> Option<Now> {
         match &self.source {
@@ -106,7 +105,7 @@ impl Clock {
         }
     }
 
-    /// Learns from an answer with this date (seconds since 1970), sent for at `sent`, received at `received`.
+    /// Updates the bounds from an answer with this date, in seconds since 1970.
     pub fn observe(&self, date_secs: i64, sent: Instant, received: Instant) {
         if let Source::Dated { state, .. } = &self.source {
             let heard = Bounds::proven_by(date_secs, sent, received);
@@ -142,7 +141,7 @@ impl State {
         if let Some(doubt) = &mut self.doubt {
             self.bounds = Some(known.union(heard));
             if let Some(agreed) = doubt.hear(heard, received) {
-                tracing::info!("the store's answers agree about its time again");
+                tracing::info!("store clock consistent again");
                 self.bounds = Some(agreed);
                 self.doubt = None;
             }
@@ -150,7 +149,7 @@ impl State {
             self.bounds = Some(narrower);
         } else {
             tracing::warn!(
-                "the store's answers contradict each other about its time; no lease is taken over until they agree"
+                "store clock answers contradict each other, taking over no leases until they agree"
             );
             self.bounds = Some(known.union(heard));
             self.doubt = Some(Doubt { agreed: heard, answers: 1, since_ns: received.boot_ns });
@@ -159,7 +158,7 @@ impl State {
 }
 
 impl Doubt {
-    /// The bounds to go on with, once enough answers agree.
+    /// Returns the new bounds once enough answers agree.
     fn hear(&mut self, heard: Bounds, received: Instant) -> Option<Bounds> {
         match self.agreed.seen_from(received).intersection(heard) {
             Some(agreed) => {
@@ -189,7 +188,7 @@ impl Bounds {
         Self { lower, upper: upper.seen_as_upper(received) }
     }
 
-    /// The same bounds, widened by age, without an upper one if time was missed since.
+    /// Returns the bounds widened by age, without an upper bound if time was missed since.
     fn seen_from(self, instant: Instant) -> Self {
         let (slack, at_ns) = self.lower.slack(instant);
         let lower = Bound { offset_ns: self.lower.offset_ns - slack, at_ns, ..self.lower };
@@ -219,13 +218,13 @@ impl Bounds {
 }
 
 impl Bound {
-    /// How much the bound has to give by now, rounded up, and the boot time for which that is counted.
+    /// Widening of the bound by now, rounded up, and the boot time for which it is computed.
     fn slack(self, instant: Instant) -> (i64, i64) {
         let at_ns = self.at_ns.max(instant.boot_ns);
         ((at_ns - self.at_ns + SLEW_PART - 1) / SLEW_PART, at_ns)
     }
 
-    /// This bound as an upper one; nothing if wall clock and boot clock have parted since.
+    /// Returns this bound as an upper bound; none if wall clock and boot clock have diverged since.
     fn seen_as_upper(self, instant: Instant) -> Option<Self> {
         let (slack, at_ns) = self.slack(instant);
         let missed = lead(instant).abs_diff(self.wall_lead_ns) > MISSED_NS;

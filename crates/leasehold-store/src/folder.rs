@@ -1,11 +1,11 @@
-//! A store in a plain folder: the embedded default. Several processes of one host may share it, or several
-//! hosts through a mount that honours file locks.
+//! Store in a plain folder: the embedded default. Several processes of one host may share it, or several
+//! hosts through a mount that supports file locks.
 //!
-//! Every object is one ordinary file whose path is its key and whose bytes are the object's, so that a person
-//! can read, copy and back up a queue with the usual tools. What the store needs for itself lies in
-//! `.leasehold/`: locks, temporary files, the clock.
+//! Every object is one regular file whose path is its key and whose bytes are the object's, so that you can read, copy
+//! and back up a queue with the usual tools. The store's own files are in `.leasehold/`: locks, temporary files, the
+//! clock.
 //!
-//! # How a write is done
+//! # Writes
 //!
 //! ```text
 //!   lock the key's stripe ─ read ─ does the condition hold? ─ no ─▶ refused
@@ -13,21 +13,21 @@
 //!        write a temporary file ─ fsync ─ rename ─ unlock ─ fsync the directory ─▶ written
 //! ```
 //!
-//! * The version of an object is the hash of its bytes. It needs no place of its own, survives copying, and
-//!   behaves as the etags of buckets do.
-//! * The lock is the kernel's (`flock`) and dies with its process: no crash leaves a stuck one.
-//! * The rename is atomic, so a reader or a crash sees the old object or the new one, never a torn one.
-//! * A write that was renamed but could not be synced counts as unanswered, and a read of it syncs first: what is
-//!   read back as written is durable.
-//! * The directory is synced after the lock is gone, and writers into one directory share that sync. Others may
-//!   see the object a moment before it is durable, but whatever they write on top of it becomes durable after
-//!   it; the writer itself answers only when it is.
+//! * The version of an object is the hash of its bytes. It needs no extra storage, survives copying, and behaves like
+//!   the etags of buckets.
+//! * The lock is the kernel's (`flock`) and ends with its process: no crash leaves a stuck lock.
+//! * The rename is atomic: after a crash, and for any reader, there is the old object or the new one.
+//! * A write that was renamed but could not be synced counts as unanswered, and a read of it syncs first: an object
+//!   that is read back as written is durable.
+//! * The directory is synced after the lock is released, and writers into one directory share that sync. Other
+//!   processes may read the object a moment before it is durable, but their writes become durable only after it; the
+//!   writer itself answers only when it is durable.
 //! * An empty object without a condition (an index entry) is created in place: it has no bytes to sync.
-//! * An upload in parts is one temporary file: each part is written at its place and synced, and the end is a rename as
-//!   above. Its version cannot be the hash of bytes that are never read at once: it is the file's number, stamp and
-//!   length, and serves for ranged reads alone.
-//! * A removal is not synced: all that a power cut can do is bring back a key that nobody writes again, and
-//!   everyone who removes things copes with that.
+//! * An upload in parts is one temporary file: each part is written at its offset and synced, and the end is a rename as
+//!   above. Its version cannot be the hash of bytes that are never read at once: it is the file's inode, time and
+//!   length, and is only for ranged reads.
+//! * A removal is not synced: at worst a power cut brings back a key that is never written again, and every process
+//!   that removes objects handles that.
 
 mod clock;
 mod files;
@@ -51,19 +51,19 @@ use std::sync::Arc;
 use crate::clock::Clock;
 use crate::host::Host;
 use crate::open::OpenMode;
-use crate::seam::{
+use crate::store::{
     Answer, Cause, Failure, Get, List, Page, PartId, PutAnswer, Ranged, Store, UploadId, Version, When,
 };
 use files::Files;
 pub use modes::FolderAccess;
 
-/// When a write counts as done.
+/// Point at which a write counts as done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// When it is on the disk.
+    /// After it is on the disk.
     #[default]
     Fsync,
-    /// When the operating system has it: survives the crash of any process, but not a power cut.
+    /// After the operating system has it: survives the crash of any process, but not a power cut.
     Os,
 }
 
@@ -74,30 +74,30 @@ impl FromStr for Durability {
         match text {
             "fsync" => Ok(Self::Fsync),
             "os" => Ok(Self::Os),
-            _ => Err(Error::invalid(format!("durability `{text}` is not known; there are fsync, os"))),
+            _ => Err(Error::invalid(format!("unknown durability `{text}`; use fsync or os"))),
         }
     }
 }
 
-/// Whose time a folder keeps.
+/// Source of a folder's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FolderTime {
-    /// That of this host: its boot clock and one offset per boot, kept in the folder.
+    /// This host: its boot clock and one offset per boot, stored in the folder.
     Host,
-    /// That of the server behind a mount, by the stamps it gives to files.
+    /// Server behind a mount, by the modification times that it gives to files.
     Mount,
 }
 
-/// How to open a folder.
+/// Options for opening a folder.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct FolderOptions {
-    /// When a write counts as done.
+    /// Point at which a write counts as done.
     pub durability: Durability,
-    /// Whose time to keep; by default the kind of file system decides.
+    /// Source of the time; by default the kind of file system decides.
     pub time: Option<FolderTime>,
-    /// Who may use what is created in the folder.
+    /// Permissions of what is created in the folder.
     pub access: FolderAccess,
-    /// What it is opened for.
+    /// Purpose for which it is opened.
     pub mode: OpenMode,
 }
 
@@ -107,13 +107,13 @@ pub struct FolderStore {
 }
 
 impl FolderStore {
-    /// Opens a folder, and creates it if it was opened for that. Writers remove what crashed ones left behind; to read,
-    /// read permission is enough, and a folder that is missing is empty.
+    /// Opens a folder, and creates it in [`OpenMode::Create`]. Writers remove temporary files of crashed processes. For
+    /// reading, read permission is enough, and a missing folder reads as empty.
     pub fn open(root: impl AsRef<Path>, options: FolderOptions, host: &Arc<dyn Host>) -> Result<Self> {
         Ok(Self { files: Arc::new(Files::open(root.as_ref(), options, host)?) })
     }
 
-    /// Runs file system calls where they may block.
+    /// Runs file system calls on a thread that may block.
     fn blocking<T: Send + 'static, E: Into<Trouble>>(
         &self,
         work: impl FnOnce(&Files) -> std::result::Result<T, E> + Send + 'static,
@@ -125,7 +125,7 @@ impl FolderStore {
         running
             .map(|joined| {
                 joined.unwrap_or_else(|died| {
-                    Err(Failure::last(Kind::Internal, "the folder's thread died").because(died))
+                    Err(Failure::last(Kind::Internal, "folder thread died").because(died))
                 })
             })
             .boxed()
@@ -212,13 +212,13 @@ impl Store for FolderStore {
     }
 }
 
-/// Why a request failed.
+/// Cause of a failed request.
 enum Trouble {
-    /// A system call failed, and what it has done is unknown.
+    /// A system call failed with unknown effect.
     System(io::Error),
-    /// A system call failed before anything of the request could be seen by others.
+    /// A system call failed before the request had a visible effect.
     NotDone(io::Error),
-    /// The store itself refuses it.
+    /// The store itself refuses the request.
     Own(Failure),
 }
 
@@ -250,8 +250,8 @@ impl Trouble {
     }
 }
 
-/// A call that failed may still have happened in part: only a read-back can tell. A full disk is definite wherever it is met:
-/// what was renamed into place is synced by calls whose errors have no kind of their own.
+/// Classifies a failed system call. It may still have been carried out in part: only a read-back can tell. A full disk
+/// is definite: after the rename only calls whose errors have no kind of their own are left.
 fn failure(root: &Path, error: io::Error) -> Failure {
     use io::ErrorKind::{
         FileTooLarge, InvalidData, InvalidInput, NotADirectory, PermissionDenied, QuotaExceeded,
@@ -267,17 +267,14 @@ fn failure(root: &Path, error: io::Error) -> Failure {
         FileTooLarge => (Cause::Final(Kind::Unavailable), format!("cannot write to folder {place}: {error}")),
         InvalidData => (Cause::Final(Kind::Corrupt), error.to_string()),
         NotADirectory | InvalidInput => (Cause::Final(Kind::Invalid), error.to_string()),
-        _ => (Cause::Unanswered, format!("folder {place} failed: {error}")),
+        _ => (Cause::Unanswered, format!("i/o error in folder {place}: {error}")),
     };
     let kind = if let Cause::Final(kind) = cause { kind } else { Kind::Unavailable };
     Failure { cause, error: Error::new(kind, message).because(error) }
 }
 
 fn cannot_write(root: &Path) -> String {
-    format!(
-        "folder {} cannot be written by this user; change its permissions or choose another",
-        root.display()
-    )
+    format!("folder {} is not writable by this user; change its permissions or use another", root.display())
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! Reads and writes are tracked apart: a read-only folder, or credentials without the right to write, answer reads. One
 //! message is logged when the store has failed for a while, and one when it is back, whichever of them failed.
 //!
-//! Nothing is held back here: a renewal has to be tried whatever else failed. Callers that can wait look at
+//! No request is held back here: a renewal must be tried whatever else failed. Callers that can wait check
 //! [`Health::outage`] and pause for [`Outage::pause`].
 
 use leasehold_core::{Kind, StoreTime};
@@ -12,16 +12,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::host::Instant;
-use crate::seam::{Cause, Failure};
+use crate::store::{Cause, Failure};
 
-/// An outage is reported after this: a request or two that fail are nothing to act on.
+/// Duration after which an outage is reported: one or two failed requests are nothing to act on.
 pub const REPORT_AFTER: Duration = Duration::from_secs(3);
-/// Shortest pause between two probes of a store that fails.
+/// Minimum pause between two probes of a failing store.
 const PROBE_MIN: Duration = Duration::from_secs(1);
-/// Longest pause between two probes, and so the longest time until work resumes.
+/// Maximum pause between two probes, and so the maximum time until work resumes.
 const PROBE_MAX: Duration = Duration::from_secs(30);
-/// Writes that failed so long ago say nothing about a store that answers reads. A process that has something to write has
-/// tried again since.
+/// Age from which failed writes say nothing about a store that answers reads. A process that has something to write has
+/// retried since.
 const WRITES_FORGOTTEN_AFTER: Duration = Duration::from_mins(2);
 
 /// Requests that fail together.
@@ -36,19 +36,19 @@ pub enum RequestClass {
 /// Failed requests of one class without a successful one since.
 #[derive(Debug, Clone)]
 pub struct Outage {
-    /// When the first of them failed.
+    /// Time of the first failure.
     pub since: Instant,
     /// Number of requests that have failed.
     pub failures: u32,
-    /// The error of the last one.
+    /// Error of the last failure.
     pub reason: String,
     last: Instant,
-    /// The last one was refused for a reason that no repetition cures.
+    /// True if the last failure was final.
     is_refused: bool,
 }
 
 impl Outage {
-    /// The pause before the next probe: half of the time that the store has failed for, from 1 s to 30 s.
+    /// Pause before the next probe: half of the duration of the outage, from 1 s to 30 s.
     #[must_use]
     pub fn pause(&self, now: Instant) -> Duration {
         (now.since(self.since) / 2).clamp(PROBE_MIN, PROBE_MAX)
@@ -58,7 +58,7 @@ impl Outage {
 /// Outages of a store, shared by all clones of a client.
 #[derive(Debug, Default)]
 pub struct Health {
-    /// False while nothing fails, which is nearly always.
+    /// False while no requests fail, which is nearly always.
     is_failing: AtomicBool,
     state: Mutex<State>,
 }
@@ -67,7 +67,7 @@ pub struct Health {
 struct State {
     reads: Option<Outage>,
     writes: Option<Outage>,
-    /// When the outage that was reported began.
+    /// Start of the reported outage.
     reported: Option<Instant>,
 }
 
@@ -79,15 +79,15 @@ impl State {
         }
     }
 
-    /// The outage that has lasted longest, from its first failure to its last: one failed request says little beside
-    /// many of the other class.
+    /// Outage that has lasted longest, from its first failure to its last: one failed request says little beside many
+    /// of the other class.
     fn outage(&self) -> Option<&Outage> {
         [&self.reads, &self.writes].into_iter().flatten().max_by_key(|outage| outage.last.since(outage.since))
     }
 }
 
 impl Health {
-    /// The outage of reads or of writes, whichever has lasted longer; none while requests succeed.
+    /// Outage of reads or of writes, whichever has lasted longer; none while requests succeed.
     #[must_use]
     pub fn outage(&self) -> Option<Outage> {
         if self.is_failing() { self.state().outage().cloned() } else { None }
@@ -97,7 +97,7 @@ impl Health {
         self.is_failing.load(Relaxed)
     }
 
-    /// Notes a request that was answered, with whatever outcome.
+    /// Records an answered request, with any outcome.
     pub(crate) fn succeeded(&self, class: RequestClass, store: impl FnOnce() -> String, now: Instant) {
         let mut state = self.state();
         *state.of(class) = None;
@@ -115,7 +115,7 @@ impl Health {
         }
     }
 
-    /// Notes a request that failed.
+    /// Records a failed request.
     pub(crate) fn failed(&self, class: RequestClass, failure: &Failure, now: Instant) {
         // About one object, not about the store.
         if matches!(failure.cause, Cause::Final(Kind::Corrupt | Kind::Lost)) {

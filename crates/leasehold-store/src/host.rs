@@ -1,7 +1,7 @@
-//! What a process gets from the machine it runs on: local clocks, pauses, chance, things that run beside each other.
+//! Interface to the machine: local clocks, timers, randomness, concurrent tasks.
 //!
-//! Nothing else in the workspace may ask for these (see `clippy.toml`): the simulator passes in a host of its
-//! own and can then replay a whole cluster from one seed.
+//! Nothing else in the workspace may use these (see `clippy.toml`): the simulator passes in a host of its own and can
+//! replay a whole cluster from one seed.
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -14,55 +14,55 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// A machine, as far as Leasehold needs one.
+/// Machine on which a process runs.
 pub trait Host: fmt::Debug + Send + Sync + 'static {
-    /// Both local clocks, read together.
+    /// Reads both local clocks together.
     fn instant(&self) -> Instant;
 
-    /// Waits; nothing happens if the future is dropped.
+    /// Waits. Dropping the future has no effect.
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()>;
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     fn random(&self) -> u64;
 
-    /// Runs something beside the caller, who owns it: it ends when the [`Running`] is dropped.
+    /// Runs a future concurrently. It is stopped when the returned [`Running`] is dropped.
     fn spawn(&self, work: BoxFuture<'static, ()>) -> Running;
 
-    /// Runs something on a thread of its own, which nothing else can keep busy.
+    /// Runs a future on a thread of its own, which no other work can block.
     fn spawn_apart(&self, name: &str, work: BoxFuture<'static, ()>) -> Running;
 
-    /// Does something that blocks, or computes for long, where it holds nobody up. It goes on if the future is dropped.
-    /// A host that has but one thread does it at once.
+    /// Runs blocking or long computing work on another thread. It continues if the future is dropped. A host with only
+    /// one thread runs it at once.
     fn block(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, ()> {
         work();
         Box::pin(futures::future::ready(()))
     }
 }
 
-/// Something that runs beside its owner. Wait for it to end, or drop it to end it.
+/// Handle to concurrent work. Await it, or drop it to stop the work.
 pub struct Running {
     end: BoxFuture<'static, End>,
     stop: Option<Box<dyn FnOnce() + Send + Sync>>,
 }
 
-/// How something that ran has ended.
+/// End of concurrent work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
-    /// It came to its end.
+    /// It finished.
     Done,
-    /// It panicked, with these words.
+    /// It panicked, with this message.
     Panicked(String),
     /// It was stopped.
     Stopped,
 }
 
 impl Running {
-    /// For hosts: `end` tells how it ended, `stop` ends it early.
+    /// Creates a handle, for hosts: `end` resolves at the end, `stop` stops it early.
     pub fn new(end: BoxFuture<'static, End>, stop: impl FnOnce() + Send + Sync + 'static) -> Self {
         Self { end, stop: Some(Box::new(stop)) }
     }
 
-    /// Ends it; it can still be waited for.
+    /// Stops it; it can still be awaited.
     pub fn stop(&mut self) {
         if let Some(stop) = self.stop.take() {
             stop();
@@ -90,73 +90,74 @@ impl fmt::Debug for Running {
     }
 }
 
-/// The words of a panic.
+/// Returns the message of a panic.
 #[must_use]
 pub fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
     let text =
         panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("a panic without words").to_owned()
+    text.unwrap_or("panic without a message").to_owned()
 }
 
-/// One reading of the local clocks.
+/// Reading of the local clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Instant {
-    /// Nanoseconds since the machine started, sleep included. Its zero means nothing to anyone else.
+    /// Nanoseconds since boot, including sleep. Not comparable between machines.
     pub boot_ns: i64,
-    /// Nanoseconds since 1970 by the wall clock. It may be wrong by years and may jump; it is used only to
-    /// notice that time has passed which the boot clock did not count, as when a virtual machine was paused.
+    /// Nanoseconds since 1970 by the wall clock. It may be wrong by years and may jump; it is used only to detect time
+    /// that the boot clock did not count, as when a virtual machine was paused.
     pub wall_ns: i64,
 }
 
 impl Instant {
-    /// How long after `earlier` this is by the boot clock.
+    /// Duration since `earlier` by the boot clock.
     #[must_use]
     pub fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(u64::try_from(self.boot_ns.saturating_sub(earlier.boot_ns)).unwrap_or(0))
     }
 }
 
-/// Chance in useful shapes, for any host.
+/// Random values in other types, for any host.
 pub trait HostExt: Host {
-    /// 128 random bits.
+    /// Returns 128 random bits.
     fn random_bits(&self) -> u128 {
         (u128::from(self.random()) << 64) | u128::from(self.random())
     }
 
-    /// A random duration below `bound`.
+    /// Returns a random duration below `bound`.
     fn random_below(&self, bound: Duration) -> Duration {
         let nanos = u64::try_from(bound.as_nanos()).unwrap_or(u64::MAX);
         Duration::from_nanos(if nanos == 0 { 0 } else { self.random() % nanos })
     }
 
-    /// The result of something that blocks.
+    /// Runs blocking work and returns its result.
     fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> BoxFuture<'static, Result<T>> {
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let done = self.block(Box::new(move || {
-            // Nobody may be left to tell.
-            let _ = tell.send(work());
+            // The receiver may be gone.
+            let _ = sender.send(work());
         }));
         Box::pin(async move {
             done.await;
-            told.await.unwrap_or_else(|_| Err(Error::new(Kind::Internal, "a thread that blocked has died")))
+            let died = |_| Err(Error::new(Kind::Internal, "blocking thread died without a result"));
+            receiver.await.unwrap_or_else(died)
         })
     }
 }
 
 impl<H: Host + ?Sized> HostExt for H {}
 
-/// The machine this process really runs on.
+/// The real machine.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemHost;
 
-#[expect(clippy::disallowed_methods, reason = "the one place where the real clocks and real chance come in")]
+#[expect(clippy::disallowed_methods, reason = "the only use of the real clocks and random numbers")]
 impl Host for SystemHost {
     fn instant(&self) -> Instant {
-        // CLOCK_BOOTTIME counts the time a laptop or a Raspberry Pi was asleep; Instant does not, and a lease
-        // would seem to live on after a nap.
+        // CLOCK_BOOTTIME includes the time during which a laptop or a Raspberry Pi was suspended; Instant does not, and
+        // a lease would seem valid after a suspend.
         let boot = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
         let wall = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
         Instant { boot_ns: nanos(boot), wall_ns: nanos(wall) }
@@ -183,20 +184,20 @@ impl Host for SystemHost {
 
     fn spawn_apart(&self, name: &str, work: BoxFuture<'static, ()>) -> Running {
         let (stop, stopped) = oneshot::channel::<()>();
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let run = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let end = match runtime {
                 Ok(runtime) => runtime.block_on(to_its_end(work, stopped)),
                 Err(error) => End::Panicked(error.to_string()),
             };
-            // Nobody may be left to tell.
-            let _ = tell.send(end);
+            // The receiver may be gone.
+            let _ = sender.send(end);
         };
         if let Err(error) = std::thread::Builder::new().name(name.to_owned()).spawn(run) {
             return Running::new(futures::future::ready(End::Panicked(error.to_string())).boxed(), || ());
         }
-        Running::new(told.map(|end| end.unwrap_or(End::Stopped)).boxed(), move || drop(stop))
+        Running::new(receiver.map(|end| end.unwrap_or(End::Stopped)).boxed(), move || drop(stop))
     }
 
     fn block(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, ()> {

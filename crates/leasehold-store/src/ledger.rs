@@ -1,6 +1,6 @@
-//! The ledger: every request, by verb, purpose and outcome, with its bytes, and what it costs.
+//! Request counts (the *ledger*): every request by verb, purpose and outcome, with its bytes.
 //!
-//! A bucket bills by request, so requests are counted where they are sent, on every store alike. Counting is
+//! Buckets bill by request, so requests are counted where they are sent, for every kind of store. Counting costs
 //! three relaxed additions. Prices are in [`price`](crate::price).
 
 use serde::Serialize;
@@ -8,65 +8,65 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What was asked of the store.
+/// Verb of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verb {
-    /// A write, on condition or not.
+    /// Write, with or without a condition.
     Put,
-    /// A read, also one answered "not modified".
+    /// Read, including those answered "not modified".
     Get,
     /// One page of a list.
     List,
-    /// A removal.
+    /// Removal.
     Delete,
-    /// A question about an object without its bytes.
+    /// Metadata of an object, without its bytes.
     Head,
 }
 
-/// What it was asked for.
+/// Purpose of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Purpose {
-    /// Putting a task in.
+    /// Submitting tasks.
     Submit,
-    /// Looking for work.
+    /// Scanning for work.
     Discover,
-    /// Making a task ours.
+    /// Claiming tasks.
     Claim,
-    /// Recording how a task ended.
+    /// Recording results of tasks.
     Settle,
-    /// Keeping a claim.
+    /// Renewing claims.
     Renew,
-    /// Shards, names and other leases.
+    /// Leases on shards, names and duties.
     Lease,
-    /// Recovering, removing what is stale.
+    /// Recovery and index cleanup.
     Sweep,
-    /// Keeping an outpost in step.
+    /// Syncing an outpost.
     Sync,
-    /// Artifacts and their pieces.
+    /// Transferring artifacts and their pieces.
     Fetch,
-    /// People and tools: inspection, probes, migrations.
+    /// Operator commands: inspection, probes, migrations.
     Admin,
 }
 
-/// How it ended.
+/// Outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// Done.
+    /// Success.
     Ok,
     /// The condition did not hold.
     Lost,
-    /// There is no such object.
+    /// The object does not exist.
     NotFound,
-    /// It is still the version we know.
+    /// The object still has the known version.
     NotModified,
-    /// The store asked us to slow down.
+    /// The store throttled the request.
     Throttled,
-    /// It surely did not happen.
+    /// Surely not carried out.
     Failed,
-    /// No answer came: it may have happened.
+    /// No answer: possibly carried out.
     Ambiguous,
 }
 
@@ -95,7 +95,7 @@ const OUTCOMES: [Outcome; 7] = [
 const ROWS: usize = VERBS.len() * PURPOSES.len() * OUTCOMES.len();
 
 impl Verb {
-    /// The word for it.
+    /// Name in machine-readable output.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -109,7 +109,7 @@ impl Verb {
 }
 
 impl Purpose {
-    /// The word for it.
+    /// Name in machine-readable output.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -128,7 +128,7 @@ impl Purpose {
 }
 
 impl Outcome {
-    /// The word for it.
+    /// Name in machine-readable output.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -143,7 +143,7 @@ impl Outcome {
     }
 }
 
-/// Counts requests; shared by everything that talks to one store.
+/// Request counters, shared by all clients of one store.
 pub struct Ledger {
     rows: Box<[Row; ROWS]>,
 }
@@ -169,17 +169,17 @@ impl fmt::Debug for Ledger {
 
 impl Ledger {
     /// Counts one request.
-    pub fn count(&self, line: Line, bytes_sent: usize, bytes_received: usize) {
+    pub fn count(&self, line: LedgerLine, bytes_sent: usize, bytes_received: usize) {
         let row = &self.rows[line.index()];
         row.requests.fetch_add(1, Relaxed);
         row.bytes_sent.fetch_add(bytes_sent as u64, Relaxed);
         row.bytes_received.fetch_add(bytes_received as u64, Relaxed);
     }
 
-    /// What was counted so far.
+    /// Returns the counts so far.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        let counted = |line: Line| {
+        let counted = |line: LedgerLine| {
             let row = &self.rows[line.index()];
             let count = Count {
                 requests: row.requests.load(Relaxed),
@@ -188,26 +188,26 @@ impl Ledger {
             };
             (count.requests > 0).then_some((line, count))
         };
-        Snapshot { lines: Line::all().filter_map(counted).collect() }
+        Snapshot { lines: LedgerLine::all().filter_map(counted).collect() }
     }
 }
 
-/// One line of the ledger.
+/// Line of the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub struct Line {
-    /// What was asked.
+pub struct LedgerLine {
+    /// Verb of the requests.
     pub verb: Verb,
-    /// What for.
+    /// Purpose of the requests.
     pub purpose: Purpose,
-    /// How it ended.
+    /// Outcome of the requests.
     pub outcome: Outcome,
 }
 
-impl Line {
-    fn all() -> impl Iterator<Item = Line> {
+impl LedgerLine {
+    fn all() -> impl Iterator<Item = LedgerLine> {
         VERBS.into_iter().flat_map(|verb| {
             PURPOSES.into_iter().flat_map(move |purpose| {
-                OUTCOMES.into_iter().map(move |outcome| Line { verb, purpose, outcome })
+                OUTCOMES.into_iter().map(move |outcome| LedgerLine { verb, purpose, outcome })
             })
         })
     }
@@ -218,16 +218,16 @@ impl Line {
     }
 }
 
-impl fmt::Display for Line {
+impl fmt::Display for LedgerLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} {}", self.verb.name(), self.purpose.name(), self.outcome.name())
     }
 }
 
-/// What one line has counted.
+/// Counts of one line.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Count {
-    /// Requests.
+    /// Number of requests.
     pub requests: u64,
     /// Bytes of bodies sent.
     pub bytes_sent: u64,
@@ -235,36 +235,36 @@ pub struct Count {
     pub bytes_received: u64,
 }
 
-/// The ledger at one moment.
+/// Copy of the counts at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    lines: BTreeMap<Line, Count>,
+    lines: BTreeMap<LedgerLine, Count>,
 }
 
 impl Snapshot {
-    /// The lines that counted anything, in order of verb, purpose, outcome.
-    pub fn lines(&self) -> impl Iterator<Item = (Line, Count)> + '_ {
+    /// Iterates over the lines with any requests, in order of verb, purpose, outcome.
+    pub fn lines(&self) -> impl Iterator<Item = (LedgerLine, Count)> + '_ {
         self.lines.iter().map(|(line, count)| (*line, *count))
     }
 
-    /// All requests.
+    /// Number of all requests.
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.count(|_| true)
     }
 
-    /// Requests with this verb.
+    /// Number of requests with this verb.
     #[must_use]
     pub fn verb(&self, verb: Verb) -> u64 {
         self.count(|line| line.verb == verb)
     }
 
-    /// Requests on the lines that fit.
-    pub fn count(&self, fits: impl Fn(&Line) -> bool) -> u64 {
+    /// Number of requests on the lines that match.
+    pub fn count(&self, fits: impl Fn(&LedgerLine) -> bool) -> u64 {
         self.lines.iter().filter(|(line, _)| fits(line)).map(|(_, count)| count.requests).sum()
     }
 
-    /// What both have counted together.
+    /// Sum of both counts.
     #[must_use]
     pub fn plus(mut self, other: &Snapshot) -> Snapshot {
         for (line, more) in &other.lines {
@@ -276,10 +276,10 @@ impl Snapshot {
         self
     }
 
-    /// What was counted since `earlier`.
+    /// Difference to an `earlier` copy.
     #[must_use]
     pub fn since(&self, earlier: &Snapshot) -> Snapshot {
-        let since = |(line, count): (&Line, &Count)| {
+        let since = |(line, count): (&LedgerLine, &Count)| {
             let before = earlier.lines.get(line).copied().unwrap_or_default();
             let count = Count {
                 requests: count.requests.saturating_sub(before.requests),
@@ -297,7 +297,7 @@ impl Serialize for Snapshot {
         #[derive(Serialize)]
         struct Flat {
             #[serde(flatten)]
-            line: Line,
+            line: LedgerLine,
             #[serde(flatten)]
             count: Count,
         }
@@ -309,22 +309,23 @@ impl Serialize for Snapshot {
 mod tests {
     use super::*;
 
-    const CLAIM_LOST: Line = Line { verb: Verb::Put, purpose: Purpose::Claim, outcome: Outcome::Lost };
+    const CLAIM_LOST: LedgerLine =
+        LedgerLine { verb: Verb::Put, purpose: Purpose::Claim, outcome: Outcome::Lost };
 
     #[test]
     fn every_line_has_its_own_place() {
-        let places: std::collections::BTreeSet<_> = Line::all().map(Line::index).collect();
+        let places: std::collections::BTreeSet<_> = LedgerLine::all().map(LedgerLine::index).collect();
         assert_eq!(places.len(), ROWS);
         assert_eq!(places.last(), Some(&(ROWS - 1)));
     }
 
     #[test]
-    fn counts_add_up_and_can_be_taken_apart() {
+    fn counts_can_be_added_and_subtracted() {
         let ledger = Ledger::default();
         ledger.count(CLAIM_LOST, 100, 0);
         let before = ledger.snapshot();
         ledger.count(CLAIM_LOST, 50, 7);
-        ledger.count(Line { verb: Verb::Get, ..CLAIM_LOST }, 0, 9);
+        ledger.count(LedgerLine { verb: Verb::Get, ..CLAIM_LOST }, 0, 9);
         let all = ledger.snapshot();
         assert_eq!((all.requests(), all.verb(Verb::Put), all.verb(Verb::Get)), (3, 2, 1));
         let since = all.since(&before);

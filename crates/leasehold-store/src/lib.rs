@@ -1,25 +1,25 @@
-//! The one seam between Leasehold and the world: a store of objects that can be written *on condition*.
+//! Object stores with conditional writes: the only interface between Leasehold and storage.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! | --- | --- |
-//! | [`seam`] | the trait [`Store`]: get, put on condition, delete, list, ranges, uploads in parts; one request per call |
-//! | [`client`] | [`Client`]: requests counted, bounded, retried where safe; every lost answer settled |
-//! | [`mod@update`] | the one loop that reads, decides and writes back |
-//! | [`clock`] | the store's time as an interval, from the answers that came anyway |
-//! | [`ledger`], [`price`] | every request counted, and what it costs |
-//! | [`health`] | whether the store answers, and the log messages about it |
-//! | [`host`] | local clocks, pauses and chance, passed in so that a simulator can replay them |
+//! | [`store`] | the trait [`Store`]: get, put on condition, delete, list, ranges, uploads in parts; one request per call |
+//! | [`client`] | [`Client`]: requests with counting, timeouts, retries where safe, and a rule for lost answers |
+//! | [`mod@update`] | read-decide-write loop, the only one |
+//! | [`clock`] | store time as an interval, from the dates of ordinary answers |
+//! | [`ledger`], [`price`] | counts and prices of requests |
+//! | [`health`] | availability of the store, and the log messages about it |
+//! | [`host`] | local clocks, timers and randomness, passed in so that a simulator can replay them |
 //! | [`memory`], [`folder`], [`object`] | the stores |
-//! | [`around`] | a store around another, which differs in some requests |
+//! | [`delegating`] | store that wraps another and overrides some requests |
 //! | [`mutant`] | rules that a test may break (feature `mutants`) |
-//! | [`page`], [`parts`] | the rules of lists, ranges and uploads, for stores that have none of their own |
-//! | [`mod@open`] | a store from an address |
-//! | [`mod@probe`] | whether a store is good enough; one that ignores conditions is refused |
-//! | `testing` | the conformance suite, servers and a proxy with faults (feature `testing`) |
+//! | [`page`], [`parts`] | semantics of lists, ranges and uploads, for stores without their own |
+//! | [`mod@open`] | opens a store by its address |
+//! | [`mod@probe`] | check that a store meets the requirements; a store that ignores conditions is refused |
+//! | `testing` | conformance suite, servers and a proxy with faults (feature `testing`) |
 
-pub mod around;
 pub mod client;
 pub mod clock;
+pub mod delegating;
 pub mod folder;
 pub mod health;
 pub mod host;
@@ -32,14 +32,14 @@ pub mod page;
 pub mod parts;
 pub mod price;
 pub mod probe;
-pub mod seam;
+pub mod store;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod update;
 
-pub use around::Around;
-pub use client::{Client, Put, Upload};
+pub use client::{Client, PutOutcome, Upload};
 pub use clock::Clock;
+pub use delegating::DelegatingStore;
 pub use folder::{Durability, FolderAccess, FolderOptions, FolderStore, FolderTime};
 pub use health::{Health, Outage};
 pub use host::{Host, HostExt, SystemHost};
@@ -49,8 +49,8 @@ pub use object::{AccessKey, BucketAddress, BucketStore};
 pub use open::{OpenMode, OpenOptions, open};
 pub use price::Prices;
 pub use probe::probe;
-pub use seam::{
-    Cause, Cursor, Entry, Failure, Get, List, Object, Page, PartId, PutAnswer, Ranged, Store, UploadId,
+pub use store::{
+    Cause, Cursor, Failure, Get, List, ListEntry, Object, Page, PartId, PutAnswer, Ranged, Store, UploadId,
     Version, When,
 };
-pub use update::{Decision, Standing, Updated, update, update_from};
+pub use update::{Decision, StoredState, Updated, update, update_from};

@@ -1,4 +1,4 @@
-//! A store in memory: for tests, for the simulator, and for trying things out. It dies with its process.
+//! Store in memory, for tests, the simulator and experiments. It ends with its process.
 
 use bytes::Bytes;
 use leasehold_core::{Kind, StoreTime};
@@ -10,12 +10,12 @@ use crate::clock::Clock;
 use crate::host::Host;
 use crate::page::Pager;
 use crate::parts::{Uploads, range_of};
-use crate::seam::{
-    Answer, Entry, Failure, Get, List, Object, Page, PartId, PutAnswer, Ranged, Store, UploadId, Version,
+use crate::store::{
+    Answer, Failure, Get, List, ListEntry, Object, Page, PartId, PutAnswer, Ranged, Store, UploadId, Version,
     When,
 };
 
-/// Objects in memory, with an exact clock.
+/// Store in memory, with an exact clock.
 #[derive(Debug)]
 pub struct MemoryStore {
     clock: Clock,
@@ -56,7 +56,7 @@ impl Objects {
 }
 
 impl MemoryStore {
-    /// An empty store that starts at the host's wall time and goes on by its boot clock.
+    /// Creates an empty store whose time starts at the host's wall time and advances by its boot clock.
     pub fn new(host: &Arc<dyn Host>) -> Self {
         let (start, host) = (host.instant(), host.clone());
         Self::with_time(move || {
@@ -65,7 +65,7 @@ impl MemoryStore {
         })
     }
 
-    /// An empty store whose time is read from `time`.
+    /// Creates an empty store whose time is read from `time`.
     pub fn with_time(time: impl Fn() -> StoreTime + Send + Sync + 'static) -> Self {
         let time = Arc::new(time);
         let read_time = TimeSource(time.clone());
@@ -97,7 +97,7 @@ impl MemoryStore {
 
     fn page(&self, list: &List) -> Result<Page, Failure> {
         let mut pager = Pager::new(list)
-            .map_err(|error| Failure { cause: crate::seam::Cause::Final(Kind::Invalid), error })?;
+            .map_err(|error| Failure { cause: crate::store::Cause::Final(Kind::Invalid), error })?;
         let objects = self.objects();
         let from = (Bound::Included(pager.start().to_owned()), Bound::Unbounded);
         for (key, stored) in objects.by_key.range::<String, _>(from) {
@@ -105,7 +105,7 @@ impl MemoryStore {
             if !key.starts_with(&list.prefix) || pager.is_full() {
                 break;
             }
-            pager.offer(key, || Entry { key: key.clone(), modified: stored.modified, size });
+            pager.offer(key, || ListEntry { key: key.clone(), modified: stored.modified, size });
         }
         Ok(pager.finish())
     }

@@ -1,21 +1,21 @@
-//! Rules that a test may break on purpose, to see that its checks notice.
+//! Rules that a test breaks on purpose, to check that the violation is detected.
 //!
-//! Each stands at the one line that is the rule, as `!breaks(Rule::…)`. Without the feature `mutants`, which no release
-//! has, [`breaks`] is `false` and the line is what it would be without it. A mistake that can be made from outside, by a
-//! store that does not do what it was asked, is not here but in `leasehold-sim`.
+//! Each rule is checked at the one line that implements it, as `!breaks(Rule::…)`. Without the feature `mutants`, which
+//! no release has, [`breaks`] is always `false`. Faults that can be injected from outside, by a store that misbehaves,
+//! are in `leasehold-sim`.
 
-/// A rule that can be broken.
+/// Rule that can be broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
-    /// A put whose answer was lost is looked for before it counts as a lost race.
+    /// A put without an answer is read back before it counts as a lost race.
     LostAnswerIsLostRace,
-    /// A refused put is looked for before it counts as lost.
+    /// A refused put is read back before it counts as lost.
     RefusedIsLost,
-    /// A put is also looked for in what others have built upon it.
+    /// A put is also recognised in later states of its object.
     BuiltUponIsLost,
-    /// A stale entry is removed only after the called-for one was written.
+    /// A stale entry is removed only after the required one was written.
     NoCover,
-    /// Whoever hears the bell looks twice.
+    /// A worker scans twice after the notification object (bell) has changed.
     NoSecondLook,
     /// A claim is trusted until its last confirmed expiry.
     ClaimTrustedForEver,
@@ -23,44 +23,44 @@ pub enum Rule {
     LeaseTrustedForEver,
     /// A claim reads its task once.
     ReadsTwice,
-    /// A pointer is put into the overflow before it is taken out of an inbox.
+    /// An entry is put into the overflow before it is removed from an inbox.
     RescueRemovesFirst,
     /// The inboxes of dead workers are emptied.
     NoRescue,
-    /// Everyone looks at the overflow.
+    /// All workers scan the overflow.
     OverflowUnread,
     /// An inbox is trusted until the last confirmed expiry of its lease.
     InboxTrustedForEver,
-    /// The data of an artifact is there before its manifest.
+    /// The data of an artifact is written before its manifest.
     ManifestBeforeData,
-    /// An artifact whose retention is over stays for a day, and goes only when nobody has published it again.
+    /// An artifact past its retention stays for a day, and is removed only if it was not published again.
     PruneDeletesAtOnce,
-    /// A publisher that finds an artifact on its way out says anew that it is kept.
+    /// A publisher of an artifact that is being removed renews its retention.
     LeavingTrusted,
-    /// Nobody publishes an artifact before a delete of it has surely landed.
+    /// An artifact is not published before a delete of it has surely been carried out.
     ClosingNotAwaited,
     /// A result is in the store before its task is completed.
     ResultNotPublished,
-    /// What a journal says is verified is verified again after a crash.
+    /// Pieces that a journal marks as verified are verified again after a crash.
     JournalTrusted,
     /// Staging stops when the claim is lost.
     StagingGoesOn,
     /// In a strict queue a handler starts only when the bucket has confirmed its claim.
     ClaimUnconfirmed,
-    /// A lease on disk is taken only from those who are not heard of any more.
+    /// A lease on disk is taken only if its holder no longer sends heartbeats.
     LiveLeaseTaken,
-    /// Whoever works on a task is heard of.
+    /// A process that works on a task sends heartbeats.
     NoHeartbeat,
-    /// A change of files that was begun is carried out by whoever comes next.
+    /// An unfinished change of files is completed by the next process.
     ChangeLeftHalfDone,
-    /// An operation leaves the outbox when the bucket knows it.
+    /// An operation is removed from the outbox only after it is in the bucket.
     SentTooEarly,
-    /// A result that has no place in the bucket is kept on the node.
+    /// A result that the bucket does not accept is kept on the node.
     ConflictThrownAway,
 }
 
 impl Rule {
-    /// Every one.
+    /// All rules.
     pub const ALL: [Rule; 25] = [
         Self::LostAnswerIsLostRace,
         Self::RefusedIsLost,
@@ -90,7 +90,7 @@ impl Rule {
     ];
 }
 
-/// Whether this rule is broken in this thread.
+/// True if this rule is broken in this thread.
 #[cfg(not(feature = "mutants"))]
 #[inline]
 #[must_use]
@@ -98,7 +98,7 @@ pub const fn breaks(_: Rule) -> bool {
     false
 }
 
-/// Whether this rule is broken in this thread.
+/// True if this rule is broken in this thread.
 #[cfg(feature = "mutants")]
 #[must_use]
 pub fn breaks(rule: Rule) -> bool {
@@ -114,16 +114,16 @@ mod chosen {
     use std::cell::Cell;
 
     thread_local! {
-        /// A simulation has one thread, so that worlds beside each other do not share their mistakes.
+        /// Per thread: a simulation has one thread, so that concurrent simulations do not share broken rules.
         pub(super) static BROKEN: Cell<Option<Rule>> = const { Cell::new(None) };
     }
 
-    /// Breaks a rule in this thread for as long as it lives.
+    /// Breaks a rule in this thread until it is dropped.
     #[derive(Debug)]
     pub struct Broken(());
 
     impl Broken {
-        /// From now on.
+        /// Breaks the rule from now on.
         #[must_use]
         pub fn new(rule: Rule) -> Self {
             BROKEN.set(Some(rule));

@@ -1,10 +1,9 @@
-//! Buckets: S3 and compatible, Google, Azure, through the one crate `object_store`.
+//! Stores in buckets: S3 and compatible, Google, Azure, through the crate `object_store`.
 //!
-//! Its own retries are off. It would repeat puts on condition after 5xx, 408 and 429 by itself, so that a put
-//! that was carried out comes back as "precondition failed": a race won that looks lost. Every call here is one
-//! request, and what its answer means is decided from the status that was seen on the wire
-//! (`http`), not from the error it was turned into. Requests to S3 are dated by the store's time where the
-//! machine's own clock is wrong (`sign`).
+//! The retries of that crate are off. It would repeat conditional puts after 5xx, 408 and 429, so that a put that was
+//! carried out returns "precondition failed": a won race that looks lost. Every call here is one request, and its
+//! answer is interpreted by the HTTP status (`http`), not by the error of the crate. Requests to S3 are dated with the
+//! store time if the machine's own clock is wrong (`sign`).
 
 mod address;
 mod aws_files;
@@ -32,17 +31,17 @@ use std::sync::Arc;
 
 use crate::clock::Clock;
 use crate::host::Host;
-use crate::seam::{
-    Answer, Cause, Cursor, Entry, Failure, Get, List, Object, Page, PartId, PutAnswer, Ranged, Store,
+use crate::store::{
+    Answer, Cause, Cursor, Failure, Get, List, ListEntry, Object, Page, PartId, PutAnswer, Ranged, Store,
     UploadId, Version, When,
 };
 use http::Exchange;
 
-/// What we use of `object_store`'s three clients.
+/// Traits of `object_store`'s three clients that are used here.
 trait Remote: ObjectStore + PaginatedListStore + MultipartStore {}
 impl<T: ObjectStore + PaginatedListStore + MultipartStore> Remote for T {}
 
-/// Objects in a bucket.
+/// Store in a bucket.
 #[derive(Debug)]
 pub struct BucketStore {
     remote: Arc<dyn Remote>,
@@ -52,7 +51,7 @@ pub struct BucketStore {
 }
 
 impl BucketStore {
-    /// A client of the bucket at this address. Sends nothing yet.
+    /// Creates a client of the bucket at this address. Sends no request.
     pub fn open(mut address: BucketAddress, host: &Arc<dyn Host>) -> Result<Self> {
         let clock = Arc::new(Clock::dated(host.clone()));
         let remote = address.connect(&clock, host)?;
@@ -61,7 +60,7 @@ impl BucketStore {
 
     fn path(&self, key: &str) -> Result<Path, Failure> {
         Path::parse(format!("{}{key}", self.address.prefix)).map_err(|error| {
-            Failure::last(Kind::Invalid, format!("key `{key}` cannot be used")).because(error)
+            Failure::last(Kind::Invalid, format!("key `{key}` is invalid for this store")).because(error)
         })
     }
 
@@ -74,8 +73,8 @@ impl BucketStore {
         self.read_up_to(u64::MAX, path, options).await
     }
 
-    /// Reads an object unless it is too large. Dropping the answer closes its connection, so the bytes are not sent for
-    /// nothing.
+    /// Reads an object, unless it is too large. Dropping the answer closes the connection, so that the bytes are not
+    /// transferred.
     async fn read_whole(&self, path: &Path, options: GetOptions) -> Result<(Bytes, ObjectMeta), Refused> {
         self.read_up_to(OBJECT_BYTES_MAX, path, options).await
     }
@@ -102,11 +101,11 @@ impl BucketStore {
         Ok(Object { body, version })
     }
 
-    /// S3 and Azure know versions by etag. Google writes on condition of the generation and reads on condition
-    /// of the etag, so both are kept.
+    /// Creates a version. S3 and Azure identify versions by etag. Google uses the generation for conditional writes and
+    /// the etag for conditional reads, so both are kept.
     fn version(&self, e_tag: Option<&str>, generation: Option<&str>) -> Result<Version, Failure> {
         let Some(e_tag) = e_tag else {
-            let message = format!("{} sends no etag, and writes on condition need one", self.describe());
+            let message = format!("{} sends no etag, which conditional writes need", self.describe());
             return Err(Failure::last(Kind::Invalid, message));
         };
         Ok(match (self.address.provider, generation) {
@@ -120,7 +119,7 @@ impl BucketStore {
         let own = |path: &Path| path.as_ref().strip_prefix(prefix).map(str::to_owned);
         let entry = |meta: &ObjectMeta| {
             let modified = StoreTime::from_millis(meta.last_modified.timestamp_millis());
-            Some(Entry { key: own(&meta.location)?, modified, size: meta.size })
+            Some(ListEntry { key: own(&meta.location)?, modified, size: meta.size })
         };
         let result = answer.result;
         Page {
@@ -157,13 +156,13 @@ impl Store for BucketStore {
             };
             let options = PutOptions { mode, ..PutOptions::default() };
             match self.send(self.remote.put_opts(&path, PutPayload::from(body), options)).await {
-                // Without an etag nobody knows what it was that answered: perhaps it has written, perhaps not.
+                // Without an etag the outcome is unknown: the answer may not be the store's.
                 Ok(put) => self
                     .version(put.e_tag.as_deref(), put.version.as_deref())
                     .map(PutAnswer::Written)
                     .map_err(|failure| Failure { cause: Cause::Unanswered, ..failure }),
                 Err(refused) if refused.is_about(when) => Ok(PutAnswer::Refused),
-                // A put that names no version needs nothing to be there, but the bucket.
+                // A put without a version can only miss the bucket.
                 Err(refused) if refused.is(StatusCode::NOT_FOUND) => Err(self.address.no_bucket(refused)),
                 Err(refused) => Err(self.address.explain(refused)),
             }
@@ -174,7 +173,7 @@ impl Store for BucketStore {
         Box::pin(async move {
             let path = self.path(key)?;
             match self.send(self.remote.delete(&path)).await {
-                // Azure answers a removal of nothing with a good status around a bad one.
+                // Azure answers a delete of a missing object with a good status around a bad one.
                 Err(Refused { error: object_store::Error::NotFound { .. }, exchange })
                     if exchange != Exchange::Answered(StatusCode::NOT_FOUND) =>
                 {
@@ -201,10 +200,9 @@ impl Store for BucketStore {
             let call = self.remote.list_paginated((!prefix.is_empty()).then_some(&prefix), options);
             match self.send(call).await {
                 Ok(answer) => Ok(self.page(answer)),
-                // The page arrived, but `object_store` cannot read one of its keys, and never will.
+                // The page arrived, but `object_store` cannot parse one of its keys.
                 Err(Refused { error: error @ object_store::Error::InvalidPath { .. }, .. }) => {
-                    let message =
-                        format!("{} holds a key that cannot be read: {error}; remove it", self.describe());
+                    let message = format!("{} has an invalid key: {error}; remove it", self.describe());
                     Err(Failure::last(Kind::Corrupt, message).because(error))
                 }
                 Err(refused) => Err(self.address.explain(refused)),
@@ -256,15 +254,15 @@ impl Store for BucketStore {
         self.address.describe()
     }
 
-    /// With connections of its own, but the same clock: what one learns of the store's time, the other knows.
-    fn apart(&self) -> Option<Arc<dyn Store>> {
+    /// Returns a store with connections of its own, but a shared clock.
+    fn detached(&self) -> Option<Arc<dyn Store>> {
         let mut address = self.address.clone();
         let remote = address.connect(&self.clock, &self.host).ok()?;
         Some(Arc::new(Self { remote, clock: self.clock.clone(), host: self.host.clone(), address }))
     }
 }
 
-/// What a read on condition names.
+/// Etag for a conditional read.
 fn e_tag(version: &Version) -> String {
     version.as_str().split(SEPARATOR).next().unwrap_or_default().to_owned()
 }
@@ -274,7 +272,7 @@ fn update_version(version: &Version) -> UpdateVersion {
     UpdateVersion { e_tag: parts.next(), version: parts.next() }
 }
 
-/// A call without a usable result, and what was seen on the wire.
+/// Failed call, with the HTTP exchange.
 #[derive(Debug)]
 struct Refused {
     exchange: Exchange,
@@ -286,8 +284,8 @@ impl Refused {
         self.exchange == Exchange::Answered(status)
     }
 
-    /// 412 and 409 speak of the condition. So does 404 under if-match, and 304 under if-none-match on some
-    /// compatibles; a missing bucket does not.
+    /// True if the condition was refused: 412 and 409, also 404 under if-match, and 304 under if-none-match on some
+    /// compatible stores; not for a missing bucket.
     fn is_about(&self, when: &When) -> bool {
         let Exchange::Answered(status) = self.exchange else { return false };
         let speaks = [StatusCode::PRECONDITION_FAILED, StatusCode::CONFLICT, StatusCode::NOT_MODIFIED];
@@ -298,7 +296,7 @@ impl Refused {
         }
     }
 
-    /// 404, and not for want of a bucket: there is no such object, or no such upload.
+    /// True for 404 that is not due to a missing bucket: the object or the upload does not exist.
     fn is_without_object(&self) -> bool {
         self.is(StatusCode::NOT_FOUND) && !self.is_without_bucket()
     }
@@ -307,7 +305,7 @@ impl Refused {
         self.says("NoSuchBucket") || self.says("ContainerNotFound")
     }
 
-    /// Whether the store gave this code as its reason.
+    /// True if the answer has this error code.
     fn says(&self, code: &str) -> bool {
         let code = format!("<Code>{code}</Code>");
         let mut next: Option<&(dyn StdError + 'static)> = Some(&self.error);
@@ -322,19 +320,19 @@ impl Refused {
 
     fn cause(&self) -> Cause {
         match self.exchange {
-            // The credentials could not be had, which may pass, as when they are being renewed; or it was turned away
-            // at the door for its date, and the next try is signed with the time that the refusal told. Either way
-            // it surely was not carried out.
+            // The credentials could not be loaded, which may pass, as during their renewal; or the request was rejected
+            // for its date, and the next attempt is signed with the date of the refusal. Either way it was surely not
+            // carried out.
             Exchange::Unsent | Exchange::Unreached | Exchange::Misdated => Cause::Unreached,
             Exchange::Unanswered => Cause::Unanswered,
             Exchange::Answered(status) => match status.as_u16() {
-                // 409 speaks of another request for the same key at the same time: wait and ask again.
+                // 409 means a concurrent request for the same key: wait and retry.
                 409 | 429 | 503 => Cause::Throttled,
                 401 | 403 => Cause::Final(Kind::Denied),
                 400 if self.says("ExpiredToken") || self.says("InvalidToken") => Cause::Final(Kind::Denied),
                 400 if self.says("RequestTimeout") => Cause::Unanswered,
                 501 => Cause::Final(Kind::Invalid),
-                // A good status, but the body did not arrive whole.
+                // A good status, but an incomplete body.
                 200..300 | 408 | 500.. => Cause::Unanswered,
                 _ => Cause::Final(Kind::Invalid),
             },
@@ -343,14 +341,14 @@ impl Refused {
 }
 
 impl BucketAddress {
-    /// The failure of a request that finds no bucket.
+    /// Failure of a request to a missing bucket.
     fn no_bucket(&self, refused: Refused) -> Failure {
         let (bucket, place) = (&self.bucket, self.place());
-        let message = format!("bucket `{bucket}` does not exist at {place}; create it, or correct the name");
+        let message = format!("bucket `{bucket}` does not exist at {place}; create it or check its name");
         Failure::last(Kind::Invalid, message).because(refused.error)
     }
 
-    /// The failure in one sentence that says what is wrong and what to do.
+    /// Failure with a message that explains the problem and what to do.
     fn explain(&self, refused: Refused) -> Failure {
         if refused.is_without_bucket() {
             return self.no_bucket(refused);
@@ -359,7 +357,7 @@ impl BucketAddress {
         let store = self.describe();
         let message = match cause {
             _ if refused.exchange == Exchange::Misdated || refused.says("RequestTimeTooSkewed") => {
-                format!("{store} refuses requests because this machine's clock is wrong; set it")
+                format!("{store} refuses requests because this machine's clock is wrong; set the clock")
             }
             Cause::Unreached if refused.exchange == Exchange::Unsent => {
                 format!("no credentials for {store}; {}", self.provider.credentials_hint())
@@ -367,10 +365,10 @@ impl BucketAddress {
             Cause::Unreached => {
                 format!("{store} cannot be reached at {}; check the address and the network", self.place())
             }
-            Cause::Unanswered => format!("{store} did not give a usable answer"),
-            Cause::Throttled => format!("{store} asks to slow down"),
+            Cause::Unanswered => format!("no usable answer from {store}"),
+            Cause::Throttled => format!("{store} is throttling requests"),
             Cause::Final(Kind::Denied) => format!(
-                "{store} refuses these credentials; check them, and that they may read, write, list and delete"
+                "{store} refuses these credentials; check them and their permissions to read, write, list and delete"
             ),
             Cause::Final(_) => format!(
                 "{store} refuses the request; check the region, the endpoint and the bucket's settings"

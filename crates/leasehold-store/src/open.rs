@@ -1,4 +1,4 @@
-//! A store from an address: `s3://bucket/prefix`, `gs://…`, `az://…`, `file:///path`, a plain path, `memory://`.
+//! Opens a store by its address: `s3://bucket/prefix`, `gs://…`, `az://…`, `file:///path`, a plain path, `memory://`.
 
 use leasehold_core::{Error, Result};
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::folder::{FolderOptions, FolderStore};
 use crate::host::{Host, SystemHost};
 use crate::memory::MemoryStore;
 use crate::object::{AccessKey, BucketAddress, BucketStore};
-use crate::seam::Store;
+use crate::store::Store;
 
 /// Schemes of addresses. A path that begins with one of them and a colon is a mistyped address.
 const SCHEMES: [&str; 7] = ["s3", "gs", "az", "file", "memory", "http", "https"];
@@ -20,26 +20,26 @@ pub enum OpenMode {
     /// To create what is missing: the folder, and the queue in it.
     #[default]
     Create,
-    /// To change what exists. A folder that holds nothing of ours stays as it is and reads as empty.
+    /// To change what exists. A folder without a store stays unchanged and reads as empty.
     Write,
     /// To read. Read permission is enough.
     Read,
 }
 
-/// What an address leaves open.
+/// Options that are not part of an address.
 #[derive(Debug, Clone, Default)]
 pub struct OpenOptions {
-    /// How to open a folder.
+    /// Options of a folder.
     pub folder: FolderOptions,
-    /// The server of a bucket, if it is not the provider's own.
+    /// Endpoint of a bucket; none for the provider's own.
     pub endpoint: Option<String>,
-    /// The region of a bucket, if not from the usual variables and files.
+    /// Region of a bucket; none for the provider's environment variables and files.
     pub region: Option<String>,
-    /// The access key of a bucket, if not from the usual variables and files.
+    /// Access key of a bucket; none for the provider's environment variables and files.
     pub access_key: Option<AccessKey>,
 }
 
-/// Opens the store at `address`. A folder is created if it was opened for that; to a bucket nothing is sent yet.
+/// Opens the store at `address`. A folder is created in [`OpenMode::Create`]; no request is sent to a bucket.
 pub fn open(address: &str, options: &OpenOptions, host: &Arc<dyn Host>) -> Result<Arc<dyn Store>> {
     if let Some(bucket) = BucketAddress::parse(address) {
         let bucket = BucketAddress {
@@ -75,15 +75,15 @@ fn path(address: &str) -> Result<&str> {
     match address.split_once("://") {
         Some(("file", path)) if path.starts_with('/') => Ok(path),
         Some(("file", _)) => {
-            Err(Error::invalid(format!("`{address}` is not a path; write file:///path, or the path alone")))
+            Err(Error::invalid(format!("`{address}` is not a folder; use file:///path, or the path alone")))
         }
         Some((scheme, _)) => Err(Error::invalid(format!(
-            "`{scheme}://` is not a kind of store; there are s3://, gs://, az://, file://, memory:// and plain paths"
+            "unknown store `{scheme}://`; use s3://, gs://, az://, file://, memory:// or a plain path"
         ))),
-        None if address.is_empty() => Err(Error::invalid("the store's address is empty")),
+        None if address.is_empty() => Err(Error::invalid("store address must not be empty")),
         None => match scheme(address) {
             Some(scheme) => Err(Error::invalid(format!(
-                "`{address}` is not an address; write {scheme}://… for a store, or ./{address} for a folder of that name"
+                "`{address}` is not a store address; use {scheme}://…, or ./{address} for a folder of that name"
             ))),
             None => Ok(address),
         },
@@ -91,7 +91,7 @@ fn path(address: &str) -> Result<&str> {
 }
 
 impl Client {
-    /// A client of the store at `address`, on the machine this process really runs on.
+    /// Opens a client of the store at `address`, on the real machine.
     pub fn open(address: &str, options: &OpenOptions) -> Result<Self> {
         let host: Arc<dyn Host> = Arc::new(SystemHost);
         Ok(Client::new(open(address, options, &host)?, host))
@@ -119,17 +119,17 @@ mod tests {
     }
 
     #[test]
-    fn wrong_addresses_say_what_there_is() {
+    fn invalid_addresses_are_explained() {
         for (address, message) in [
-            ("", "the store's address is empty"),
-            ("file://tmp", "`file://tmp` is not a path; write file:///path, or the path alone"),
+            ("", "store address must not be empty"),
+            ("file://tmp", "`file://tmp` is not a folder; use file:///path, or the path alone"),
             (
                 "s3:/foo",
-                "`s3:/foo` is not an address; write s3://… for a store, or ./s3:/foo for a folder of that name",
+                "`s3:/foo` is not a store address; use s3://…, or ./s3:/foo for a folder of that name",
             ),
             (
                 "redis://x",
-                "`redis://` is not a kind of store; there are s3://, gs://, az://, file://, memory:// and plain paths",
+                "unknown store `redis://`; use s3://, gs://, az://, file://, memory:// or a plain path",
             ),
         ] {
             assert_eq!(opened(address).unwrap_err().to_string(), message);

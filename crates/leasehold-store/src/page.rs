@@ -1,15 +1,15 @@
-//! One page of a list, filled from keys in byte order: the rules of S3 for stores that have none of their own.
+//! Page of a list, filled from keys in byte order: the semantics of S3 for stores without their own.
 
 use leasehold_core::limits::PAGE_KEYS_MAX;
 use leasehold_core::{Error, Result};
 
-use crate::seam::{Cursor, Entry, List, Page};
+use crate::store::{Cursor, List, ListEntry, Page};
 
-/// Collects a page; the caller offers keys in byte order until it is full.
+/// Builder of a page; the caller offers keys in byte order until it is full.
 #[derive(Debug)]
 pub struct Pager<'a> {
     list: &'a List,
-    /// Keys up to here are not wanted; a floor that ends in a slash covers all that begins with it.
+    /// Key up to which keys are skipped; one that ends in a slash covers all keys with that prefix.
     floor: Option<&'a str>,
     page: Page,
     last: Option<String>,
@@ -17,29 +17,29 @@ pub struct Pager<'a> {
 }
 
 impl<'a> Pager<'a> {
-    /// An empty page of this list.
+    /// Creates an empty page.
     pub fn new(list: &'a List) -> Result<Self> {
         if !(1..=PAGE_KEYS_MAX).contains(&list.limit) {
             let limit = list.limit;
-            return Err(Error::invalid(format!("a page of {limit} keys: it must be 1 to {PAGE_KEYS_MAX}")));
+            return Err(Error::invalid(format!("page limit must be 1 to {PAGE_KEYS_MAX} keys, got {limit}")));
         }
         let floor = list.cursor.as_ref().map(|cursor| cursor.0.as_str()).max(list.after.as_deref());
         Ok(Self { list, floor, page: Page::default(), last: None, full: false })
     }
 
-    /// Whether one more key than fits was offered.
+    /// True if one more key than fits was offered.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.full
     }
 
-    /// Keys before this one are not wanted: a caller that can seek starts here.
+    /// First key that can be part of the page: a caller that can seek starts here.
     #[must_use]
     pub fn start(&self) -> &str {
         self.floor.unwrap_or_default().max(&self.list.prefix)
     }
 
-    /// Whether any key that begins with `branch` (ending in a slash) could be wanted.
+    /// True if any key with the prefix `branch` (ending in a slash) could be part of the page.
     pub(crate) fn wants(&self, branch: &str) -> bool {
         let prefix = self.list.prefix.as_str();
         let fits = branch.starts_with(prefix) || prefix.starts_with(branch);
@@ -49,14 +49,14 @@ impl<'a> Pager<'a> {
         fits && above_floor && !folded_already && !self.is_passed_by_cursor(branch)
     }
 
-    /// Whether this very key could be wanted.
+    /// True if this key could be part of the page.
     pub(crate) fn wants_key(&self, key: &str) -> bool {
         key.starts_with(&self.list.prefix)
             && self.floor.is_none_or(|floor| key > floor)
             && !self.is_passed_by_cursor(key)
     }
 
-    /// Whether all keys that begin with `branch` would fold into one prefix, whatever they are.
+    /// True if all keys with the prefix `branch` fold into one prefix.
     pub(crate) fn folds(&self, branch: &str) -> bool {
         self.list.delimited
             && branch.len() > self.list.prefix.len()
@@ -64,8 +64,8 @@ impl<'a> Pager<'a> {
             && self.floor.is_none_or(|floor| !floor.starts_with(branch))
     }
 
-    /// Takes the next key in byte order, if it is wanted.
-    pub fn offer(&mut self, key: &str, entry: impl FnOnce() -> Entry) {
+    /// Adds the next key in byte order, if it is part of the page.
+    pub fn offer(&mut self, key: &str, entry: impl FnOnce() -> ListEntry) {
         if !self.wants_key(key) {
             return;
         }
@@ -88,7 +88,7 @@ impl<'a> Pager<'a> {
         }
     }
 
-    /// The page.
+    /// Returns the page.
     #[must_use]
     pub fn finish(self) -> Page {
         Page { next: self.last.filter(|_| self.full).map(Cursor), ..self.page }

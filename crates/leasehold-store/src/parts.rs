@@ -1,4 +1,4 @@
-//! The rules of ranges and of uploads in parts, for stores that have none of their own.
+//! Semantics of ranges and of uploads in parts, for stores without their own.
 
 use bytes::{Bytes, BytesMut};
 use leasehold_core::Kind;
@@ -6,9 +6,9 @@ use leasehold_core::limits::UPLOAD_PARTS_MAX;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::seam::{Failure, Object, PartId, Ranged, UploadId, Version};
+use crate::store::{Failure, Object, PartId, Ranged, UploadId, Version};
 
-/// What lies in a range of an object that is held whole.
+/// Returns a range of an object in memory.
 pub fn range_of(
     key: &str,
     object: Option<&Object>,
@@ -20,12 +20,12 @@ pub fn range_of(
         return Ok(Ranged::Changed);
     }
     let range = cut(key, range, object.body.len() as u64)?;
-    let place = |at: u64| usize::try_from(at).expect("it lies within a body in memory");
+    let place = |at: u64| usize::try_from(at).expect("the range is within a body in memory");
     let body = object.body.slice(place(range.start)..place(range.end));
     Ok(Ranged::Found(Object { body, version: object.version.clone() }))
 }
 
-/// The part of a range that lies within so many bytes.
+/// Cuts a range to the length of an object.
 pub(crate) fn cut(key: &str, range: &Range<u64>, bytes: u64) -> Result<Range<u64>, Failure> {
     check_range(key, range)?;
     if range.start >= bytes {
@@ -34,16 +34,16 @@ pub(crate) fn cut(key: &str, range: &Range<u64>, bytes: u64) -> Result<Range<u64
     Ok(range.start..range.end.min(bytes))
 }
 
-/// Refuses a range with nothing in it: there is no request for it.
+/// Rejects an empty range: there is no request for it.
 pub(crate) fn check_range(key: &str, range: &Range<u64>) -> Result<(), Failure> {
     if range.is_empty() {
-        return Err(Failure::last(Kind::Invalid, format!("the range {range:?} of `{key}` is empty")));
+        return Err(Failure::last(Kind::Invalid, format!("range {range:?} of `{key}` must not be empty")));
     }
     Ok(())
 }
 
 pub(crate) fn beyond(key: &str, range: &Range<u64>) -> Failure {
-    Failure::last(Kind::Invalid, format!("`{key}` has no byte {}: it ends before", range.start))
+    Failure::last(Kind::Invalid, format!("range {range:?} begins beyond the end of `{key}`"))
 }
 
 /// Uploads whose parts are kept in memory.
@@ -61,7 +61,7 @@ struct Upload {
 }
 
 impl Uploads {
-    /// Begins one.
+    /// Begins an upload.
     pub fn begin(&mut self, key: &str, part_bytes: u64) -> UploadId {
         self.begun += 1;
         let id = UploadId::new(format!("u{}", self.begun));
@@ -70,7 +70,7 @@ impl Uploads {
         id
     }
 
-    /// Keeps a part.
+    /// Stores a part.
     pub fn part(&mut self, key: &str, id: &UploadId, number: usize, body: Bytes) -> Result<PartId, Failure> {
         let upload = self.under_way.get_mut(id).filter(|upload| upload.key == key);
         let upload = upload.ok_or_else(|| gone(key))?;
@@ -79,7 +79,7 @@ impl Uploads {
         Ok(part)
     }
 
-    /// The body that the parts make; the upload is over.
+    /// Ends the upload and returns the assembled body.
     pub fn end(&mut self, key: &str, id: &UploadId, parts: &[PartId]) -> Result<Bytes, Failure> {
         let upload = self.under_way.get(id).filter(|upload| upload.key == key).ok_or_else(|| gone(key))?;
         let bytes = whole(key, parts, upload.part_bytes)?;
@@ -92,26 +92,27 @@ impl Uploads {
         Ok(body.freeze())
     }
 
-    /// Forgets one.
+    /// Removes an upload.
     pub fn abort(&mut self, id: &UploadId) {
         self.under_way.remove(id);
     }
 }
 
-/// The name of a part: its number and its length, from which [`whole`] can tell what is missing.
+/// Creates the id of a part from its number and length, from which [`whole`] detects missing parts.
 pub(crate) fn part_id(key: &str, number: usize, bytes: u64, part_bytes: u64) -> Result<PartId, Failure> {
     if number as u64 >= UPLOAD_PARTS_MAX {
-        let message = format!("`{key}` has no part {number}: there are at most {UPLOAD_PARTS_MAX}");
+        let message =
+            format!("upload of `{key}` can have at most {UPLOAD_PARTS_MAX} parts, got part {number}");
         return Err(Failure::last(Kind::Invalid, message));
     }
     if bytes == 0 || bytes > part_bytes {
-        let message = format!("part {number} of `{key}` has {bytes} bytes, not 1 to {part_bytes}");
+        let message = format!("part {number} of `{key}` must have 1 to {part_bytes} bytes, got {bytes}");
         return Err(Failure::last(Kind::Invalid, message));
     }
     Ok(PartId::new(format!("{number}-{bytes}")))
 }
 
-/// How many bytes these parts make, if none is missing, too small or out of its order.
+/// Total length of the parts, if none is missing, too small or out of order.
 pub(crate) fn whole(key: &str, parts: &[PartId], part_bytes: u64) -> Result<u64, Failure> {
     let mut bytes = 0;
     for (expected, part) in parts.iter().enumerate() {
@@ -126,11 +127,11 @@ pub(crate) fn whole(key: &str, parts: &[PartId], part_bytes: u64) -> Result<u64,
     if bytes == 0 { Err(unlike(key)) } else { Ok(bytes) }
 }
 
-/// The upload has ended, was given up, or never began.
+/// Failure for an upload that has ended, was aborted, or never began.
 pub(crate) fn gone(key: &str) -> Failure {
-    Failure::last(Kind::Lost, format!("the upload of `{key}` is not under way any more"))
+    Failure::last(Kind::Lost, format!("upload of `{key}` no longer exists"))
 }
 
 pub(crate) fn unlike(key: &str) -> Failure {
-    Failure::last(Kind::Invalid, format!("the parts of `{key}` do not make it whole"))
+    Failure::last(Kind::Invalid, format!("parts of the upload of `{key}` are missing or out of order"))
 }

@@ -1,7 +1,7 @@
-//! What requests cost, per provider.
+//! Prices of requests, per provider.
 //!
-//! List prices in US dollars per million requests, for the standard class in the cheapest large region; they
-//! leave out storage and traffic. They change: pass a [`Prices`] of your own where it matters.
+//! List prices in US dollars per million requests, for the standard class in the cheapest large region, without storage
+//! and traffic. They change: pass your own [`Prices`] where it matters.
 
 use crate::ledger::{Snapshot, Verb};
 use leasehold_core::{Error, Result};
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Prices {
-    /// Whose prices these are.
+    /// Name of the provider.
     pub provider: String,
     /// Writes.
     pub put: f64,
@@ -21,7 +21,7 @@ pub struct Prices {
     pub list: f64,
     /// Removals.
     pub delete: f64,
-    /// Questions without bytes.
+    /// Metadata requests.
     pub head: f64,
 }
 
@@ -35,18 +35,18 @@ const TABLE: [(&str, [f64; 5]); 5] = [
 ];
 
 impl Prices {
-    /// The known providers.
+    /// Names of the known providers.
     pub fn providers() -> impl Iterator<Item = &'static str> {
         TABLE.into_iter().map(|(name, _)| name)
     }
 
-    /// The prices of a known provider.
+    /// Returns the prices of a known provider.
     pub fn of(provider: &str) -> Result<Self> {
         let row = TABLE.into_iter().find(|(name, _)| *name == provider);
         let Some((name, [put, get, list, delete, head])) = row else {
             let known: Vec<_> = Self::providers().collect();
             let known = known.join(", ");
-            return Err(Error::invalid(format!("provider `{provider}` is not known; there are {known}")));
+            return Err(Error::invalid(format!("unknown provider `{provider}`; use one of {known}")));
         };
         Ok(Self { provider: name.into(), put, get, list, delete, head })
     }
@@ -63,14 +63,14 @@ impl Prices {
         }
     }
 
-    /// US dollars for so many requests with this verb.
+    /// US dollars for a number of requests with this verb.
     #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "a bill for more than 2^52 requests is not our worry")]
+    #[expect(clippy::cast_precision_loss, reason = "more than 2^52 requests need no exact price")]
     pub fn cost(&self, verb: Verb, requests: u64) -> f64 {
         requests as f64 * self.per_million(verb) / 1e6
     }
 
-    /// US dollars for all that was counted.
+    /// US dollars for all counted requests.
     #[must_use]
     pub fn total(&self, snapshot: &Snapshot) -> f64 {
         snapshot.lines().map(|(line, count)| self.cost(line.verb, count.requests)).sum()
@@ -80,14 +80,14 @@ impl Prices {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::{Ledger, Line, Outcome, Purpose};
+    use crate::ledger::{Ledger, LedgerLine, Outcome, Purpose};
 
     #[test]
     fn a_million_tasks_with_five_puts_and_a_get_cost_what_the_list_says() {
         let ledger = Ledger::default();
         for (verb, times) in [(Verb::Put, 5), (Verb::Get, 1), (Verb::Delete, 2)] {
             for _ in 0..times {
-                ledger.count(Line { verb, purpose: Purpose::Claim, outcome: Outcome::Ok }, 0, 0);
+                ledger.count(LedgerLine { verb, purpose: Purpose::Claim, outcome: Outcome::Ok }, 0, 0);
             }
         }
         let one_task = Prices::of("aws").unwrap().total(&ledger.snapshot());
@@ -95,11 +95,8 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_provider_is_told_which_there_are() {
+    fn an_unknown_provider_is_refused_with_the_known_ones() {
         let error = Prices::of("asw").unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "provider `asw` is not known; there are aws, aws-express, r2, gcs, azure"
-        );
+        assert_eq!(error.to_string(), "unknown provider `asw`; use one of aws, aws-express, r2, gcs, azure");
     }
 }

@@ -1,7 +1,7 @@
-//! What tests of stores need: a conformance suite, a host whose clocks the test moves, real and unruly servers,
+//! Test support for stores: a conformance suite, a host with clocks that the test moves, real and misbehaving servers,
 //! a proxy with faults.
 //!
-//! All servers listen on loopback only and end when their value is dropped.
+//! All servers listen on loopback only and stop when their value is dropped.
 
 #[cfg(feature = "testing")]
 pub mod conformance;
@@ -26,7 +26,7 @@ mod weed;
 
 pub use fake_host::FakeHost;
 #[cfg(feature = "testing")]
-pub use fault::{Counts, Fault, Plan, RequestKind, Seen, once, pass};
+pub use fault::{Fault, FaultPlan, ObservedRequest, RequestCounts, RequestKind, once, pass};
 pub use lane::Lane;
 #[cfg(feature = "testing")]
 pub use lawless::{Lawless, Manners};
@@ -37,13 +37,13 @@ pub use weed::{S3, Weed, weed_binary};
 
 use leasehold_core::WriteId;
 
-/// A body of about `size` bytes that shows whether it is whole: it ends as it begins, and knows its length.
+/// Creates a body of about `size` bytes whose integrity can be checked: it ends as it begins, and contains its length.
 #[must_use]
 pub fn whole_body(id: &WriteId, size: usize) -> String {
     format!("{id} {size} {} {id}", "x".repeat(size))
 }
 
-/// Whether a body is one that [`whole_body`] has made, from its first byte to its last.
+/// True if a body was created by [`whole_body`] and is complete.
 #[must_use]
 pub fn is_whole(body: &[u8]) -> bool {
     let text = String::from_utf8_lossy(body);

@@ -1,10 +1,10 @@
-//! The one loop in which anything is read, decided upon and written back on condition.
+//! Read-decide-write loop: reads an object, decides, and writes it back on condition. The only such loop.
 //!
 //! ```text
 //!   read ──▶ decide ──▶ (entry) ──▶ put on condition ──▶ written: done
 //!    ▲         ▲                │
-//!    │         └── what stands ─┤ lost once: decide again, from what was read
-//!    └───── pause ──────────────┘ lost again: let others finish, and read
+//!    │         └── new object ──┤ lost once: decide again, from the object that was read back
+//!    └───── pause ──────────────┘ lost again: pause, and read again
 //! ```
 
 use bytes::Bytes;
@@ -12,55 +12,55 @@ use leasehold_core::limits::{CONTENTION_PAUSE_MAX, UPDATE_ROUNDS_MAX};
 use leasehold_core::{Error, Kind, Result};
 use std::time::Duration;
 
-use crate::client::{Client, Put};
+use crate::client::{Client, PutOutcome};
 use crate::host::HostExt;
 use crate::ledger::Purpose;
-use crate::seam::{Object, Version, When};
+use crate::store::{Object, Version, When};
 
 /// Recognises a write in a later state of its object.
 pub type Recognise = Box<dyn Fn(&[u8]) -> bool + Send + Sync>;
 
-/// What to do about the object as it stands.
+/// Decision about the object that was read.
 pub enum Decision<R> {
-    /// Write these bytes in its place; `result` is what the caller gets once they are there.
+    /// Replace it by these bytes; `result` is returned to the caller once they are written.
     Write {
-        /// The new object, with a fresh write id in it.
+        /// New object, with a new write id.
         body: Bytes,
         /// Recognises this write in a later state of the object.
         ours: Recognise,
-        /// The key of an empty object that must be there before this write: an index entry by which it is found.
+        /// Key of an empty object that must exist before this write: an index entry by which the object is found.
         first: Option<String>,
-        /// The caller's result.
+        /// Result for the caller.
         result: R,
     },
-    /// Leave it as it is.
+    /// Leave it unchanged.
     Leave(R),
 }
 
 impl<R> Decision<R> {
-    /// Write these bytes, which nobody builds upon.
+    /// Writes these bytes, which are recognised only while they are unchanged.
     pub fn write(body: impl Into<Bytes>, result: R) -> Self {
         Decision::Write { body: body.into(), ours: Box::new(|_| false), first: None, result }
     }
 }
 
-/// How an update ended.
+/// Result of an update.
 #[derive(Debug)]
 pub struct Updated<R> {
-    /// What the decision promised.
+    /// Result of the decision.
     pub result: R,
-    /// What stands there now.
-    pub now: Standing,
+    /// State of the object after the update.
+    pub now: StoredState,
 }
 
-/// What stands in the store after an update.
+/// State of an object after an update.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
-    /// What it was: nothing was written.
+pub enum StoredState {
+    /// Unchanged: nothing was written.
     Left,
-    /// What we have written, as this version.
+    /// Our write, with its version.
     Written(Version),
-    /// What others have made of our write since.
+    /// A later state, after other writers changed our write.
     Overtaken(Object),
 }
 
@@ -75,7 +75,7 @@ pub async fn update<R>(
     update_from(client, purpose, key, found, decide).await
 }
 
-/// Decides upon `found` and writes on condition that it is unchanged; on a lost race decides again.
+/// Decides about `found` and writes on condition that it is unchanged; after a lost race decides again.
 pub async fn update_from<R>(
     client: &Client,
     purpose: Purpose,
@@ -85,27 +85,32 @@ pub async fn update_from<R>(
 ) -> Result<Updated<R>> {
     for round in 0..UPDATE_ROUNDS_MAX {
         let (body, ours, first, result) = match decide(found.as_ref())? {
-            Decision::Leave(result) => return Ok(Updated { result, now: Standing::Left }),
+            Decision::Leave(result) => return Ok(Updated { result, now: StoredState::Left }),
             Decision::Write { body, ours, first, result } => (body, ours, first, result),
         };
         if let Some(first) = first {
             client.put_always(purpose, &first, Bytes::new()).await?;
         }
         let when = found.map_or(When::Absent, |object| When::Unchanged(object.version));
-        match client.put_knowing(purpose, key, body, &when, &*ours).await? {
-            Put::Written(version) => return Ok(Updated { result, now: Standing::Written(version) }),
-            Put::Overtaken(object) => return Ok(Updated { result, now: Standing::Overtaken(object) }),
-            Put::Lost(current) => found = current,
+        match client.put_if(purpose, key, body, &when, &*ours).await? {
+            PutOutcome::Written(version) => {
+                return Ok(Updated { result, now: StoredState::Written(version) });
+            }
+            PutOutcome::Overtaken(object) => {
+                return Ok(Updated { result, now: StoredState::Overtaken(object) });
+            }
+            PutOutcome::Lost(current) => found = current,
         }
         if round == 0 {
-            continue; // What was read is fresh, and often there is nothing left to write.
+            continue; // The object was just read, and often there is nothing left to write.
         }
-        // Compare-and-set is not fair: a loser that comes straight back tends to lose again, and one that pauses upon
-        // what it has read has lost already.
+        // Compare-and-set is not fair: a writer that retries at once tends to lose again, and one that pauses after the
+        // read has lost already.
         let bound = CONTENTION_PAUSE_MAX.min(Duration::from_millis(8 << round.min(5)));
         client.host().sleep(client.host().random_below(bound)).await;
         found = client.get(purpose, key).await?;
     }
-    let message = format!("`{key}` was changed by others {UPDATE_ROUNDS_MAX} times in a row");
+    let message =
+        format!("other writers changed `{key}` {UPDATE_ROUNDS_MAX} times during one update; retry later");
     Err(Error::new(Kind::Unavailable, message))
 }

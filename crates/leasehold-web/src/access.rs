@@ -1,16 +1,16 @@
-//! Who may ask for what.
+//! Access control.
 //!
-//! Four dangers, and what stands against each:
+//! Four threats, and the defence against each:
 //!
-//! * **Someone on the network** asks: without a token the dashboard listens on the loopback address only. With one, every
-//!   request but those for the page itself must carry it. Tokens are compared by their hashes, in constant time.
-//! * **A page from elsewhere, under a name that suddenly means this machine** (DNS rebinding): it would be of the same
-//!   origin, but the browser sends that name as the host. Without a token only names of this machine are accepted.
-//! * **A page from elsewhere that posts a form** to this address: a change needs a header that only scripts can set, and
-//!   which a browser does not let a foreign script send without asking first; besides, `Origin` must be our own host and
-//!   `Sec-Fetch-Site` must not be foreign.
-//! * **Something in a task that wants to be a script**: answers are JSON and never sniffed, the page puts everything in as
-//!   text, and its policy allows no script but its own files.
+//! * **Other machines on the network**: without a token the dashboard listens on the loopback address only. With one, every
+//!   request except those for the page itself must carry it. Tokens are compared by their hashes, in constant time.
+//! * **DNS rebinding** (a foreign page under a name that resolves to this machine): it would have the same origin, but the
+//!   browser sends that name as the host. Without a token only names of this machine are accepted.
+//! * **Cross-site request forgery**: a change needs a header that only scripts can set, and that a browser does not let a
+//!   foreign script send without a preflight request; also, `Origin` must be our own host and `Sec-Fetch-Site` must not be
+//!   foreign.
+//! * **Script injection through a task**: responses are JSON and never sniffed, the page inserts all data as text, and its
+//!   content security policy allows no scripts except its own files.
 
 use http::header::{AUTHORIZATION, HOST, HeaderMap, HeaderName, ORIGIN};
 use http::{Method, StatusCode};
@@ -18,35 +18,34 @@ use leasehold_core::{Error, Result};
 use std::fmt;
 use std::net::IpAddr;
 
-/// The header that every change must have.
+/// Header that every change must have.
 const CHANGE: HeaderName = HeaderName::from_static("x-leasehold");
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Shortest token: what can be tried out is no secret.
+/// Shortest token: a shorter one could be found by brute force.
 const TOKEN_BYTES_MIN: usize = 8;
 
-/// What viewers have to know. Only its hash is kept, and it is never printed.
+/// Token that viewers must send. Only its hash is kept, and it is never printed.
 #[derive(Clone)]
 pub struct Token(blake3::Hash);
 
 impl Token {
-    /// Takes a token; refuses one that is too short, or that no header can carry.
+    /// Creates a token. Fails if it is too short, or if a header cannot carry it.
     pub fn new(text: &str) -> Result<Self> {
         if text.len() < TOKEN_BYTES_MIN {
-            let message =
-                format!("the dashboard's token is too short; use at least {TOKEN_BYTES_MIN} characters");
+            // Not the length of the token, which would weaken the secret in a log.
+            let message = format!("dashboard token must have at least {TOKEN_BYTES_MIN} characters");
             return Err(Error::invalid(message));
         }
         if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-            let message =
-                "the dashboard's token has a character other than letters, digits and signs of ASCII";
+            let message = "dashboard token must contain only printable ASCII characters without spaces";
             return Err(Error::invalid(message));
         }
         Ok(Self(blake3::hash(text.as_bytes())))
     }
 
     fn is(&self, said: &str) -> bool {
-        // Hashes are compared in constant time; what is hashed is what the client has sent itself.
+        // Hashes are compared in constant time; the hashed text is the client's own.
         blake3::hash(said.as_bytes()) == self.0
     }
 }
@@ -57,27 +56,27 @@ impl fmt::Debug for Token {
     }
 }
 
-/// What is allowed here.
+/// Access rules of a dashboard.
 #[derive(Debug)]
 pub(crate) struct Access {
     pub(crate) token: Option<Token>,
     pub(crate) allows_actions: bool,
 }
 
-/// Why a request is refused.
+/// Reason for rejecting a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum AccessDenied {
     /// The host is not this machine.
     Host,
-    /// No token, or a wrong one.
+    /// The token is missing or wrong.
     Token,
-    /// A page from elsewhere asks, or a change did not come from our own page.
+    /// The request comes from a foreign page, or a change does not come from our own page.
     Foreign,
-    /// A change, but only looking is allowed.
+    /// The request is a change, but the dashboard is read-only.
     ReadOnly,
 }
 
-impl Refused {
+impl AccessDenied {
     pub(crate) fn status(self) -> StatusCode {
         match self {
             Self::Token => StatusCode::UNAUTHORIZED,
@@ -86,44 +85,44 @@ impl Refused {
     }
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for AccessDenied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Host => {
-                "without a token this dashboard answers only to the names of this machine: open it at 127.0.0.1 or localhost"
+                "without a token this dashboard accepts only names of this machine: open it at 127.0.0.1 or localhost"
             }
-            Self::Token => "a token is needed: send `authorization: Bearer TOKEN`, or open the page with #token=TOKEN",
-            Self::Foreign => "only the dashboard's own page may ask; a change needs the header `x-leasehold: 1`, too",
-            Self::ReadOnly => "this dashboard only shows; start it with --allow-actions to change tasks",
+            Self::Token => "token required: send `authorization: Bearer TOKEN`, or open the page with #token=TOKEN",
+            Self::Foreign => "cross-site request rejected; a change also needs the header `x-leasehold: 1`",
+            Self::ReadOnly => "this dashboard is read-only; start it with --allow-actions to change tasks",
         })
     }
 }
 
 impl Access {
-    /// Whether this may be asked.
-    pub(crate) fn check(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), Refused> {
+    /// Checks a request by its method, path and headers.
+    pub(crate) fn check(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), AccessDenied> {
         match &self.token {
             Some(token) if !is_open(path) && !bearer(headers).is_some_and(|said| token.is(said)) => {
-                return Err(Refused::Token);
+                return Err(AccessDenied::Token);
             }
-            None if !one(headers, &HOST).is_some_and(names_this_machine) => return Err(Refused::Host),
+            None if !one(headers, &HOST).is_some_and(names_this_machine) => return Err(AccessDenied::Host),
             _ => {}
         }
-        // A page from elsewhere gets no answer to read, but asking costs.
+        // A foreign page cannot read the response, but the request would still cost.
         if !is_open(path) && !is_near(headers) {
-            return Err(Refused::Foreign);
+            return Err(AccessDenied::Foreign);
         }
         if matches!(*method, Method::GET | Method::HEAD) {
             return Ok(());
         }
         if !is_own(headers) {
-            return Err(Refused::Foreign);
+            return Err(AccessDenied::Foreign);
         }
-        if self.allows_actions { Ok(()) } else { Err(Refused::ReadOnly) }
+        if self.allows_actions { Ok(()) } else { Err(AccessDenied::ReadOnly) }
     }
 }
 
-/// What holds nothing of the queue: the page has to be there before it can ask for a token.
+/// True for paths without data of the queue: the page must load before it can ask for a token.
 fn is_open(path: &str) -> bool {
     path == "/" || path == "/healthz" || path.starts_with("/static/")
 }
@@ -133,7 +132,7 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
 }
 
-/// The header, if it is there once: two would let two readers see different ones.
+/// Returns a header that occurs exactly once: with two, two readers could pick different ones.
 fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     let mut values = headers.get_all(name).iter();
     let value = values.next()?.to_str().ok()?;
@@ -145,12 +144,12 @@ fn names_this_machine(host: &str) -> bool {
         Some(rest) => rest.split_once(']').map_or("", |(name, _)| name),
         None => host.rsplit_once(':').map_or(host, |(name, _)| name),
     };
-    // An address is no name that someone could have pointed here.
+    // Unlike a name, an address cannot be pointed here through DNS.
     let is_address = name.parse().is_ok_and(|ip: IpAddr| ip.to_canonical().is_loopback());
     is_address || name.eq_ignore_ascii_case("localhost")
 }
 
-/// Whether a change comes from our own page, or from a program.
+/// True if a change comes from our own page, or from a program.
 fn is_own(headers: &HeaderMap) -> bool {
     let is_marked = one(headers, &CHANGE) == Some("1");
     let is_same = !headers.contains_key(ORIGIN) || {
@@ -160,7 +159,7 @@ fn is_own(headers: &HeaderMap) -> bool {
     is_marked && is_near(headers) && is_same
 }
 
-/// Whether our own page asks, a person who has typed the address, or a program, which says nothing of it.
+/// True if the request comes from our own page, from a typed address, or from a program, which sends no such header.
 fn is_near(headers: &HeaderMap) -> bool {
     !headers.contains_key(FETCH_SITE)
         || one(headers, &FETCH_SITE).is_some_and(|site| matches!(site, "same-origin" | "none"))
@@ -186,14 +185,14 @@ mod tests {
     }
 
     #[test]
-    fn with_a_token_only_the_page_itself_is_open() {
+    fn with_a_token_only_the_page_itself_is_public() {
         let access = guarded(true, true);
         let asks = |path: &str, pairs: &[_]| access.check(&Method::GET, path, &headers(pairs));
         for path in ["/", "/static/app.js", "/healthz"] {
             assert_eq!(asks(path, &[]), Ok(()), "{path}");
         }
         for path in ["/api/overview", "/metrics", "/staticfoo", "//", "/healthz/", "/api/tasks"] {
-            assert_eq!(asks(path, &[]), Err(Refused::Token), "{path}");
+            assert_eq!(asks(path, &[]), Err(AccessDenied::Token), "{path}");
         }
         let right = [("authorization", "Bearer correct-horse")];
         assert_eq!(asks("/api/overview", &right), Ok(()));
@@ -205,9 +204,13 @@ mod tests {
             "correct-horse",
             "Basic correct-horse",
         ] {
-            assert_eq!(asks("/api/overview", &[("authorization", wrong)]), Err(Refused::Token), "{wrong}");
+            assert_eq!(
+                asks("/api/overview", &[("authorization", wrong)]),
+                Err(AccessDenied::Token),
+                "{wrong}"
+            );
         }
-        assert_eq!(asks("/api/overview", &[right[0], right[0]]), Err(Refused::Token), "twice");
+        assert_eq!(asks("/api/overview", &[right[0], right[0]]), Err(AccessDenied::Token), "twice");
     }
 
     #[test]
@@ -227,42 +230,42 @@ mod tests {
             "[::1",
             "0.0.0.0",
         ] {
-            assert_eq!(asks(&[("host", host)]), Err(Refused::Host), "{host}");
+            assert_eq!(asks(&[("host", host)]), Err(AccessDenied::Host), "{host}");
         }
-        assert_eq!(asks(&[]), Err(Refused::Host));
+        assert_eq!(asks(&[]), Err(AccessDenied::Host));
     }
 
     #[test]
-    fn changes_are_taken_from_our_own_page_only() {
+    fn changes_are_accepted_from_our_own_page_only() {
         let access = guarded(false, true);
         let (host, mark) = (("host", "127.0.0.1:7423"), ("x-leasehold", "1"));
         let posts = |pairs: &[_]| access.check(&Method::POST, "/api/tasks/retry", &headers(pairs));
         assert_eq!(posts(&[host, mark]), Ok(()), "a program");
         let own = ("origin", "http://127.0.0.1:7423");
         assert_eq!(posts(&[host, mark, own, ("sec-fetch-site", "same-origin")]), Ok(()));
-        assert_eq!(posts(&[host, own]), Err(Refused::Foreign), "a form cannot set the mark");
+        assert_eq!(posts(&[host, own]), Err(AccessDenied::Foreign), "a form cannot set the header");
         for origin in
             ["http://evil.example", "null", "http://127.0.0.1:8000", "http://127.0.0.1:7423.evil.example"]
         {
-            assert_eq!(posts(&[host, mark, ("origin", origin)]), Err(Refused::Foreign), "{origin}");
+            assert_eq!(posts(&[host, mark, ("origin", origin)]), Err(AccessDenied::Foreign), "{origin}");
         }
         for site in ["cross-site", "same-site", "x"] {
-            assert_eq!(posts(&[host, mark, ("sec-fetch-site", site)]), Err(Refused::Foreign), "{site}");
+            assert_eq!(posts(&[host, mark, ("sec-fetch-site", site)]), Err(AccessDenied::Foreign), "{site}");
         }
-        assert_eq!(posts(&[host, mark, own, own]), Err(Refused::Foreign), "two origins");
+        assert_eq!(posts(&[host, mark, own, own]), Err(AccessDenied::Foreign), "two origins");
     }
 
     #[test]
-    fn a_dashboard_that_only_shows_takes_no_change() {
+    fn a_read_only_dashboard_rejects_changes() {
         let posts = headers(&[("host", "localhost"), ("x-leasehold", "1")]);
         for method in [Method::POST, Method::PUT, Method::DELETE, Method::OPTIONS] {
             let refused = guarded(false, false).check(&method, "/api/tasks/cancel", &posts);
-            assert_eq!(refused, Err(Refused::ReadOnly), "{method}");
+            assert_eq!(refused, Err(AccessDenied::ReadOnly), "{method}");
         }
     }
 
     #[test]
-    fn a_token_is_never_printed_and_must_be_worth_something() {
+    fn a_token_is_never_printed_and_must_be_valid() {
         assert_eq!(format!("{:?}", guarded(true, true).token), "Some(Token)");
         for wrong in ["", "short", "has a space", "ümlaut-täken"] {
             assert!(Token::new(wrong).is_err(), "{wrong}");

@@ -1,4 +1,4 @@
-//! The answers in JSON, one file per view. Whatever comes from a task is a value in it and nothing else.
+//! JSON responses, one file per view. Data from tasks occurs only as JSON values.
 
 pub(crate) mod actions;
 pub(crate) mod artifacts;
@@ -23,17 +23,17 @@ use serde_json::{Value, json};
 
 use crate::routes::App;
 
-/// The settings, as they hold for this process.
+/// Effective settings of this process.
 pub(crate) async fn settings(State(app): State<Arc<App>>) -> Json<Value> {
     Json(json!({"settings": app.settings}))
 }
 
-/// The present, in the store's time.
+/// Current time of the store.
 fn now(app: &App) -> Result<StoreTime> {
     Ok(app.shared.queue().now()?.earliest)
 }
 
-/// How long ago something was read, in seconds.
+/// Seconds since a read.
 fn age(app: &App, at: Option<Instant>) -> Option<f64> {
     at.map(|at| (app.shared.host().instant().since(at).as_secs_f64() * 10.0).round() / 10.0)
 }

@@ -1,5 +1,5 @@
-//! The last hour in minutes, from what the tasks themselves say: the history is there as soon as they have been read, and
-//! not only since someone opened the page.
+//! Charts of the last hour by minute, derived from task records: the past is available as soon as the tasks have been
+//! read, and not only since the page was opened.
 
 use leasehold_core::{Minute, Status, StoreTime};
 use serde::Serialize;
@@ -7,24 +7,24 @@ use std::time::Duration;
 
 use crate::table::Row;
 
-/// How many minutes there are.
+/// Number of minutes.
 pub(crate) const MINUTES: usize = 60;
 
-/// What happened in each minute.
+/// Values of each minute.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Chart {
-    /// When the first minute began.
+    /// Start of the first minute.
     start: StoreTime,
     completed: Vec<u64>,
     failed: Vec<u64>,
     submitted: Vec<u64>,
-    /// Of the tasks that ended in a minute, how long the one in the middle had waited for its first claim.
+    /// Median time until the first claim, of the tasks that finished in a minute.
     waiting_secs_p50: Vec<Option<f64>>,
-    /// And how long its last attempt took.
+    /// Median duration of the last attempt, of the tasks that finished in a minute.
     run_secs_p50: Vec<Option<f64>>,
 }
 
-/// A chart in the making.
+/// Builder of a chart.
 pub(crate) struct Slots {
     start: StoreTime,
     slots: Vec<Slot>,
@@ -40,7 +40,7 @@ struct Slot {
 }
 
 impl Slots {
-    /// The hour that ends with this minute.
+    /// Creates the slots of the hour that ends with this minute.
     pub(crate) fn until(now: StoreTime) -> Self {
         let start = Minute::of(now).start().minus(Duration::from_mins(MINUTES as u64 - 1));
         Self { start, slots: vec![Slot::default(); MINUTES] }
@@ -78,7 +78,7 @@ impl Slots {
     }
 }
 
-/// The one in the middle, in seconds.
+/// Median, in seconds.
 fn middle(times: &mut [Duration]) -> Option<f64> {
     let half = times.len() / 2;
     (!times.is_empty()).then(|| times.select_nth_unstable(half).1.as_secs_f64())
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_slot_is_the_minute_that_is_under_way() {
+    fn the_last_slot_is_the_current_minute() {
         let now = StoreTime::from_millis(1_700_000_059_999);
         let mut slots = Slots::until(now);
         let index = |slots: &mut Slots, time| {
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_in_the_middle_counts() {
+    fn the_median_is_the_middle_value() {
         let mut times: Vec<_> = [9, 1, 5].map(Duration::from_secs).into();
         assert_eq!(middle(&mut times), Some(5.0));
         assert_eq!(middle(&mut []), None);

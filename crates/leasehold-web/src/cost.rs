@@ -1,17 +1,17 @@
-//! What the work of a queue has cost: the requests that the histories of its tasks stand for.
+//! Cost of a queue's work: the requests derived from the histories of its tasks.
 //!
-//! The ledger of this process knows only what this process has sent. The histories know what was done to tasks by
-//! everyone, and every change takes a known number of requests: those that [`step`](leasehold_core::step()) orders, and the
-//! read before it where there is one. Looking for work, renewing and rings of the bell are not in it; nor are lost races.
-//! Workers that lease their shards save two requests on each claim, of which the history says nothing: for them it is
-//! an upper bound.
+//! The ledger (request counts) of this process has only its own requests. The histories record the changes by all
+//! processes, and every change takes a known number of requests: those that [`step`](leasehold_core::step()) orders, and
+//! the read before it where there is one. Polling, renewals and bells (notification objects) are not included; nor are lost
+//! races. Workers that lease their shards save two requests on each claim, which the history does not record: for them the
+//! result is an upper bound.
 
 use leasehold_core::Status;
 use leasehold_core::task::Change;
 use leasehold_store::{Prices, Verb};
 use std::ops::AddAssign;
 
-/// So many requests, by what they cost.
+/// Number of requests, by price class.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Requests {
     pub(crate) put: u32,
@@ -25,15 +25,15 @@ impl Requests {
     }
 }
 
-/// The same for many tasks.
+/// Number of requests for many tasks, by price class.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Bill {
+pub(crate) struct CostEstimate {
     put: u64,
     get: u64,
     delete: u64,
 }
 
-impl AddAssign<Requests> for Bill {
+impl AddAssign<Requests> for CostEstimate {
     fn add_assign(&mut self, more: Requests) {
         self.put += u64::from(more.put);
         self.get += u64::from(more.get);
@@ -41,7 +41,7 @@ impl AddAssign<Requests> for Bill {
     }
 }
 
-impl Bill {
+impl CostEstimate {
     pub(crate) fn requests(self) -> u64 {
         self.put + self.get + self.delete
     }
@@ -52,7 +52,7 @@ impl Bill {
     }
 }
 
-/// The requests that these changes stand for.
+/// Returns the requests that these changes took.
 pub(crate) fn of_history<'a>(changes: impl Iterator<Item = &'a Change>) -> Requests {
     changes.map(of_change).fold(Requests::default(), |all, one| Requests {
         put: all.put + one.put,
@@ -61,17 +61,17 @@ pub(crate) fn of_history<'a>(changes: impl Iterator<Item = &'a Change>) -> Reque
     })
 }
 
-/// The requests of one change: the task is always written; an entry is written for the status it goes to, and removed for
-/// the one it comes from.
+/// Returns the requests of one change: the task is always written; an index entry is written for the new status, and
+/// deleted for the old one.
 fn of_change(change: &Change) -> Requests {
     let entry = |status: Status| u32::from(!status.is_final());
     let (writes, removes) = (entry(change.to), change.from.map_or(0, entry));
     match change.event.as_str() {
-        // A mark that nothing became of: it stands for what was sent before.
+        // The marker of an abandoned submit: counts the requests sent before.
         "abandon" => Requests::new(1, 0, 0),
-        // A running task that is called off only learns of it: no entry moves.
+        // Cancelling a running task only records the request: no index entry changes.
         "cancel" if change.to == Status::Running => Requests::new(1, 1, 0),
-        // What holds the task has it in hand, and need not read it first.
+        // The writer already has the task, and does not read it first.
         "submit" | "complete" | "fail" | "snooze" | "release" | "stop" => {
             Requests::new(1 + writes, 0, removes)
         }
@@ -82,13 +82,13 @@ fn of_change(change: &Change) -> Requests {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Stand, claim};
+    use crate::testing::{TestStand, claim};
     use leasehold_core::{Result, Task};
     use leasehold_queue::{Operated, Settlement};
     use std::time::Duration;
 
-    /// What was asked of the store for one change, compared with what its history stands for.
-    async fn agrees(stand: &Stand, change: impl Future<Output = Result<Task>>) -> Task {
+    /// Compares the requests sent for one change with those derived from the history.
+    async fn agrees(stand: &TestStand, change: impl Future<Output = Result<Task>>) -> Task {
         let before = stand.queue.client().ledger().snapshot();
         let task = Box::pin(change).await.unwrap();
         let spent = stand.queue.client().ledger().snapshot().since(&before);
@@ -111,10 +111,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_history_stands_for_the_requests_that_were_sent() {
-        let stand = Stand::new().await;
+    async fn requests_derived_from_a_history_match_those_sent() {
+        let stand = TestStand::new().await;
         let queue = &stand.queue;
-        // The bell rings once a second: that it has rung is not in the sum.
+        // The bell is written at most once a second: after this it is not part of the sums.
         stand.submit("first").await;
         let id = agrees(&stand, stand.submitted("a")).await.id;
         agrees(&stand, async { Ok(Box::pin(claim(queue, id)).await?.task().clone()) }).await;
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_task_that_simply_completes_costs_what_the_documents_say() {
-        let mut bill = Bill::default();
+        let mut bill = CostEstimate::default();
         bill += Requests::new(5, 1, 2);
         assert_eq!(bill.requests(), 8);
         assert!((bill.usd(&Prices::of("aws").unwrap()) * 1e6 - 25.40).abs() < 1e-6);

@@ -1,4 +1,4 @@
-//! Everything that is counted over all tasks, in one go, and once for all viewers.
+//! Counts over all tasks, computed in one pass and once for all viewers.
 
 use leasehold_core::{Status, StoreTime, TaskId};
 use serde::Serialize;
@@ -7,22 +7,22 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::board::Board;
 use crate::chart::{Chart, Slots};
-use crate::cost::Bill;
-use crate::table::{Row, Table, first_line};
+use crate::cost::CostEstimate;
+use crate::snapshot::Board;
+use crate::table::{Row, TaskTable, first_line};
 
-/// Most types that are told apart.
+/// Largest number of task types that are shown.
 const TYPES_MAX: usize = 50;
-/// So many of the last errors are shown.
+/// Number of recent errors that are shown.
 const FAILURES: usize = 5;
-/// So long the due tasks of a type may wait before it counts as taken by no worker: workers look every few seconds, and
-/// one whose hands are full comes back to a type long before.
+/// Time that the due tasks of a type may wait before the type counts as not claimed by any worker: workers poll every few
+/// seconds, and a busy one returns to each type long before that.
 const UNTAKEN_AFTER: Duration = Duration::from_mins(2);
 
-/// How many tasks there are, by status.
+/// Number of tasks by status.
 #[derive(Debug, Clone, Default, Serialize)]
-pub(crate) struct Counts {
+pub(crate) struct StatusCounts {
     pub(crate) pending: u64,
     pub(crate) due: u64,
     pub(crate) scheduled: u64,
@@ -33,7 +33,7 @@ pub(crate) struct Counts {
     pub(crate) expired: u64,
 }
 
-/// Tasks of one type, by status.
+/// Number of tasks of one type, by status.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct OfType {
     task_type: String,
@@ -42,49 +42,51 @@ pub(crate) struct OfType {
     completed: u64,
     failed: u64,
     other: u64,
-    /// How many of the pending ones are due, and since when the first of them is.
+    /// Number of due tasks, and the time since when the first of them is due.
     #[serde(skip)]
     due: u64,
     #[serde(skip)]
     due_since: Option<StoreTime>,
-    /// When a worker last had one of them.
+    /// Time when a worker last held a task of this type.
     #[serde(skip)]
     taken_at: Option<StoreTime>,
 }
 
-/// A type with due tasks that no worker takes. No worker writes down which types it handles, so the tasks have to tell.
+/// A type with due tasks that no worker claims. Workers do not record which types they handle, so this is derived from the
+/// tasks.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Untaken {
     task_type: String,
     due: u64,
-    /// Since when one of them is due and none was taken.
+    /// Time since when a task is due and none was claimed.
     since: StoreTime,
 }
 
-/// Failed tasks of one type with the same error.
+/// Group of failed tasks of one type with the same error.
 #[derive(Debug, Clone)]
 pub(crate) struct Failures {
     pub(crate) newest: TaskId,
     pub(crate) count: u64,
 }
 
-/// What is counted.
+/// Counts over all tasks.
 #[derive(Debug)]
 pub(crate) struct Figures {
-    pub(crate) counts: Counts,
+    pub(crate) counts: StatusCounts,
     pub(crate) oldest_due_secs: Option<u64>,
     pub(crate) types: Vec<OfType>,
     pub(crate) untaken: Vec<Untaken>,
     pub(crate) chart: Chart,
     pub(crate) tasks: u64,
-    pub(crate) bill: Bill,
+    pub(crate) bill: CostEstimate,
     pub(crate) failures: Vec<Failures>,
     pub(crate) has_outposts: bool,
 }
 
 impl Figures {
-    pub(crate) fn of(table: &Table, now: StoreTime) -> Self {
-        let (mut counts, mut bill, mut slots) = (Counts::default(), Bill::default(), Slots::until(now));
+    pub(crate) fn of(table: &TaskTable, now: StoreTime) -> Self {
+        let (mut counts, mut bill, mut slots) =
+            (StatusCounts::default(), CostEstimate::default(), Slots::until(now));
         let mut types: HashMap<&str, OfType> = HashMap::new();
         let mut oldest: Option<StoreTime> = None;
         let mut has_outposts = false;
@@ -113,7 +115,7 @@ impl Figures {
     }
 }
 
-impl Counts {
+impl StatusCounts {
     fn add(&mut self, row: &Row, now: StoreTime) {
         match row.status {
             Status::Pending if row.is_due(now) => {
@@ -165,14 +167,14 @@ impl OfType {
         }
         let taken_at = row.worker.as_ref().and(match row.status {
             Status::Running => Some(now),
-            // Given back by its worker.
+            // Released by its worker.
             Status::Pending => Some(row.updated_at),
             _ => row.finished_at,
         });
         self.taken_at = self.taken_at.max(taken_at);
     }
 
-    /// Since when its due tasks wait and none of the type was taken.
+    /// Returns the time since when its tasks are due and none of the type was claimed.
     fn untaken_since(&self) -> Option<StoreTime> {
         self.due_since.max(self.due_since.and(self.taken_at))
     }
@@ -182,14 +184,14 @@ impl OfType {
     }
 }
 
-/// Those with the most tasks, the most first.
+/// Types with the most tasks, largest first.
 fn most(mut types: Vec<OfType>) -> Vec<OfType> {
     types.sort_unstable_by(|a, b| b.all().cmp(&a.all()).then_with(|| a.task_type.cmp(&b.task_type)));
     types.truncate(TYPES_MAX);
     types
 }
 
-/// Types whose due tasks have waited for long while no worker has had one of the type, the longest first.
+/// Types whose due tasks have waited too long while no worker claimed one of the type, longest first.
 fn untaken(types: &[OfType], now: StoreTime) -> Vec<Untaken> {
     let untaken = types.iter().filter_map(|one| {
         let since = one.untaken_since().filter(|since| now.since(*since) >= UNTAKEN_AFTER)?;
@@ -201,8 +203,8 @@ fn untaken(types: &[OfType], now: StoreTime) -> Vec<Untaken> {
     untaken
 }
 
-/// The last errors, the newest first; tasks of one type whose errors begin with the same line are one.
-fn last_failures(table: &Table) -> Vec<Failures> {
+/// Recent errors, newest first. Tasks of one type whose errors have the same first line form one group.
+fn last_failures(table: &TaskTable) -> Vec<Failures> {
     let newest = |row: &Row| (Reverse(row.finished_at), row.id);
     let mut groups: HashMap<(&str, &str), (u64, &Row)> = HashMap::new();
     for row in table.rows().filter(|row| row.status == Status::Failed) {
@@ -219,7 +221,7 @@ fn last_failures(table: &Table) -> Vec<Failures> {
     groups.into_iter().map(|(count, row)| Failures { newest: row.id, count }).collect()
 }
 
-/// The figures as they were last counted: for a second they serve everyone.
+/// Cache of the last counts, valid for one second for all viewers.
 #[derive(Debug, Default)]
 pub(crate) struct Counted(Mutex<Option<(u64, i64, Arc<Figures>)>>);
 

@@ -1,51 +1,51 @@
-//! The dashboard: how a queue is, on one page, and the few things that people do to tasks.
+//! Dashboard: the state of a queue on one page, and actions on tasks (cancel, retry, run now).
 //!
 //! ```text
 //!   viewers ──▶ door ──▶ access ──▶ routes ──▶ api ──▶ board ◀── sampler ──▶ the store
-//!   Prometheus ─┘      may they?                │    what is known    the only one that asks by itself
-//!                                               └──▶ opened, actions: one task, at once
+//!   Prometheus ─┘                               │      last known state   the only periodic reader
+//!                                               └──▶ task_cache, actions: single tasks
 //! ```
 //!
-//! It holds no rules, it translates: what may happen to a task is decided where it always is. What it does decide is how
-//! much looking may cost. A bucket bills by request, and a page that is open in ten browsers must not cost ten times as
-//! much as in one; so viewers are answered from the `board`, and only the `sampler` fills it, at a pace that depends on
-//! whether anybody looks, and not on how many.
+//! The dashboard only translates: the queue decides which changes of a task are allowed. It does limit the cost of
+//! viewing. A bucket bills by request, and a page that is open in ten browsers must not cost ten times as much as in one;
+//! so viewers are answered from the `board`, and only the `sampler` fills it, at a pace that depends on whether there is
+//! a viewer, and not on how many.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! | --- | --- |
-//! | `access` | who may ask for what: token, host, origin, actions |
-//! | `api` | the answers in JSON, one file per view |
-//! | `board` | what is known, and since when |
-//! | `chart` | the last hour in minutes |
-//! | `cost` | the requests that a task's history stands for |
-//! | `figures` | everything that is counted over all tasks, counted once |
-//! | `looks` | who has looked at what lately |
-//! | `metrics` | the same for Prometheus |
-//! | `opened` | single tasks, read once for all who open them together |
-//! | `pace` | how often the store is asked |
-//! | `page` | the files of the page |
-//! | `query` | which tasks a list shows, in which order |
-//! | `routes` | from a request to an answer |
+//! | `access` | access control: token, host, origin, actions |
+//! | `api` | JSON responses, one file per view |
+//! | `snapshot` | last known state of the queue, with the time of each read |
+//! | `chart` | charts of the last hour, by minute |
+//! | `cost` | requests derived from a task's history |
+//! | `figures` | counts over all tasks, computed once for all viewers |
+//! | `viewers` | recently viewed topics |
+//! | `metrics` | metrics for Prometheus |
+//! | `task_cache` | cache of opened tasks |
+//! | `pace` | sampling intervals |
+//! | `page` | static files of the page |
+//! | `query` | filter and order of a task list |
+//! | `routes` | HTTP routes |
 //! | `sampler` | reads the store into the board |
-//! | `table` | tasks as they were last read, small |
+//! | `table` | compact table of all tasks as last read |
 
 mod access;
 mod api;
-mod board;
 mod chart;
 mod cost;
 mod figures;
-mod looks;
 mod metrics;
-mod opened;
 mod pace;
 mod page;
 mod query;
 mod routes;
 mod sampler;
+mod snapshot;
 mod table;
+mod task_cache;
 #[cfg(test)]
 mod testing;
+mod viewers;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -61,13 +61,13 @@ use serde::Serialize;
 use serde_json::Value;
 
 pub use access::Token;
-pub use pace::Pace;
+pub use pace::RefreshPace;
 
-use routes::{App, Site};
+use routes::{App, Routes};
 
-/// The door of the dashboard. A browser opens six connections at most, so this is enough for forty viewers, ten of them
-/// behind one address; they poll, and come again when they were turned away. A head has a few hundred bytes and comes in one
-/// packet or two; what takes longer than two seconds would only keep others out.
+/// Connection limits of the dashboard. A browser opens at most six connections, so this is enough for forty viewers, ten of
+/// them behind one address; they poll, and retry when they are rejected. A request head has a few hundred bytes and arrives
+/// in one packet or two; a client that takes longer than two seconds would only block other clients.
 const BOUNDS: Bounds = Bounds {
     connections_max: 256,
     per_address_max: 64,
@@ -75,20 +75,20 @@ const BOUNDS: Bounds = Bounds {
     idle_wait: Duration::from_mins(1),
 };
 
-/// How the dashboard is served.
+/// Options of the dashboard.
 #[derive(Debug, Clone)]
 pub struct WebOptions {
-    /// Where to listen; port 0 lets the system choose.
+    /// Address to listen on; port 0 selects a free port.
     pub addr: SocketAddr,
-    /// What viewers have to know. Without it only this machine may ask.
+    /// Token that viewers must send. Without it only this machine has access.
     pub token: Option<Token>,
-    /// Whether tasks can be changed, or only looked at.
+    /// True if tasks can be changed; otherwise the dashboard is read-only.
     pub allows_actions: bool,
-    /// How often the store may be asked.
-    pub pace: Pace,
-    /// What requests cost.
+    /// Sampling intervals.
+    pub pace: RefreshPace,
+    /// Prices of requests.
     pub prices: Prices,
-    /// The settings to show, with secrets masked.
+    /// Settings to show, with secrets masked.
     pub settings: Vec<SettingRow>,
 }
 
@@ -96,7 +96,7 @@ impl WebOptions {
     fn check(&self) -> Result<()> {
         if self.token.is_none() && !self.addr.ip().to_canonical().is_loopback() {
             return Err(Error::invalid(format!(
-                "`{}` can be reached from other machines and there is no token: give one with --token, or listen on 127.0.0.1",
+                "`{}` can be reached from other machines, which requires a token: pass --token, or listen on 127.0.0.1",
                 self.addr
             )));
         }
@@ -104,18 +104,18 @@ impl WebOptions {
     }
 }
 
-/// A setting, as the settings view shows it.
+/// A row of the settings view.
 #[derive(Debug, Clone, Serialize)]
 pub struct SettingRow {
-    /// Its name.
+    /// Name of the setting.
     pub key: String,
-    /// What it is; a secret is masked already.
+    /// Value; a secret is already masked.
     pub value: Value,
-    /// Who said so.
+    /// Source of the value.
     pub from: String,
 }
 
-/// A dashboard that listens.
+/// A dashboard that is bound to its address.
 #[derive(Debug)]
 pub struct Dashboard {
     door: Door,
@@ -123,7 +123,7 @@ pub struct Dashboard {
 }
 
 impl Dashboard {
-    /// Listens; nothing is answered, and the store is not asked, before [`Dashboard::run`].
+    /// Binds the address. Serves no requests, and sends none to the store, before [`Dashboard::run`].
     pub async fn bind(queue: Queue, options: WebOptions) -> Result<Self> {
         options.check()?;
         let host = queue.client().host().clone();
@@ -131,15 +131,15 @@ impl Dashboard {
         Ok(Self { door, app: Arc::new(App::new(queue, options)) })
     }
 
-    /// Where it listens.
+    /// Returns the address that it listens on.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.door.addr()
     }
 
-    /// Serves until it is stopped.
+    /// Serves until shutdown.
     pub async fn run(self, shutdown: Shutdown) {
-        let site = Arc::new(Site::new(self.app.clone()));
+        let site = Arc::new(Routes::new(self.app.clone()));
         let sampling = sampler::run(&self.app.shared, shutdown.clone());
         join(self.door.run(site, shutdown), sampling).await;
         self.app.finish().await;

@@ -1,7 +1,7 @@
-//! The same for Prometheus, in its text format.
+//! Metrics for Prometheus, in its text format.
 //!
-//! A scrape counts as looking, so that what is scraped is fresh; what has never been read is left out rather than told as
-//! zero.
+//! A scrape counts as viewing, so that scraped values are fresh. Values that have never been read are omitted rather than
+//! reported as zero.
 
 use std::fmt::{Display, Write};
 use std::sync::Arc;
@@ -11,18 +11,18 @@ use axum::response::{IntoResponse, Response};
 use http::header::CONTENT_TYPE;
 use leasehold_queue::LeaseState;
 
-use crate::board::Board;
-use crate::looks::Topic;
-use crate::routes::{App, Failed};
+use crate::routes::{ApiError, App};
+use crate::snapshot::Board;
+use crate::viewers::Topic;
 
-/// The format, in the version that every scraper reads.
+/// Content type of the text format, in the version that every scraper supports.
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Everything that is measured.
-pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Failed> {
+/// All metrics.
+pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
     app.shared.looks.at(Topic::Queue);
     let mut text = Text::default();
-    text.family("leasehold_build_info", "gauge", "The program that serves this.");
+    text.family("leasehold_build_info", "gauge", "Version of the server.");
     text.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
     {
         let board = app.shared.board();
@@ -34,11 +34,11 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Fai
     Ok(([(CONTENT_TYPE, TEXT)], text.text).into_response())
 }
 
-fn tasks(app: &App, board: &Board, text: &mut Text) -> Result<(), Failed> {
+fn tasks(app: &App, board: &Board, text: &mut Text) -> Result<(), ApiError> {
     if board.pass.ended.is_some() {
         let figures = app.counted.get(board, app.shared.queue().now()?.earliest);
         let counts = &figures.counts;
-        text.family("leasehold_tasks", "gauge", "Tasks by status, as they were last read.");
+        text.family("leasehold_tasks", "gauge", "Tasks by status, as last read.");
         for (status, count) in [
             ("pending", counts.pending),
             ("running", counts.running),
@@ -51,15 +51,15 @@ fn tasks(app: &App, board: &Board, text: &mut Text) -> Result<(), Failed> {
         }
     }
     if let Some(index) = &board.index {
-        text.family("leasehold_tasks_due", "gauge", "Tasks that wait and are due.");
+        text.family("leasehold_tasks_due", "gauge", "Pending tasks that are due.");
         text.sample(&[], index.what.due);
-        text.family("leasehold_tasks_scheduled", "gauge", "Tasks that are planned for later.");
+        text.family("leasehold_tasks_scheduled", "gauge", "Pending tasks that are scheduled for later.");
         text.sample(&[], index.what.scheduled);
-        let oldest = "How long the oldest due task has been waiting, to the minute; 0 if none is due.";
+        let oldest = "Waiting time of the oldest due task, to the minute; 0 if none is due.";
         text.family("leasehold_oldest_due_seconds", "gauge", oldest);
         text.sample(&[], index.what.oldest_due_secs.unwrap_or(0));
     }
-    let finished = "Tasks that have ended since this server began and were seen by it, by how they did.";
+    let finished = "Tasks that finished since this server started, as read by it, by status.";
     text.family("leasehold_tasks_finished_total", "counter", finished);
     for status in leasehold_core::Status::ALL.into_iter().filter(|status| status.is_final()) {
         let count = board.table.finished().get(&status).copied().unwrap_or(0);
@@ -68,22 +68,18 @@ fn tasks(app: &App, board: &Board, text: &mut Text) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Leases are read only while someone looks at them: as old as that is what is told here.
+/// Leases are read only while they are viewed: the values here may be as old as the last view.
 fn holders(board: &Board, text: &mut Text) {
     let states = [LeaseState::Free, LeaseState::Held, LeaseState::Expired, LeaseState::Corrupt];
     if let Some(seen) = &board.workers {
-        text.family(
-            "leasehold_workers",
-            "gauge",
-            "Names of workers in the store, by the state of their lease.",
-        );
+        text.family("leasehold_workers", "gauge", "Worker names in the store, by state of their lease.");
         for state in states {
             let count = seen.what.0.iter().filter(|(_, _, seen)| seen.state == state).count();
             text.sample(&[("state", state.name())], count);
         }
     }
     if let Some(seen) = &board.shards {
-        text.family("leasehold_shards", "gauge", "Shards by the state of the lease on them.");
+        text.family("leasehold_shards", "gauge", "Shards by state of their lease.");
         for state in states {
             let held = seen.what.iter().filter(|(_, seen)| seen.state == state);
             text.sample(&[("state", state.name())], held.map(|(group, _)| group.count()).sum::<usize>());
@@ -94,13 +90,17 @@ fn holders(board: &Board, text: &mut Text) {
 fn sample(app: &App, board: &Board, text: &mut Text) {
     let now = app.shared.host().instant();
     let ages = [("index", board.index.as_ref().map(|index| index.at)), ("tasks", board.pass.ended)];
-    text.family("leasehold_sample_age_seconds", "gauge", "How long ago the store was read for this.");
+    text.family("leasehold_sample_age_seconds", "gauge", "Time since the store was last read.");
     for (part, at) in ages {
         if let Some(at) = at {
             text.sample(&[("part", part)], now.since(at).as_secs_f64());
         }
     }
-    text.family("leasehold_sample_failing", "gauge", "Whether the store cannot be read at present.");
+    text.family(
+        "leasehold_sample_failing",
+        "gauge",
+        "1 if the store cannot be read at present, otherwise 0.",
+    );
     text.sample(&[], u8::from(board.fault(app.shared.host().instant()).is_some()));
 }
 
@@ -118,20 +118,20 @@ fn requests(app: &App, text: &mut Text) {
     text.family(
         "leasehold_store_bytes_total",
         "counter",
-        "Bytes of bodies that went to the store and came from it.",
+        "Bytes of request and response bodies, by direction.",
     );
     text.sample(&[("direction", "sent")], to_store);
     text.sample(&[("direction", "received")], from_store);
-    let cost = "What the requests of this process cost by the provider's list prices, in US dollars.";
+    let cost = "Cost of the requests of this process at the provider's list prices, in US dollars.";
     text.family("leasehold_store_cost_usd_total", "counter", cost);
     text.sample(&[("provider", &app.prices.provider)], app.prices.total(&spent));
 }
 
-/// Metrics in the making.
+/// Builder of the text format.
 #[derive(Default)]
 struct Text {
     text: String,
-    /// The family whose samples come now.
+    /// Family of the next samples.
     family: &'static str,
 }
 
@@ -150,7 +150,7 @@ impl Text {
     }
 }
 
-/// A label's value as the format wants it.
+/// Escapes a label's value for the text format.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
@@ -162,8 +162,8 @@ mod tests {
     #[test]
     fn label_values_cannot_end_their_line() {
         let mut text = Text::default();
-        text.family("x", "gauge", "What it is.");
+        text.family("x", "gauge", "A value.");
         text.sample(&[("a", "1"), ("b", "\"\n\\")], 2.5);
-        assert_eq!(text.text, "# HELP x What it is.\n# TYPE x gauge\nx{a=\"1\",b=\"\\\"\\n\\\\\"} 2.5\n");
+        assert_eq!(text.text, "# HELP x A value.\n# TYPE x gauge\nx{a=\"1\",b=\"\\\"\\n\\\\\"} 2.5\n");
     }
 }

@@ -1,39 +1,39 @@
-//! How often the store is asked.
+//! Sampling intervals.
 //!
-//! On a folder a look costs time, on a bucket money. The index is counted by lists, four at least; a pass over the tasks
-//! takes one list per thousand of them, and one get for each that has changed. So on a bucket the pause grows with what the
-//! last look took: a page that is open all day costs about as much for a queue of a hundred thousand tasks as for an empty
-//! one, and says how old its figures are.
+//! A sample costs time on a folder, and money on a bucket. Counting the index takes at least four lists; a pass over the
+//! tasks takes one list per thousand tasks, and one get for each that has changed. So on a bucket the interval grows with
+//! the requests of the last sample: a page that is open all day costs about as much for a queue of a hundred thousand tasks
+//! as for an empty one, and shows the age of its data.
 
 use std::time::Duration;
 
-/// Lists per minute, in the long run, for passes over the tasks of a bucket: 12 are 9 cents a day at list prices.
+/// Average lists per minute for passes over the tasks of a bucket: 12 cost 9 cents a day at list prices.
 const LISTS_PER_MINUTE: u32 = 12;
-/// Gets per minute, in the long run, of leases: 600 are 35 cents a day at list prices, while someone looks at them.
+/// Average gets of leases per minute while they are viewed: 600 cost 35 cents a day at list prices.
 const LEASES_PER_MINUTE: u32 = 600;
-/// Lists of one count of the index that are not worth a longer pause.
+/// Lists of one count of the index up to which the interval does not grow.
 const INDEX_LISTS: u32 = 8;
-/// A pass on a folder is followed by a pause so many times as long: a fifth of the time at most is spent on it.
+/// Ratio of the pause after a pass on a folder to its duration: passes take at most a fifth of the time.
 const PAUSES: u32 = 4;
 
-/// What asking costs.
+/// Kind of cost of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pace {
+pub enum RefreshPace {
     /// Time: a folder, or memory.
     Folder,
     /// Money: a bucket.
     Bucket,
 }
 
-/// What a look at the store took.
+/// Cost of a sample.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Took {
     pub(crate) lists: u32,
     pub(crate) time: Duration,
 }
 
-impl Pace {
-    /// What asking costs at this address of a store.
+impl RefreshPace {
+    /// Returns the pace for the address of a store.
     #[must_use]
     pub fn of(address: &str) -> Self {
         let scheme = address.split_once("://").map(|(scheme, _)| scheme);
@@ -47,7 +47,7 @@ impl Pace {
         }
     }
 
-    /// From one count of the index to the next, while someone looks.
+    /// Interval between counts of the index while the queue is viewed.
     pub(crate) fn index_every(self, last: Took) -> Duration {
         match self {
             Self::Folder => self.least().max(last.time * PAUSES),
@@ -55,7 +55,7 @@ impl Pace {
         }
     }
 
-    /// From one pass over the tasks to the next, while someone looks.
+    /// Interval between passes over the tasks while the queue is viewed.
     pub(crate) fn tasks_every(self, last: Took) -> Duration {
         match self {
             Self::Folder => self.least().max(last.time * (PAUSES + 1)),
@@ -63,13 +63,13 @@ impl Pace {
         }
     }
 
-    /// From one look at leases to the next, while someone looks at them. They last a minute and more, and each is a get.
+    /// Interval between reads of leases while they are viewed. Leases last at least a minute, and each takes a get.
     pub(crate) fn leases_every(self, leases: usize) -> Duration {
         let leases = u32::try_from(leases).unwrap_or(u32::MAX);
         (self.least() * 2).max(Duration::from_mins(1) * leases / LEASES_PER_MINUTE)
     }
 
-    /// The same for the list of artifacts.
+    /// Interval between lists of artifacts while they are viewed.
     pub(crate) fn artifacts_every(self, last: Took) -> Duration {
         (self.least() * 6).max(self.tasks_every(last))
     }
@@ -80,27 +80,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bucket_is_asked_less_often_the_more_there_is_to_list() {
+    fn a_bucket_is_sampled_less_often_the_more_there_is_to_list() {
         let took = |lists| Took { lists, time: Duration::from_secs(9) };
         let secs = |every: Duration| every.as_secs();
-        assert_eq!([1, 4, 100].map(|lists| secs(Pace::Bucket.tasks_every(took(lists)))), [5, 20, 500]);
-        assert_eq!([4, 8, 104].map(|lists| secs(Pace::Bucket.index_every(took(lists)))), [5, 5, 65]);
+        assert_eq!([1, 4, 100].map(|lists| secs(RefreshPace::Bucket.tasks_every(took(lists)))), [5, 20, 500]);
+        assert_eq!([4, 8, 104].map(|lists| secs(RefreshPace::Bucket.index_every(took(lists)))), [5, 5, 65]);
     }
 
     #[test]
-    fn a_folder_is_left_alone_for_four_fifths_of_the_time() {
+    fn a_folder_is_idle_for_four_fifths_of_the_time() {
         let took = |millis| Took { lists: 100, time: Duration::from_millis(millis) };
-        assert_eq!(Pace::Folder.tasks_every(took(10)), Duration::from_secs(2));
-        assert_eq!(Pace::Folder.tasks_every(took(3_000)), Duration::from_secs(15));
+        assert_eq!(RefreshPace::Folder.tasks_every(took(10)), Duration::from_secs(2));
+        assert_eq!(RefreshPace::Folder.tasks_every(took(3_000)), Duration::from_secs(15));
     }
 
     #[test]
-    fn the_address_tells_what_asking_costs() {
+    fn the_address_selects_the_pace() {
         for address in ["./data", "/data", "memory://", "file:///data"] {
-            assert_eq!(Pace::of(address), Pace::Folder, "{address}");
+            assert_eq!(RefreshPace::of(address), RefreshPace::Folder, "{address}");
         }
         for address in ["s3://bucket/prefix", "gs://bucket", "az://container"] {
-            assert_eq!(Pace::of(address), Pace::Bucket, "{address}");
+            assert_eq!(RefreshPace::of(address), RefreshPace::Bucket, "{address}");
         }
     }
 }

@@ -1,15 +1,15 @@
-//! The files of the page, which are part of the program: nothing is fetched from anywhere else.
+//! Static files of the page, embedded in the program: the page loads nothing from other servers.
 
 /// A file of the page.
 #[derive(Debug)]
 pub(crate) struct File {
-    /// Its path below `static`.
+    /// Path below `static`.
     pub(crate) name: &'static str,
     pub(crate) media_type: &'static str,
     pub(crate) bytes: &'static [u8],
 }
 
-/// Every file in `static`, which a test compares with the folder.
+/// Every file in `static`; a test compares this with the folder.
 const FILES: &[File] = &[
     html("index.html", include_bytes!("static/index.html")),
     script("api.js", include_bytes!("static/api.js")),
@@ -54,7 +54,7 @@ const fn svg(name: &'static str, bytes: &'static [u8]) -> File {
     File { name, media_type: "image/svg+xml", bytes }
 }
 
-/// The file of this name.
+/// Finds a file by name.
 pub(crate) fn find(name: &str) -> Option<&'static File> {
     FILES.iter().find(|file| file.name == name)
 }
@@ -80,14 +80,14 @@ mod tests {
     }
 
     #[test]
-    fn every_file_of_the_folder_is_in_the_program() {
+    fn every_file_of_the_folder_is_embedded() {
         let there = names(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src/static")), "");
         let here: BTreeSet<_> = FILES.iter().map(|file| file.name.to_owned()).collect();
         assert_eq!(here, there);
     }
 
     #[test]
-    fn the_page_fetches_nothing_from_elsewhere() {
+    fn the_page_loads_nothing_from_other_servers() {
         for file in FILES {
             let text = std::str::from_utf8(file.bytes).unwrap();
             let foreign = text.split("http").skip(1).map(|rest| &rest[..rest.len().min(40)]);

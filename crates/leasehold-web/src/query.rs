@@ -1,4 +1,4 @@
-//! Which tasks a list shows, in which order.
+//! Filter and order of a task list.
 
 use std::cmp::Ordering;
 use std::fmt::Write;
@@ -6,13 +6,14 @@ use std::fmt::Write;
 use leasehold_core::{Error, Result, Status, StoreTime};
 use serde::Deserialize;
 
-use crate::table::{Row, Table};
+use crate::table::{Row, TaskTable};
 
-/// Most tasks of one answer, and as many as there are if nobody says.
+/// Largest number of tasks in one response.
 const LIMIT_MAX: usize = 200;
+/// Default number of tasks in one response.
 const LIMIT: usize = 50;
 
-/// What a viewer asks for, as it comes.
+/// Query parameters, as received.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Asked {
@@ -27,7 +28,7 @@ pub(crate) struct Asked {
     limit: Option<usize>,
 }
 
-/// The same, understood.
+/// Validated query.
 #[derive(Debug)]
 pub(crate) struct Query {
     standing: Option<Standing>,
@@ -40,7 +41,7 @@ pub(crate) struct Query {
     limit: usize,
 }
 
-/// Where a task stands: by status, and pending ones by whether they are due.
+/// Status to filter by; pending is split into due and scheduled.
 #[derive(Debug, Clone, Copy)]
 enum Standing {
     Status(Status),
@@ -87,23 +88,23 @@ impl Query {
         })
     }
 
-    /// The tasks of this page, and how many fit in all.
-    pub(crate) fn page<'a>(&self, table: &'a Table, now: StoreTime) -> (usize, Vec<&'a Row>) {
+    /// Returns the total number of matching tasks, and the tasks of this page.
+    pub(crate) fn page<'a>(&self, table: &'a TaskTable, now: StoreTime) -> (usize, Vec<&'a Row>) {
         let mut rows = self.all(table, now);
         let total = rows.len();
         let end = self.offset.saturating_add(self.limit).min(total);
         if self.offset >= total {
             return (total, Vec::new());
         }
-        // Only as far as the page goes: sorting a quarter of a million rows takes its time.
+        // Sorts only up to the end of the page: sorting a quarter of a million rows is slow.
         rows.select_nth_unstable_by(end - 1, |a, b| self.compare(a, b));
         rows.truncate(end);
         rows.sort_unstable_by(|a, b| self.compare(a, b));
         (total, rows.split_off(self.offset))
     }
 
-    /// All tasks that fit, in no order.
-    pub(crate) fn all<'a>(&self, table: &'a Table, now: StoreTime) -> Vec<&'a Row> {
+    /// Returns all matching tasks, unordered.
+    pub(crate) fn all<'a>(&self, table: &'a TaskTable, now: StoreTime) -> Vec<&'a Row> {
         let mut id = String::new();
         table.rows().filter(|row| self.fits(row, now, &mut id)).collect()
     }
@@ -125,7 +126,7 @@ impl Query {
         let order = match self.sort {
             Sort::Updated => a.updated_at.cmp(&b.updated_at),
             Sort::Created => a.created_at.cmp(&b.created_at),
-            // Who waits for longest was to start first; who does not wait at all comes last in either order.
+            // The longest waiting task was due first; tasks that do not wait come last in either order.
             Sort::Waiting => match (a.available_at, b.available_at) {
                 (Some(a), Some(b)) => b.cmp(&a),
                 (None, None) => Ordering::Equal,
@@ -138,10 +139,10 @@ impl Query {
 }
 
 fn not_one_of(what: &str, other: &str, there_are: &str) -> Error {
-    Error::invalid(format!("`{other}` is not a {what}; there are {there_are}"))
+    Error::invalid(format!("`{other}` is not a valid {what}; use one of {there_are}"))
 }
 
-/// Whether it has this tag: a key, or a key and its value with a colon between them. Both may have colons in them.
+/// True if the task has this tag, given as `key` or `key:value`. Both may contain colons.
 fn has_tag(row: &Row, tag: &str) -> bool {
     row.tags.iter().any(|(key, value)| match tag.strip_prefix(key.as_str()) {
         Some("") => true,
@@ -150,8 +151,8 @@ fn has_tag(row: &Row, tag: &str) -> bool {
     })
 }
 
-/// Whether the words are part of the id, the type, the worker, the key, a tag, the input or the error. `id` is room to
-/// write the id into.
+/// True if the id, the type, the worker, the key, a tag, the input or the error contains the words. `id` is a buffer for
+/// the text of the id.
 fn mentions(row: &Row, words: &str, id: &mut String) -> bool {
     id.clear();
     // Writing to a string cannot fail.
@@ -166,7 +167,7 @@ fn mentions(row: &Row, words: &str, id: &mut String) -> bool {
         || has(&row.input)
 }
 
-/// Whether a tag begins with these words, as tags are written: `team=photos`, or `team:photos` in an address.
+/// True if a tag, written as `team=photos` or `team:photos`, starts with these words.
 fn begins(key: &str, value: &str, words: &str) -> bool {
     let rest =
         words.get(..key.len()).filter(|start| start.eq_ignore_ascii_case(key)).map(|_| &words[key.len()..]);
@@ -176,7 +177,7 @@ fn begins(key: &str, value: &str, words: &str) -> bool {
     })
 }
 
-/// Whether a text holds these words, in capitals or not.
+/// True if a text contains these words, ignoring ASCII case.
 fn contains(text: &str, words: &str) -> bool {
     text.as_bytes().windows(words.len().max(1)).any(|part| part.eq_ignore_ascii_case(words.as_bytes()))
 }
@@ -186,14 +187,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn capitals_do_not_matter_in_a_search() {
+    fn a_search_ignores_case() {
         assert!(contains("Connection refused", "REFUSED"));
         assert!(!contains("short", "shorter"));
         assert!(contains("naïve Größe", "größe"));
     }
 
     #[test]
-    fn a_tag_is_found_by_its_key_and_the_beginning_of_its_value() {
+    fn a_tag_is_found_by_its_key_and_a_prefix_of_its_value() {
         for words in ["team=photos", "team:photos", "TEAM=Pho", "team="] {
             assert!(begins("team", "photos", words), "{words}");
         }
@@ -203,13 +204,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_told() {
+    fn an_invalid_parameter_is_named() {
         let read = |asked: Asked| Query::read(asked).unwrap_err().to_string();
         assert!(
             read(Asked { status: Some("asleep".into()), ..Asked::default() })
                 .contains("`asleep` is not a status")
         );
         let sort = read(Asked { sort: Some("size".into()), ..Asked::default() });
-        assert_eq!(sort, "`size` is not a sort; there are updated, created, waiting");
+        assert_eq!(sort, "`size` is not a valid sort; use one of updated, created, waiting");
     }
 }

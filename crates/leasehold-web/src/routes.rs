@@ -1,8 +1,8 @@
-//! From a request to an answer.
+//! HTTP routes.
 //!
-//! The order matters: first who asks, which costs nothing; then the body, bounded in size and time; only then the path. So
-//! whoever is refused has made the server do nothing. Every answer, refusals included, carries the headers that keep a
-//! browser from doing more with it than to show it.
+//! The order matters: first access control, which costs nothing; then the body, bounded in size and time; only then the
+//! path. So a rejected request costs the server no work. Every response, including errors, carries the security headers
+//! that restrict what a browser may do with it.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,40 +25,40 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
-use leasehold_core::{Error, Kind, Matter};
-use leasehold_pieces::serve::door::{Answers, Line};
+use leasehold_core::{Error, Kind, Reason};
+use leasehold_pieces::serve::door::{Answers, Connection};
 use leasehold_queue::Queue;
 use leasehold_store::host::Running;
 use leasehold_store::{Prices, Snapshot};
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use crate::access::{Access, Refused};
+use crate::access::{Access, AccessDenied};
 use crate::figures::Counted;
-use crate::opened::Opened;
 use crate::sampler::Shared;
+use crate::task_cache::TaskCache;
 use crate::{SettingRow, WebOptions, api, metrics, page};
 
-/// Most bytes of a request's body: a filter has a few hundred.
+/// Largest request body: a filter has a few hundred bytes.
 const BODY_BYTES_MAX: usize = 64 * 1_024;
-/// Longest wait for it.
+/// Longest wait for a request body.
 const BODY_WAIT: Duration = Duration::from_secs(10);
 
-/// What the page may do: run its own scripts and styles, and ask us. Nothing from elsewhere, no frames, no forms.
+/// Content security policy: own scripts, styles and requests only; no other origins, frames or forms.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// What all answers share.
+/// State shared by all handlers.
 pub(crate) struct App {
     pub(crate) shared: Arc<Shared>,
-    /// The queue as the rest of the process uses it, for its ledger.
+    /// Queue as used by the rest of the process, for its ledger.
     process: Queue,
     pub(crate) access: Access,
     pub(crate) prices: Prices,
     pub(crate) settings: Vec<SettingRow>,
     pub(crate) counted: Counted,
-    pub(crate) opened: Opened,
-    /// Which run of the server this is: revisions count from its start.
+    pub(crate) opened: TaskCache,
+    /// Random id of this server process: revisions count from its start.
     pub(crate) run: String,
     doing: Mutex<Vec<Running>>,
 }
@@ -75,21 +75,21 @@ impl App {
             prices,
             settings,
             counted: Counted::default(),
-            opened: Opened::default(),
+            opened: TaskCache::default(),
             run: format!("{:08x}", host.random() & 0xffff_ffff),
             doing: Mutex::default(),
         }
     }
 
-    /// Does something to its end, also if whoever asked for it does not wait.
+    /// Runs a future to completion even if the client disconnects.
     pub(crate) async fn see_through<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Result<T, Error> {
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let work = async move {
-            // Nobody listens any more if the viewer has left.
-            let _ = tell.send(work.await);
+            // The send fails if the client has disconnected.
+            let _ = sender.send(work.await);
         };
         let running = self.shared.host().spawn(Box::pin(work));
         {
@@ -97,28 +97,28 @@ impl App {
             doing.retain_mut(|one| one.now_or_never().is_none());
             doing.push(running);
         }
-        told.await.map_err(|_| Error::new(Kind::Internal, "the change was broken off"))
+        receiver.await.map_err(|_| Error::new(Kind::Internal, "the change was aborted"))
     }
 
-    /// What was begun comes to its end.
+    /// Waits for all changes in progress.
     pub(crate) async fn finish(&self) {
         let doing = std::mem::take(&mut *self.doing.lock().unwrap_or_else(PoisonError::into_inner));
         join_all(doing).await;
     }
 
-    /// Everything that this process has asked the store for.
+    /// Request counts of this process.
     pub(crate) fn spent(&self) -> Snapshot {
         self.process.client().ledger().snapshot().plus(&self.shared.queue().client().ledger().snapshot())
     }
 }
 
-/// What stands at the door: the paths, and what their answers share.
-pub(crate) struct Site {
+/// HTTP service: the router and its shared state.
+pub(crate) struct Routes {
     app: Arc<App>,
     router: Router,
 }
 
-impl Site {
+impl Routes {
     pub(crate) fn new(app: Arc<App>) -> Self {
         Self { router: router(app.clone()), app }
     }
@@ -130,7 +130,7 @@ impl fmt::Debug for App {
     }
 }
 
-/// The paths.
+/// Builds the router.
 fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/", get(async || file("index.html")))
@@ -148,17 +148,17 @@ fn router(app: Arc<App>) -> Router {
         .route("/api/artifacts", get(api::artifacts::artifacts))
         .route("/api/outposts", get(api::outposts::outposts))
         .route("/api/settings", get(api::settings))
-        .fallback(async || refusal(StatusCode::NOT_FOUND, "there is nothing here"))
+        .fallback(async || refusal(StatusCode::NOT_FOUND, "path not found"))
         .method_not_allowed_fallback(async || {
-            refusal(StatusCode::METHOD_NOT_ALLOWED, "this is not done to that path")
+            refusal(StatusCode::METHOD_NOT_ALLOWED, "method not allowed for this path")
         })
         .with_state(app)
 }
 
-impl Answers for Site {
+impl Answers for Routes {
     type Body = Body;
 
-    async fn answer(self: Arc<Self>, line: Arc<Line>, request: Request<Incoming>) -> Response {
+    async fn answer(self: Arc<Self>, line: Arc<Connection>, request: Request<Incoming>) -> Response {
         line.asked();
         let mut answer = self.give(request).await;
         let headers = answer.headers_mut();
@@ -176,7 +176,7 @@ impl Answers for Site {
     }
 }
 
-impl Site {
+impl Routes {
     async fn give(&self, request: Request<Incoming>) -> Response {
         let (head, body) = request.into_parts();
         if let Err(refused) = self.app.access.check(&head.method, head.uri.path(), &head.headers) {
@@ -185,7 +185,7 @@ impl Site {
         let body = match self.whole(body).await {
             Ok(body) => body,
             Err(mut answer) => {
-                // What is left of the body would be taken for the next request.
+                // The rest of the body would be parsed as the next request.
                 answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 return answer;
             }
@@ -195,37 +195,37 @@ impl Site {
         answer
     }
 
-    /// The body of a request, if it comes in time and is not too large.
+    /// Reads the body of a request, bounded in size and time.
     async fn whole(&self, body: Incoming) -> Result<Bytes, Response> {
         let late = self.app.shared.host().sleep(BODY_WAIT);
         match select(Box::pin(Limited::new(body, BODY_BYTES_MAX).collect()), late).await {
             Either::Left((Ok(body), _)) => Ok(body.to_bytes()),
             Either::Left((Err(error), _)) if error.is::<LengthLimitError>() => {
-                let words = format!("a request has at most {BODY_BYTES_MAX} bytes");
+                let words = format!("request body must be at most {BODY_BYTES_MAX} bytes");
                 Err(refusal(StatusCode::PAYLOAD_TOO_LARGE, &words))
             }
-            Either::Left((Err(_), _)) => Err(refusal(StatusCode::BAD_REQUEST, "the request broke off")),
+            Either::Left((Err(_), _)) => Err(refusal(StatusCode::BAD_REQUEST, "request body ended early")),
             Either::Right(_) => {
-                Err(refusal(StatusCode::REQUEST_TIMEOUT, "the request did not come whole in time"))
+                Err(refusal(StatusCode::REQUEST_TIMEOUT, "request body did not arrive in time"))
             }
         }
     }
 }
 
-/// The failure of something that was asked for, as an answer.
+/// Error as an HTTP response.
 #[derive(Debug)]
-pub(crate) struct Failed(Error);
+pub(crate) struct ApiError(Error);
 
-impl From<Error> for Failed {
+impl From<Error> for ApiError {
     fn from(error: Error) -> Self {
         Self(error)
     }
 }
 
-impl IntoResponse for Failed {
+impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = match self.0.matter() {
-            Some(Matter::Missing) => StatusCode::NOT_FOUND,
+            Some(Reason::Missing) => StatusCode::NOT_FOUND,
             _ => {
                 StatusCode::from_u16(self.0.kind().http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
             }
@@ -234,15 +234,15 @@ impl IntoResponse for Failed {
     }
 }
 
-/// An answer that says why there is none.
+/// Builds an error response.
 pub(crate) fn refusal(status: StatusCode, why: &str) -> Response {
     (status, axum::Json(json!({"error": why}))).into_response()
 }
 
-fn refuse(refused: Refused) -> Response {
+fn refuse(refused: AccessDenied) -> Response {
     let mut answer = refusal(refused.status(), &refused.to_string());
     let headers = answer.headers_mut();
-    if refused == Refused::Token {
+    if refused == AccessDenied::Token {
         headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
     headers.insert(CONNECTION, HeaderValue::from_static("close"));
@@ -252,22 +252,22 @@ fn refuse(refused: Refused) -> Response {
 fn file(name: &str) -> Response {
     match page::find(name) {
         Some(file) => ([(CONTENT_TYPE, file.media_type)], file.bytes).into_response(),
-        None => refusal(StatusCode::NOT_FOUND, "the page has no such file"),
+        None => refusal(StatusCode::NOT_FOUND, "file not found"),
     }
 }
 
-/// Whether the store can be read; asks it for nothing.
+/// Health check: 503 if the store cannot be read. Sends no requests to the store.
 async fn healthz(State(app): State<Arc<App>>) -> Response {
     const PATIENCE: Duration = Duration::from_mins(1);
     if app.shared.board().is_down(app.shared.host().instant(), PATIENCE) {
-        // Whoever may not look is not told where the store is.
-        (StatusCode::SERVICE_UNAVAILABLE, "the store cannot be read\n").into_response()
+        // The path is public: the error, which names the store, is not included.
+        (StatusCode::SERVICE_UNAVAILABLE, "store unavailable\n").into_response()
     } else {
         "ok\n".into_response()
     }
 }
 
-/// Whether a viewer has this revision already.
+/// True if the client already has this revision.
 pub(crate) fn has(headers: &HeaderMap, tag: &str) -> bool {
     let known = headers.get(http::header::IF_NONE_MATCH).and_then(|known| known.to_str().ok());
     known.is_some_and(|known| known.split(',').any(|one| one.trim().trim_start_matches("W/") == tag))
@@ -276,15 +276,15 @@ pub(crate) fn has(headers: &HeaderMap, tag: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::board::{Part, Tried};
     use crate::pace::Took;
     use crate::sampler;
-    use crate::testing::{Ill, Stand};
+    use crate::snapshot::{Part, Tried};
+    use crate::testing::{Ill, TestStand};
     use leasehold_store::Host;
 
     #[tokio::test]
-    async fn health_is_bad_only_when_the_store_could_not_be_read_for_a_minute() {
-        let stand = Stand::new().await;
+    async fn health_is_bad_only_after_reads_have_failed_for_a_minute() {
+        let stand = TestStand::new().await;
         let health = async || healthz(State(stand.app.clone())).await.status().as_u16();
         let note = |failed: Option<&Error>| {
             let tried = Tried { at: stand.app.shared.host().instant(), took: Took::default() };
@@ -292,21 +292,21 @@ mod tests {
         };
         let error = Error::invalid("no such bucket");
         note(Some(&error));
-        assert_eq!(health().await, 200, "it may pass");
+        assert_eq!(health().await, 200, "it may be transient");
         stand.host.advance(Duration::from_mins(1));
         note(Some(&error));
         assert_eq!(health().await, 503);
         note(None);
         assert_eq!(health().await, 200);
-        assert_eq!(stand.asked(), [0, 0], "the store was not asked");
+        assert_eq!(stand.asked(), [0, 0], "no request was sent to the store");
     }
 
     #[tokio::test]
-    async fn health_is_bad_within_90_s_of_the_stores_death_although_nobody_looks() {
+    async fn health_is_bad_within_90_s_of_an_outage_without_viewers() {
         for ill in [Ill::Denied, Ill::Unavailable, Ill::Silent] {
-            let (stand, state) = Stand::ailing().await;
+            let (stand, state) = TestStand::ailing().await;
             let health = async || healthz(State(stand.app.clone())).await.status().as_u16();
-            // Seconds of the sampler, with nobody but itself to let time pass.
+            // Runs the sampler without viewers, moving the clock by its pauses.
             let pass = async |secs: u64, wanted: u16| {
                 let began = stand.host.instant();
                 loop {
@@ -329,8 +329,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_failure_while_nobody_looks_is_no_bad_health() {
-        let (stand, state) = Stand::ailing().await;
+    async fn a_single_failure_without_viewers_is_not_bad_health() {
+        let (stand, state) = TestStand::ailing().await;
         stand.look().await;
         stand.host.advance(Duration::from_mins(2));
         state.set(Ill::Denied);

@@ -1,12 +1,12 @@
-//! Reads the store into the board: the only part of the dashboard that asks by itself, and one for all viewers.
+//! Reads the store into the board: the only part of the dashboard that sends requests on its own, once for all viewers.
 //!
-//! Five things are read, each at its own pace: the index (counted by lists), the tasks (listed, and read where they have
-//! changed), leases of workers and of shards, artifacts. While nobody looks only the index is counted, once a minute, so
-//! that the chart of an unwatched night is not empty. Before that one small object is read: a count has half a minute to
-//! fail, and `/healthz` has to know sooner that the store is gone.
+//! It reads five parts, each at its own pace: the index (counted by lists), the tasks (listed, and read where they have
+//! changed), leases of workers, leases of shards, and artifacts. Without viewers only the index is counted, once a minute,
+//! so that the chart of a night without viewers is not empty. Before that one small object is read: a count may take half a
+//! minute to fail, and `/healthz` must report an unavailable store sooner.
 //!
-//! A part is one function that does what is due and says how long to wait. It keeps no state but the board, so that tests
-//! can call it at any moment of a clock that they move themselves.
+//! Each part is one function that reads what is due and returns how long to wait. Its only state is the board, so that tests
+//! can call it at any time of a simulated clock.
 
 #[cfg(test)]
 mod tests;
@@ -20,54 +20,54 @@ use leasehold_core::limits::ANSWER_WAIT;
 use leasehold_core::{Error, Kind, Result, Task, TaskId, keys};
 use leasehold_pieces::prune;
 use leasehold_queue::inspect::READS_AT_ONCE;
-use leasehold_queue::{Listed, Queue};
+use leasehold_queue::{ListedTask, Queue};
 use leasehold_store::host::Instant;
 use leasehold_store::{Host, Purpose};
 use leasehold_worker::Shutdown;
 use leasehold_worker::shutdown::Stage;
 
-use crate::board::{Board, Part, Seen, Tried, Turn};
-use crate::looks::{Looks, Topic};
-use crate::pace::{Pace, Took};
+use crate::pace::{RefreshPace, Took};
+use crate::snapshot::{Board, Part, Reading, Tried, Turn};
 use crate::table::Changed;
+use crate::viewers::{Looks, Topic};
 
-/// How often the index is counted while nobody looks.
+/// Interval between counts of the index without viewers.
 const UNWATCHED: Duration = Duration::from_mins(1);
-/// Longest wait for one small object while nobody looks. Longer than that for one answer, so that the client notes and logs
-/// a store that does not answer.
+/// Longest wait for one small object without viewers. Longer than the wait for one response, so that the store client
+/// notices and logs a store that does not respond.
 const PROBE_WAIT: Duration = ANSWER_WAIT.saturating_add(Duration::from_secs(2));
-/// From one try to the next of what is read seldom, while the store fails.
+/// Interval between retries of rarely read parts while the store fails.
 const RETRY_EVERY: Duration = Duration::from_secs(10);
-/// How often it is found out whether there are artifacts, while nobody looks at them.
+/// Interval between checks for the existence of artifacts while they are not viewed.
 const ARE_THERE_ANY: Duration = Duration::from_mins(5);
-/// Tasks are read in batches, so that the page shows the first of many while the last are being read.
+/// Number of tasks read in one batch, so that the page shows the first tasks while the rest are being read.
 const BATCH: usize = 256;
-/// What a list gives at once.
+/// Number of entries in one page of a list.
 const PAGE: usize = 1_000;
-/// Most artifacts that are shown.
+/// Largest number of artifacts that are shown.
 const ARTIFACTS_MAX: usize = 10_000;
-/// Most names of workers that are shown; they stay for a week after their last use.
+/// Largest number of worker names that are shown; they are kept for a week after their last use.
 const WORKERS_MAX: usize = 1_000;
 
-/// What the sampler and the answers share.
+/// State shared by the sampler and the HTTP handlers.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    /// The queue as it was opened, with a ledger of its own.
+    /// Queue as it was opened, with its own ledger.
     opened: Queue,
-    pub(crate) pace: Pace,
+    pub(crate) pace: RefreshPace,
     pub(crate) looks: Looks,
     board: RwLock<Board>,
 }
 
 impl Shared {
-    pub(crate) fn new(queue: Queue, pace: Pace) -> Self {
+    pub(crate) fn new(queue: Queue, pace: RefreshPace) -> Self {
         let looks = Looks::new(queue.client().host().clone());
         Self { opened: queue, pace, looks, board: RwLock::default() }
     }
 
-    /// The queue as it is: the number of its shards may have changed since it was opened.
+    /// Returns the queue with its current layout: the number of shards may have changed since it was opened.
     pub(crate) fn queue(&self) -> Queue {
-        self.opened.as_it_is()
+        self.opened.refreshed()
     }
 
     pub(crate) fn host(&self) -> &Arc<dyn Host> {
@@ -82,12 +82,12 @@ impl Shared {
         self.board.write().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// How many requests this page has sent so far.
+    /// Returns the number of requests that the dashboard has sent so far.
     pub(crate) fn requests(&self) -> u64 {
         self.opened.client().ledger().snapshot().requests()
     }
 
-    /// A task was read or written by itself: its row is as new as that.
+    /// Updates the row of a task that was read or written individually.
     pub(crate) fn saw(&self, task: &Task) {
         let mut board = self.board_mut();
         if board.table.put(task) == Changed::Yes {
@@ -95,7 +95,7 @@ impl Shared {
         }
     }
 
-    /// A task was looked for and is gone.
+    /// Removes the row of a task that no longer exists.
     pub(crate) fn missed(&self, id: &TaskId) {
         let mut board = self.board_mut();
         if board.table.remove(id) == Changed::Yes {
@@ -104,7 +104,7 @@ impl Shared {
     }
 }
 
-/// Samples until it is stopped. It only reads: it can be left at any point.
+/// Samples until shutdown. It only reads, so it can be cancelled at any point.
 pub(crate) async fn run(shared: &Shared, shutdown: Shutdown) {
     let parts = [
         repeat(shared, index).boxed(),
@@ -120,19 +120,19 @@ async fn repeat(shared: &Shared, tick: impl AsyncFn(&Shared) -> Duration + Send)
     let mut began = shared.looks.began();
     loop {
         let pause = tick(shared).await;
-        // Whoever begins to look does not wait for the next minute.
+        // A new viewer does not wait for the next minute.
         select(Box::pin(began.changed()), shared.host().sleep(pause)).await;
     }
 }
 
-/// How long until a part is due that is read so often; nothing if it is due.
+/// Returns the time until a part is due; `None` if it is due now.
 fn until_due(shared: &Shared, part: Part, every: impl Fn(Took) -> Duration) -> Option<Duration> {
     let tried = shared.board().tried(part)?;
     let left = every(tried.took).saturating_sub(shared.host().instant().since(tried.at));
     (!left.is_zero()).then_some(left)
 }
 
-/// Forgets that a part could not be read, because it is not tried again until somebody looks.
+/// Forgets the failure of a part that is not read again until it is viewed.
 fn unwatched(shared: &Shared, part: Part) -> Duration {
     if shared.board().is_failing(part) {
         shared.board_mut().forget(part);
@@ -140,7 +140,7 @@ fn unwatched(shared: &Shared, part: Part) -> Duration {
     UNWATCHED
 }
 
-/// Notes how a part went, and says when it is due again.
+/// Records the result of a read, and returns the time until the part is due again.
 fn done<T>(
     shared: &Shared,
     part: Part,
@@ -150,7 +150,7 @@ fn done<T>(
     keep: impl FnOnce(&mut Board, T),
 ) -> Duration {
     let time = shared.host().instant().since(at);
-    // What has failed says nothing of how long it takes.
+    // The duration of a failed read does not count.
     let took = match &result {
         Ok(_) => Took { lists: u32::try_from(lists).unwrap_or(u32::MAX), time },
         Err(_) => Took::default(),
@@ -159,7 +159,7 @@ fn done<T>(
     let turn = board.note(part, Tried { at, took }, result.as_ref().err());
     match result {
         Ok(what) => keep(&mut board, what),
-        // Once: each part is tried every few seconds. Its client logs a store that does not answer.
+        // Logged once: each part is read every few seconds. The store client logs a store that does not respond.
         Err(error) if turn == Turn::Failing => {
             tracing::warn!(part = part.name(), %error, "dashboard cannot read the store, retrying");
         }
@@ -168,7 +168,7 @@ fn done<T>(
     if turn == Turn::Recovered {
         tracing::warn!("dashboard can read the store again");
     }
-    // How often may depend on the board.
+    // The interval may depend on the board.
     drop(board);
     every(took).saturating_sub(time)
 }
@@ -206,7 +206,7 @@ pub(crate) async fn index(shared: &Shared) -> Duration {
     })
 }
 
-/// Reads one small object: does the store answer? The read may be left at any point.
+/// Reads one small object to check that the store responds. The read can be cancelled at any point.
 async fn probe(shared: &Shared) -> Result<()> {
     let queue = shared.queue();
     let read = Box::pin(queue.client().get(Purpose::Admin, keys::QUEUE));
@@ -214,7 +214,7 @@ async fn probe(shared: &Shared) -> Result<()> {
         Either::Left((read, _)) => read.map(drop),
         Either::Right(_) => {
             let (store, secs) = (queue.client().describe(), PROBE_WAIT.as_secs());
-            Err(Error::new(Kind::Unavailable, format!("{store} did not answer within {secs} s")))
+            Err(Error::new(Kind::Unavailable, format!("{store} did not respond within {secs} s")))
         }
     }
 }
@@ -232,7 +232,7 @@ pub(crate) async fn tasks(shared: &Shared) -> Duration {
     let passed = pass(shared).await;
     let lists = shared.board().pass.listed.div_ceil(PAGE as u64).max(1);
     done(shared, Part::Tasks, (at, lists), passed, every, |board, is_cut| {
-        // What lies beyond the last row was not listed; what was not seen before it is gone.
+        // Tasks beyond the last row were not listed; those before it that were not listed are gone.
         if board.table.end_pass() > 0 || board.pass.ended.is_none() || board.pass.is_cut != is_cut {
             board.touch();
         }
@@ -241,10 +241,10 @@ pub(crate) async fn tasks(shared: &Shared) -> Duration {
     })
 }
 
-/// One pass; says whether there are more tasks than can be remembered.
+/// Runs one pass. Returns true if there are more tasks than the table has room for.
 async fn pass(shared: &Shared) -> Result<bool> {
     begin(shared)?;
-    // Whatever one list has given, at once.
+    // Processes each page of the list as a whole.
     let queue = shared.queue();
     let mut pages = std::pin::pin!(queue.listed().try_ready_chunks(PAGE));
     while let Some(page) = pages.try_next().await.map_err(|error| error.1)? {
@@ -256,14 +256,14 @@ async fn pass(shared: &Shared) -> Result<bool> {
         if is_cut {
             return Ok(true);
         }
-        // A store in memory never makes us wait, and viewers want to be answered meanwhile.
+        // An in-memory store never yields, and viewers must be served meanwhile.
         tokio::task::yield_now().await;
     }
     Ok(false)
 }
 
-/// Those of a page that have to be read, and whether some had no room any more.
-fn note_listed(shared: &Shared, mut page: Vec<Listed>) -> (Vec<Listed>, bool) {
+/// Returns the tasks of a page that have to be read, and true if there was no room for some.
+fn note_listed(shared: &Shared, mut page: Vec<ListedTask>) -> (Vec<ListedTask>, bool) {
     let mut board = shared.board_mut();
     let room = board.table.room().saturating_sub(usize::try_from(board.pass.listed).unwrap_or(usize::MAX));
     let is_cut = page.len() > room;
@@ -281,8 +281,8 @@ fn begin(shared: &Shared) -> Result<()> {
     Ok(())
 }
 
-/// Reads tasks that were listed into the table.
-async fn read(shared: &Shared, listed: Vec<Listed>) -> Result<()> {
+/// Reads listed tasks into the table.
+async fn read(shared: &Shared, listed: Vec<ListedTask>) -> Result<()> {
     let now = shared.queue().now()?.earliest;
     let queue = &shared.queue();
     let reads = listed.into_iter().map(|one| async move {
@@ -295,10 +295,10 @@ async fn read(shared: &Shared, listed: Vec<Listed>) -> Result<()> {
         board.pass.read += 1;
         let changed = match task {
             Ok(Some(task)) => board.table.put_listed(&one, &task, now),
-            // Gone since it was listed, or the mark of one that is listed elsewhere.
+            // Deleted since it was listed, or the forwarding marker of a task that is listed elsewhere.
             Ok(None) => board.table.put_barren(&one, false, now),
             Err(error) if error.kind() == Kind::Corrupt => board.table.put_barren(&one, true, now),
-            // One object that we may not read does not hide the others.
+            // One object that the store denies access to does not hide the others.
             Err(error) if error.kind() == Kind::Denied => {
                 board.pass.denied += 1;
                 Changed::No
@@ -312,7 +312,7 @@ async fn read(shared: &Shared, listed: Vec<Listed>) -> Result<()> {
     Ok(())
 }
 
-/// Reads the names of workers, and how full their inboxes are.
+/// Reads the leases of workers, and the sizes of their inboxes.
 pub(crate) async fn workers(shared: &Shared) -> Duration {
     if !shared.looks.is_at(Topic::Workers) {
         return unwatched(shared, Part::Workers);
@@ -332,11 +332,11 @@ pub(crate) async fn workers(shared: &Shared) -> Duration {
         if board.workers.as_ref().is_none_or(|old| old.what != what) {
             board.touch();
         }
-        board.workers = Some(Seen { at, what });
+        board.workers = Some(Reading { at, what });
     })
 }
 
-/// Reads who holds which shards.
+/// Reads the leases on shards.
 pub(crate) async fn shards(shared: &Shared) -> Duration {
     if !shared.looks.is_at(Topic::Shards) {
         return unwatched(shared, Part::Shards);
@@ -352,11 +352,11 @@ pub(crate) async fn shards(shared: &Shared) -> Duration {
         if board.shards.as_ref().is_none_or(|old| old.what != what) {
             board.touch();
         }
-        board.shards = Some(Seen { at, what });
+        board.shards = Some(Reading { at, what });
     })
 }
 
-/// Lists artifacts for those who look at them; for others it finds out now and then whether there are any.
+/// Lists artifacts while they are viewed; otherwise checks from time to time whether there are any.
 pub(crate) async fn artifacts(shared: &Shared) -> Duration {
     let is_watched = shared.looks.is_at(Topic::Artifacts);
     if !is_watched && !shared.looks.is_at(Topic::Queue) {
@@ -391,6 +391,6 @@ pub(crate) async fn artifacts(shared: &Shared) -> Duration {
         if board.artifacts.as_ref().is_none_or(|old| old.what.len() != what.len()) {
             board.touch();
         }
-        board.artifacts = Some(Seen { at, what });
+        board.artifacts = Some(Reading { at, what });
     })
 }

@@ -1,11 +1,11 @@
-//! Tasks as they were last read, small enough that a quarter of a million of them fit into memory.
+//! Compact table of all tasks as last read: a quarter of a million of them fit into memory.
 //!
-//! A row keeps what lists, figures and filters need: of an input its first characters, by which it is searched for, and
-//! nothing of an output. The rest is read when a task is opened. Whatever repeats (types, workers, tags, errors, equal
-//! inputs) is kept once.
+//! A row keeps only what lists, counts and filters need: of an input its first characters, for the search, and nothing of an
+//! output. The rest is read when a task is opened. Repeated values (types, workers, tags, errors, equal inputs) are
+//! interned.
 //!
-//! Whether a task has to be read again, its stamp in a list tells. Some stores stamp in whole seconds, so that a task can
-//! change twice under one stamp; one that was read so soon after its stamp that this could be is read once more.
+//! The timestamp in a list decides whether a task has to be read again. Some stores have timestamps in whole seconds, so a
+//! task can change twice under one timestamp; a task that was read too soon after its timestamp is read once more.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hash;
@@ -14,23 +14,24 @@ use std::time::Duration;
 
 use leasehold_core::task::Change;
 use leasehold_core::{State, Status, StoreTime, Task, TaskId};
-use leasehold_queue::Listed;
+use leasehold_queue::ListedTask;
 
 use crate::cost::{self, Requests};
 
-/// Most tasks that are remembered: about a hundred megabytes, and up to a hundred more if all have long inputs. The page
-/// says so when there are more.
+/// Largest number of tasks in the table: about a hundred megabytes, and up to a hundred more if all have long inputs. The
+/// page shows a warning when there are more.
 const ROWS_MAX: usize = 250_000;
-/// So much of an error is kept.
+/// Number of characters kept of an error.
 const ERROR_CHARS_MAX: usize = 200;
-/// So much of an input can be searched.
+/// Number of characters kept of an input, for the search.
 const INPUT_CHARS_MAX: usize = 200;
-/// So long after its stamp a task may still be written under the same one: a second, and some for servers that disagree.
+/// Time after its timestamp during which a task may still be written under the same one: a second, plus clock skew between
+/// servers.
 const SETTLED: Duration = Duration::from_secs(3);
 
 pub(crate) type Tags = BTreeMap<String, String>;
 
-/// A task, as far as it is remembered.
+/// Row of a task.
 #[derive(Debug, Clone)]
 pub(crate) struct Row {
     pub(crate) id: TaskId,
@@ -44,49 +45,48 @@ pub(crate) struct Row {
     pub(crate) updated_at: StoreTime,
     pub(crate) available_at: Option<StoreTime>,
     pub(crate) finished_at: Option<StoreTime>,
-    /// Who has it, or had it last.
+    /// Current or last holder.
     pub(crate) worker: Option<Arc<str>>,
     pub(crate) tags: Arc<Tags>,
-    /// Its idempotency key.
+    /// Idempotency key.
     pub(crate) key: Option<Arc<str>>,
-    /// The beginning of its input, as JSON without spaces.
+    /// Beginning of the input, as JSON without spaces.
     pub(crate) input: Arc<str>,
     pub(crate) error: Option<Arc<str>>,
-    /// From its submit to its first claim.
+    /// Time from submission to the first claim.
     pub(crate) waited: Option<Duration>,
-    /// From its last claim to its end.
+    /// Time from the last claim to the end.
     pub(crate) ran: Option<Duration>,
-    /// What its history stands for.
+    /// Requests derived from the history.
     pub(crate) requests: Requests,
-    /// The outpost that has settled it without the store.
+    /// Outpost that has finished the task offline.
     pub(crate) outpost: Option<Arc<str>>,
     rev: u64,
-    /// What the list said when it was read; nothing if it was not read by a list.
+    /// Timestamp and size in the list when it was read; `None` if it was not read by a list.
     stamp: Option<(StoreTime, u64)>,
     is_settled: bool,
     seen_in: u64,
 }
 
 impl Row {
-    /// Whether it waits for a worker and may be started.
+    /// True if the task is pending and due.
     pub(crate) fn is_due(&self, now: StoreTime) -> bool {
         self.available_at.is_some_and(|at| at <= now)
     }
 }
 
-/// What became of a task that was put in.
+/// Result of putting a task into the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Changed {
-    /// It is not as it was.
+    /// The row has changed.
     Yes,
-    /// It is as it was, or as others have shown it already.
+    /// The row is the same, or already newer.
     No,
-    /// There is no room for it.
+    /// The table has no room for the task.
     Full,
 }
 
-/// Something that lies among the tasks and is none: the mark of one that has moved, or of a submit that was given up, or
-/// what cannot be understood.
+/// A listed object that is not a task: a forwarding marker, the marker of an abandoned submit, or a corrupt record.
 #[derive(Debug)]
 struct Barren {
     stamp: (StoreTime, u64),
@@ -97,29 +97,29 @@ struct Barren {
 
 /// All tasks.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub(crate) struct TaskTable {
     rows: HashMap<TaskId, Row>,
-    /// Most rows that there may be.
+    /// Largest number of rows.
     room: usize,
     texts: Interned<str>,
     tags: Interned<Tags>,
-    /// What was listed and is no task, by its key: it is not read again and again.
+    /// Listed objects that are not tasks, by key, so that they are not read again.
     barren: HashMap<String, Barren>,
-    /// The number of the pass that is under way, or of the last one.
+    /// Number of the current or last pass.
     pass: u64,
-    /// How many have ended, by status, since `since`.
+    /// Number of tasks finished since `since`, by status.
     finished: BTreeMap<Status, u64>,
     since: Option<StoreTime>,
 }
 
-impl Default for Table {
+impl Default for TaskTable {
     fn default() -> Self {
         Self::with_room(ROWS_MAX)
     }
 }
 
-impl Table {
-    /// An empty table for so many tasks.
+impl TaskTable {
+    /// Creates an empty table with room for this many tasks.
     pub(crate) fn with_room(room: usize) -> Self {
         Self {
             rows: HashMap::new(),
@@ -149,18 +149,18 @@ impl Table {
         self.rows.len()
     }
 
-    /// How many tasks have ended since this began, by how they did.
+    /// Number of tasks finished since the first pass, by status.
     pub(crate) fn finished(&self) -> &BTreeMap<Status, u64> {
         &self.finished
     }
 
-    /// A pass over all tasks begins.
+    /// Starts a pass over all tasks.
     pub(crate) fn begin_pass(&mut self, now: StoreTime) {
         self.pass += 1;
         self.since.get_or_insert(now);
     }
 
-    /// A pass has seen everything: what it has not seen is gone. Says how many that were.
+    /// Ends a pass: removes the rows that it has not listed, and returns their number.
     pub(crate) fn end_pass(&mut self) -> usize {
         let (before, pass) = (self.rows.len(), self.pass);
         self.rows.retain(|_, row| row.seen_in == pass);
@@ -170,8 +170,8 @@ impl Table {
         before - self.rows.len()
     }
 
-    /// A task was listed. Says whether it has to be read.
-    pub(crate) fn note_listed(&mut self, listed: &Listed) -> bool {
+    /// Records a listed task. Returns true if it has to be read.
+    pub(crate) fn note_listed(&mut self, listed: &ListedTask) -> bool {
         let stamp = (listed.modified, listed.size);
         if let Some(barren) = self.barren.get_mut(listed.key())
             && barren.stamp == stamp
@@ -186,8 +186,8 @@ impl Table {
         !row.is_settled || row.stamp != Some(stamp)
     }
 
-    /// A listed task was read. `now` is from before it was read.
-    pub(crate) fn put_listed(&mut self, listed: &Listed, task: &Task, now: StoreTime) -> Changed {
+    /// Stores a listed task that was read. `now` is a time before the read.
+    pub(crate) fn put_listed(&mut self, listed: &ListedTask, task: &Task, now: StoreTime) -> Changed {
         let changed = self.put(task);
         if let Some(row) = self.rows.get_mut(&task.id)
             && row.rev == task.rev
@@ -198,8 +198,8 @@ impl Table {
         changed
     }
 
-    /// What was listed turned out to be no task.
-    pub(crate) fn put_barren(&mut self, listed: &Listed, is_corrupt: bool, now: StoreTime) -> Changed {
+    /// Records a listed object that is not a task.
+    pub(crate) fn put_barren(&mut self, listed: &ListedTask, is_corrupt: bool, now: StoreTime) -> Changed {
         if self.barren.len() < self.room {
             let (stamp, seen_in) = ((listed.modified, listed.size), self.pass);
             let is_settled = now.since(listed.modified) >= SETTLED;
@@ -209,17 +209,17 @@ impl Table {
         Changed::No
     }
 
-    /// How many records cannot be understood.
+    /// Number of corrupt records.
     pub(crate) fn corrupt(&self) -> u64 {
         self.barren.values().filter(|barren| barren.is_corrupt).count() as u64
     }
 
-    /// A task was read or written by itself.
+    /// Stores a task that was read or written.
     pub(crate) fn put(&mut self, task: &Task) -> Changed {
         let old = self.rows.get_mut(&task.id);
         if let Some(old) = old {
             old.seen_in = self.pass;
-            // Two reads may come in the wrong order.
+            // Two reads may arrive out of order.
             if old.rev >= task.rev {
                 return Changed::No;
             }
@@ -232,7 +232,7 @@ impl Table {
         Changed::Yes
     }
 
-    /// A task turned out to be gone.
+    /// Removes a task that no longer exists.
     pub(crate) fn remove(&mut self, id: &TaskId) -> Changed {
         if self.rows.remove(id).is_some() { Changed::Yes } else { Changed::No }
     }
@@ -287,7 +287,7 @@ impl Table {
     }
 }
 
-/// When a task was claimed, and by whom.
+/// First and last claim of a task, and its last worker.
 struct Times<'a> {
     first_claim: Option<StoreTime>,
     last_claim: Option<StoreTime>,
@@ -311,7 +311,7 @@ impl<'a> Times<'a> {
     }
 }
 
-/// What is worth a line of a list: a traceback ends with what happened, and begins with what did not.
+/// Most informative part of an error: the last line of a traceback, otherwise the whole text.
 fn telling(error: &str) -> &str {
     if error.starts_with("Traceback") {
         error.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or(error)
@@ -320,7 +320,7 @@ fn telling(error: &str) -> &str {
     }
 }
 
-/// The first line that is not blank.
+/// First line that is not blank.
 pub(crate) fn first_line(text: &str) -> &str {
     text.lines().find(|line| !line.trim().is_empty()).unwrap_or(text)
 }
@@ -329,7 +329,7 @@ fn shortened(text: &str, chars_max: usize) -> &str {
     text.char_indices().nth(chars_max).map_or(text, |(end, _)| &text[..end])
 }
 
-/// What repeats, once.
+/// Interned values.
 #[derive(Debug)]
 struct Interned<T: ?Sized>(HashSet<Arc<T>>);
 
@@ -353,7 +353,7 @@ impl<T: ?Sized + Eq + Hash> Interned<T> {
         new
     }
 
-    /// Forgets what nobody uses any more.
+    /// Drops unused values.
     fn tidy(&mut self) {
         self.0.retain(|value| Arc::strong_count(value) > 1);
     }
@@ -364,7 +364,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_an_error_so_many_characters_are_kept_not_bytes() {
+    fn errors_are_shortened_by_characters_not_bytes() {
         assert_eq!(telling("Traceback:\n  line 1\nOSError: no\n\n"), "OSError: no");
         assert_eq!(telling("refused\nTraceback"), "refused\nTraceback");
         assert_eq!(shortened("short", 5), "short");

@@ -1,4 +1,13 @@
-//! What the monitor does. Every worker does it for the shards it serves, so that no separate process is needed.
+//! Maintenance duties: recover lost claims, clean up the index, empty the inboxes of dead workers, remove expired
+//! idempotency records and old worker ids.
+//!
+//! Every worker does them for the shards that it serves, so that no separate process is needed. A duty that concerns
+//! the whole queue is done by one worker at a time, which holds a lease on it. All of them may be done twice, or by
+//! several workers at once, without harm.
+//!
+//! Requests per worker while the queue is idle: 1 list of lease entries per `sweep_every`, and 1 list of idempotency
+//! records per half hour (with shard leasing, only by the holder of the first shard). The worker that empties inboxes
+//! makes 1 put and 1 list per half `overflow_every`; each other worker 1 get per expiry of its lease.
 
 use futures::TryStreamExt;
 use futures::future::{Either, select};
@@ -11,44 +20,44 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::remember::{CORRUPT_PAUSE, Next, Remembered};
+use crate::backoff::{BackoffAction, CORRUPT_PAUSE, EntryBackoff};
+use crate::duty_lease::DutyLease;
 use crate::run::Engine;
 use crate::shutdown::{Shutdown, Stage};
-use crate::turn::Turn;
 
-/// How often expired idempotency records are looked for, on average per worker.
+/// Average interval per worker at which expired idempotency records are removed.
 const KEYS_EVERY: Duration = Duration::from_mins(30);
-/// So long inboxes are emptied in one go.
+/// Maximum time spent on emptying inboxes in one round.
 const RESCUE_AT_MOST: Duration = Duration::from_secs(30);
-/// How often old names are looked for, by whoever looks for inboxes of the dead.
+/// Interval at which old worker ids are removed, by the worker that empties inboxes.
 const NAMES_EVERY: Duration = Duration::from_hours(1);
-/// So many of them are removed at a time.
+/// Number of worker ids that are removed concurrently.
 const RETIRED_AT_ONCE: usize = 16;
-/// So long the others rely on the one that recovers.
+/// Ttl of the lease on the recovery duty.
 const RECOVERY_TTL: Duration = Duration::from_secs(10);
-/// So many entries of one round may fail before the rest is left to the next.
+/// Number of failed entries after which the rest of a round is left to the next.
 const FAILED_MAX: u32 = 2;
-/// An entry that failed is looked at again after this.
+/// Pause before an entry that failed is checked again.
 const FAILED_PAUSE: Duration = Duration::from_secs(30);
 
-/// Does the duties until told to stop. Fails when they can never be done again by this worker.
+/// Does the duties until shutdown. Fails if this worker can never do them again.
 pub(crate) async fn run(engine: Arc<Engine>, shutdown: Shutdown) -> Result<()> {
     let host = engine.host().clone();
     let mut recover = Recover::new(&engine);
     let mut rescue = Rescue::new(&engine)?;
-    // Not all at once after a restart of everything.
+    // Spread over workers that were restarted together.
     let mut keys_at = host.instant();
     let mut keys_pause = host.random_below(KEYS_EVERY);
     loop {
-        match engine.queue.may_change().await {
+        match engine.queue.ensure_writable().await {
             Err(error) if error.kind() == Kind::Invalid && engine.queue.is_outdated() => return Err(error),
-            // While the queue is being migrated there is nothing to be done here.
-            Err(error) => tracing::debug!("no duties for now: {error}"),
+            // While the queue is being migrated there are no duties.
+            Err(error) => tracing::debug!(%error, "duties paused"),
             Ok(()) => {
                 if let Err(error) = recover.tick(&engine).await {
                     engine.request_failed("recover lost claims", &error);
                 }
-                // It can be cut anywhere, and taken up again: nothing else waits for it for long.
+                // It can be interrupted anywhere and resumed, so that other duties do not wait for long.
                 let limit = select(host.sleep(RESCUE_AT_MOST), Box::pin(shutdown.reached(Stage::Drain)));
                 let ended = match select(Box::pin(rescue.tick(&engine)), limit).await {
                     Either::Left((ended, _)) => ended,
@@ -56,7 +65,7 @@ pub(crate) async fn run(engine: Arc<Engine>, shutdown: Shutdown) -> Result<()> {
                 };
                 if let Err(error) = ended {
                     engine.request_failed("empty inboxes of dead workers", &error);
-                    // Someone else may have more luck.
+                    // Another worker may succeed.
                     rescue.turn.pass_on().await;
                 }
             }
@@ -67,9 +76,9 @@ pub(crate) async fn run(engine: Arc<Engine>, shutdown: Shutdown) -> Result<()> {
             }
             (keys_at, keys_pause) = (host.instant(), KEYS_EVERY);
         }
-        let every = engine.crew.options.recover_every;
+        let every = engine.runner.options.recover_every;
         let pause = every.mul_f64(0.9) + host.random_below(every / 5);
-        // One round is the probe of a store that fails.
+        // One round is the probe of a failing store.
         let pause = engine.outage().map_or(pause, |outage| outage.pause(host.instant()).max(pause));
         if let Either::Right(_) = select(host.sleep(pause), Box::pin(shutdown.reached(Stage::Drain))).await {
             recover.stop().await;
@@ -79,42 +88,44 @@ pub(crate) async fn run(engine: Arc<Engine>, shutdown: Shutdown) -> Result<()> {
     }
 }
 
-/// What lies outside the shards is looked after by whoever holds the first of them; by everyone who holds none.
+/// True if this worker does the duties outside the shards: the holder of the first shard, or every worker without
+/// shard leasing.
 fn is_first(engine: &Engine) -> bool {
     let Some(first) = engine.queue.shard_len().groups().into_iter().next() else { return true };
-    let holds = |now| engine.served.holds(&first.first, now);
-    engine.crew.options.leasing.is_none() || engine.queue.now().is_ok_and(holds)
+    let holds = |now| engine.assignment.holds(&first.first, now);
+    engine.runner.options.leasing.is_none() || engine.queue.now().is_ok_and(holds)
 }
 
-/// Finds claims that have run out, and lease entries that their tasks have left behind.
+/// Finds claims that have expired, and stale lease entries.
 ///
-/// While nothing waits, nothing runs and the bell is silent, nobody can be lost: then the index is left alone until the
-/// next sweep. Nothing runs if there was no ready entry, and *after that* no lease entry: a claim writes the one before it
-/// removes the other.
+/// While no task waits or runs and the bell does not ring, no claim can be lost: then the index is not scanned until
+/// the next periodic sweep. No task runs if there was no ready entry, and *after that* no lease entry: a claim writes
+/// the lease entry before it removes the ready entry.
 struct Recover {
-    remembered: Remembered,
-    /// None if it does not matter what others do.
-    turn: Option<Turn>,
-    /// When the lease entries were last listed, and whether nothing waited and nothing ran.
+    remembered: EntryBackoff,
+    /// Lease on the duty; none if this worker recovers on its own.
+    turn: Option<DutyLease>,
+    /// Time of the last list of lease entries, and whether no task waited or ran.
     listed: Option<(Instant, bool)>,
 }
 
-/// Why to look for lost claims.
-enum Reason {
-    /// Something waits or runs, or may do so.
+/// Reason to scan for lost claims.
+enum WakeReason {
+    /// A task waits or runs, or may do so.
     Unrest,
-    /// It was long ago, and a hint may have been lost.
+    /// The last scan was long ago, and a ring may have been lost.
     Sweep,
 }
 
 impl Recover {
-    /// Whoever serves all shards with others like it takes turns with them. A short lease runs out before a turn would.
+    /// Workers that all serve all shards take turns. A worker with short claims does not wait for its turn, because
+    /// they would expire before.
     fn new(engine: &Engine) -> Self {
-        let is_alone = engine.crew.options.leasing.is_some() || engine.crew.options.shards.is_some();
-        let is_hasty = engine.crew.options.lease < RECOVERY_TTL * 3 / 2;
-        let turn = Turn::new(&engine.queue, &engine.crew.id, keys::RECOVERY_LEASE, RECOVERY_TTL);
+        let is_alone = engine.runner.options.leasing.is_some() || engine.runner.options.shards.is_some();
+        let is_hasty = engine.runner.options.lease < RECOVERY_TTL * 3 / 2;
+        let turn = DutyLease::new(&engine.queue, &engine.runner.id, keys::RECOVERY_LEASE, RECOVERY_TTL);
         let turn = turn.ok().filter(|_| !is_alone && !is_hasty);
-        Self { remembered: Remembered::default(), turn, listed: None }
+        Self { remembered: EntryBackoff::default(), turn, listed: None }
     }
 
     async fn stop(&mut self) {
@@ -123,17 +134,17 @@ impl Recover {
         }
     }
 
-    /// Why to look now, if there is a reason.
-    fn reason(&self, engine: &Engine) -> Option<Reason> {
-        let was_stirred = engine.served.was_stirred();
-        let Some((at, was_quiet)) = self.listed else { return Some(Reason::Unrest) };
-        // A claim in one's own shard leaves no lease entry: those that there are come from others.
-        let is_leased = engine.crew.options.leasing.is_some();
-        if !was_quiet || !is_leased && (was_stirred || !engine.served.is_ready_empty()) {
-            return Some(Reason::Unrest);
+    /// Reason to scan now, if any.
+    fn reason(&self, engine: &Engine) -> Option<WakeReason> {
+        let was_stirred = engine.assignment.was_stirred();
+        let Some((at, was_quiet)) = self.listed else { return Some(WakeReason::Unrest) };
+        // A claim in a shard that this worker leases has no lease entry: existing ones are from other workers.
+        let is_leased = engine.runner.options.leasing.is_some();
+        if !was_quiet || !is_leased && (was_stirred || !engine.assignment.is_ready_empty()) {
+            return Some(WakeReason::Unrest);
         }
-        let is_old = engine.host().instant().since(at) >= engine.crew.options.sweep_every;
-        is_old.then_some(Reason::Sweep)
+        let is_old = engine.host().instant().since(at) >= engine.runner.options.sweep_every;
+        is_old.then_some(WakeReason::Sweep)
     }
 
     async fn tick(&mut self, engine: &Engine) -> Result<()> {
@@ -141,18 +152,18 @@ impl Recover {
             self.stop().await;
             return Ok(());
         };
-        if let (Reason::Unrest, Some(turn)) = (reason, &mut self.turn)
+        if let (WakeReason::Unrest, Some(turn)) = (reason, &mut self.turn)
             && !turn.is_ours().await?
         {
-            // Until we have seen for ourselves that all is quiet, the one whose turn it is may be lost.
+            // Until this worker has seen for itself that all is idle, the holder of the duty may be dead.
             self.listed = None;
             return Ok(());
         }
-        let (at, is_ready_empty) = (engine.host().instant(), engine.served.is_ready_empty());
+        let (at, is_ready_empty) = (engine.host().instant(), engine.assignment.is_ready_empty());
         self.listed = None;
-        let stretches = engine.served.stretches(Index::Lease, engine.queue.now()?, None);
+        let stretches = engine.assignment.stretches(Index::Lease, engine.queue.now()?, None);
         let look = engine.queue.discover(Purpose::Sweep, stretches).await?;
-        let is_waiting = engine.crew.options.leasing.is_none() && !is_ready_empty;
+        let is_waiting = engine.runner.options.leasing.is_none() && !is_ready_empty;
         self.listed = Some((at, !is_waiting && look.due.is_empty() && look.next.is_none()));
         for key in &look.odd {
             engine.report(&format!("`{key}` is not an index entry"));
@@ -167,21 +178,25 @@ impl Recover {
             }
             let swept = match engine.queue.sweep(&found).await {
                 Ok(swept) => swept,
-                // One that gets no answer must not keep us from those behind it; if none does, the store is away.
+                // One failure must not block the entries after it; if all fail, the store is unavailable.
                 Err(error) if failed < FAILED_MAX => {
                     engine.request_failed("recover a lost claim", &error);
                     failed += 1;
-                    self.remembered.until(found, now.latest_known().plus(FAILED_PAUSE), Next::Sweep);
+                    self.remembered.until(found, now.latest_known().plus(FAILED_PAUSE), BackoffAction::Sweep);
                     continue;
                 }
                 Err(error) => return Err(error),
             };
             match swept {
                 Swept::Moved(task) => engine.recovered(&task),
-                Swept::Later(at) | Swept::Held(at) => self.remembered.until(found, at, Next::Sweep),
+                Swept::Later(at) | Swept::Held(at) => self.remembered.until(found, at, BackoffAction::Sweep),
                 Swept::Corrupt(error) => {
                     engine.report(&error.to_string());
-                    self.remembered.until(found, now.latest_known().plus(CORRUPT_PAUSE), Next::Sweep);
+                    self.remembered.until(
+                        found,
+                        now.latest_known().plus(CORRUPT_PAUSE),
+                        BackoffAction::Sweep,
+                    );
                 }
                 Swept::Fine | Swept::Removed => {}
             }
@@ -190,9 +205,10 @@ impl Recover {
     }
 }
 
-/// Empties the inboxes of dead workers, and removes names that nobody has used for long: one worker for all.
+/// Empties the inboxes of dead workers, and removes worker ids that were not used for long: one worker for the whole
+/// queue.
 struct Rescue {
-    turn: Turn,
+    turn: DutyLease,
     looked: Instant,
     pause: Duration,
     retired: Option<Instant>,
@@ -200,21 +216,21 @@ struct Rescue {
 
 impl Rescue {
     fn new(engine: &Engine) -> Result<Self> {
-        // It has looked twice before others stop relying on it.
+        // The holder has two rounds before its lease expires.
         let every = Self::every(engine);
-        let turn = Turn::new(
+        let turn = DutyLease::new(
             &engine.queue,
-            &engine.crew.id,
+            &engine.runner.id,
             keys::RESCUE_LEASE,
             (every * 5 / 2).min(LEASE_TTL_MAX),
         )?;
         let host = engine.host();
-        // Not all at once after a restart of everything.
+        // Spread over workers that were restarted together.
         Ok(Self { turn, looked: host.instant(), pause: host.random_below(every), retired: None })
     }
 
     fn every(engine: &Engine) -> Duration {
-        engine.crew.options.overflow_every / 2
+        engine.runner.options.overflow_every / 2
     }
 
     async fn tick(&mut self, engine: &Engine) -> Result<()> {

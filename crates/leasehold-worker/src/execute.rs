@@ -1,72 +1,76 @@
 //! One task, from claim to settlement.
+//!
+//! An attempt claims the task of an index entry, runs its handler, and records the result. The result is written only
+//! while the claim is held. If the store fails, recording is retried until the claim expires; after that another
+//! worker recovers the task.
 
 use leasehold_core::{Kind, Task};
-use leasehold_queue::{Claimed, Found, Met, Settlement};
+use leasehold_queue::{ClaimOutcome, Claimed, IndexHit, Settlement};
 use std::sync::Arc;
 use std::time::Duration;
 use tracing::Instrument;
 
-use crate::hold::Stop;
-use crate::renew::{Held, time_left};
+use crate::renew::{ActiveClaim, time_left};
 use crate::run::Engine;
+use crate::run_handle::Stop;
 
-/// Before a claim that failed is tried again: what is wrong with the store does not go away by asking at once.
+/// Pause before a failed claim is retried: an immediate retry would fail, too.
 const CLAIM_PAUSE: Duration = Duration::from_secs(1);
 
-/// Between two tries to settle with a store that does not answer.
+/// Pause between two attempts to record a result.
 const SETTLE_PAUSE: Duration = Duration::from_secs(1);
 
 impl Engine {
-    /// Claims the task of an entry and, if it is ours, runs it to its end. Says what became of the entry.
-    pub(crate) async fn attempt(self: Arc<Self>, found: Found) -> (Found, Met) {
-        let handles = |task_type: &_| self.crew.handles(task_type);
-        let (queue, id, lease) = (&self.queue, &self.crew.id, self.crew.options.lease);
+    /// Claims the task of an entry and, if that succeeds, runs it to its end. Returns the outcome for the entry.
+    pub(crate) async fn attempt(self: Arc<Self>, found: IndexHit) -> (IndexHit, ClaimOutcome) {
+        let handles = |task_type: &_| self.runner.handles(task_type);
+        let (queue, id, lease) = (&self.queue, &self.runner.id, self.runner.options.lease);
         let met = if queue.now().is_ok_and(|now| self.is_owner(&found.entry.place, now)) {
             queue.claim_as_owner(&found, id, lease, &handles).await
         } else {
             queue.claim(&found, id, lease, &handles).await
         };
         let met = met.unwrap_or_else(|error| {
-            // Not held, as far as running it goes; whoever finds its lease run out puts it back.
+            // Treated as not held. If the claim was written, it expires and the task is recovered.
             self.request_failed("claim a task", &error);
             let now = self.queue.now().map_or(found.written_at, |now| now.latest_known());
-            Met::NotDue(now.plus(CLAIM_PAUSE))
+            ClaimOutcome::NotDue(now.plus(CLAIM_PAUSE))
         });
         match &met {
-            // The answer came so late that nothing is left of the claim: whoever finds that puts the task back.
-            Met::Claimed(claimed) if time_left(&self.queue, claimed.expires_at()).is_none() => {
-                tracing::warn!(task = %found.entry.id, "the claim ran out before it was confirmed");
-                self.crew.count(None);
+            // The answer came so late that the claim has expired: another worker recovers the task.
+            ClaimOutcome::Claimed(claimed) if time_left(&self.queue, claimed.expires_at()).is_none() => {
+                tracing::warn!(task = %found.entry.id, "claim expired before it was confirmed");
+                self.runner.count(None);
             }
-            Met::Claimed(claimed) => self.execute(claimed).await,
+            ClaimOutcome::Claimed(claimed) => self.execute(claimed).await,
             _ => {}
         }
         (found, met)
     }
 
     async fn execute(&self, claimed: &Claimed) {
-        let span = self.crew.span(claimed.task());
+        let span = self.runner.span(claimed.task());
         self.run_and_settle(claimed).instrument(span).await;
     }
 
     async fn run_and_settle(&self, claimed: &Claimed) {
         tracing::info!("task claimed");
-        let held = Held::new(claimed.clone());
+        let held = ActiveClaim::new(claimed.clone());
         self.keep(&held);
         let now = || self.queue.now().map(|now| now.latest_known());
-        let settlement = self.crew.run(claimed.task().clone(), &held.hold, &now).await;
+        let settlement = self.runner.run(claimed.task().clone(), &held.hold, &now).await;
         let settled = match settlement {
             Some(settlement) => self.settle(&held, settlement).await,
             None => None,
         };
         held.hold.settled();
         self.forget(&held);
-        self.crew.count(settled.as_ref());
+        self.runner.count(settled.as_ref());
     }
 
-    /// Records the result of a run, as long as the claim can be trusted. A store that fails for now does not refuse this
-    /// result in particular; an error about anything else is tried again until the lease expires that was held then.
-    async fn settle(&self, held: &Held, settlement: Settlement) -> Option<Task> {
+    /// Records the result of a run, as long as the claim can be trusted. During an outage the claim is renewed and
+    /// recording is retried; any other error is retried only until the lease expires that was held at that time.
+    async fn settle(&self, held: &ActiveClaim, settlement: Settlement) -> Option<Task> {
         let mut last_try = None;
         loop {
             let claimed = held.claim().await;

@@ -1,4 +1,4 @@
-//! What runs a task, and what it is given.
+//! Handlers: functions that run tasks, their context and their errors.
 
 use futures::future::BoxFuture;
 use leasehold_core::{ArtifactId, Error, Name, Result, Task, TaskType};
@@ -13,42 +13,42 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::hold::Hold;
-use crate::staging::Files;
+use crate::run_handle::RunHandle;
+use crate::staging::RunFiles;
 
-/// Why a handler did not finish a task.
+/// Reason why a handler did not finish a task.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TaskError {
-    /// It failed; another attempt may help.
+    /// Failed; another attempt may succeed.
     Retry(String),
-    /// The same, and the next attempt begins after this pause rather than after that of the task's retry policy.
+    /// Failed; the next attempt begins after this pause instead of that of the task's retry policy.
     RetryAfter(String, Duration),
-    /// It failed for good: no attempt will help.
+    /// Failed permanently: no attempt will succeed.
     Permanent(String),
-    /// It failed, and the handler allows no more than this many attempts, whatever the task says. The task keeps the
+    /// Failed, and the handler allows at most this many attempts, whatever the task allows. The task keeps the
     /// smaller number.
     Exhausted(String, u32),
-    /// Not now: run it again after this pause. Does not count as an attempt.
+    /// Run the task again after this pause. Does not count as an attempt.
     Snooze(Duration),
 }
 
 impl<E: std::error::Error> From<E> for TaskError {
-    /// Any error is worth another attempt, unless the handler says otherwise.
+    /// Treats any error as retryable; a handler returns another variant explicitly.
     fn from(error: E) -> Self {
         TaskError::Retry(error.to_string())
     }
 }
 
-/// What a handler knows about the run it is in.
+/// Context of a run, for its handler.
 #[derive(Clone)]
 pub struct Context {
     task: Arc<Task>,
-    hold: Arc<Hold>,
-    files: Arc<Files>,
+    hold: Arc<RunHandle>,
+    files: Arc<RunFiles>,
 }
 
 impl Context {
-    pub(crate) fn new(task: Task, hold: Arc<Hold>, files: Arc<Files>) -> Self {
+    pub(crate) fn new(task: Task, hold: Arc<RunHandle>, files: Arc<RunFiles>) -> Self {
         Self { task: Arc::new(task), hold, files }
     }
 
@@ -58,25 +58,25 @@ impl Context {
         &self.task
     }
 
-    /// Which attempt this is, from 1.
+    /// Number of this attempt, from 1.
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.task.attempt
     }
 
-    /// The fencing token: grows with every claim of this task. Pass it to whatever the handler changes, and let that
-    /// refuse smaller ones, and a run that was overtaken can do no harm.
+    /// Fencing token: grows with every claim of this task. Pass it to every system that the handler changes, and let
+    /// that refuse smaller ones: then a superseded run can do no harm.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.task.epoch
     }
 
-    /// Says how far the handler is; written down with the next renewal.
+    /// Reports progress, which is recorded with the next renewal.
     pub fn progress(&self, progress: impl Into<Value>) {
         self.hold.set_progress(progress.into());
     }
 
-    /// Whether the handler should stop: the task was cancelled, or is not ours any more, or the worker stops.
+    /// True if the handler should stop: the task was cancelled, the claim was lost, or the worker stops.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.hold.stopped().is_some()
@@ -87,34 +87,34 @@ impl Context {
         self.hold.until_stopped().await;
     }
 
-    /// Where the artifact lies that the task was given under this name. It is only to be read.
+    /// Path of the task's artifact with this name. The file must not be changed.
     #[must_use]
     pub fn artifact(&self, name: &str) -> Option<&Path> {
         self.files.path(name)
     }
 
-    /// Where all artifacts lie that the task was given.
+    /// Paths of all artifacts of the task.
     #[must_use]
     pub fn artifacts(&self) -> BTreeMap<Name, PathBuf> {
         self.files.paths()
     }
 
-    /// Brings another artifact here. It stays as long as this run.
+    /// Fetches another artifact. Its file exists until the end of this run.
     pub async fn fetch(&self, artifact: &ArtifactId) -> Result<PathBuf> {
         self.files.fetch(artifact).await
     }
 
-    /// Gives a file as a result: it is published when the handler has ended well, before the task is completed.
+    /// Adds a file to the results. It is published when the handler has succeeded, before the task is completed.
     pub fn publish(&self, name: &str, path: impl Into<PathBuf>) -> Result<()> {
         self.files.give(name, path.into())
     }
 
-    /// Keeps something until the results are published, such as the directory that they lie in.
+    /// Keeps a value until the results are published, such as the temporary directory that contains them.
     pub fn keep(&self, what: impl Any + Send) {
         self.files.keep(Box::new(what));
     }
 
-    /// Renews the claim soon, without waiting for the usual time.
+    /// Renews the claim soon, ahead of the usual interval.
     pub fn extend(&self) {
         self.hold.hurry();
     }
@@ -127,14 +127,14 @@ impl fmt::Debug for Context {
 }
 
 /// A handler without types: JSON in, JSON out.
-pub(crate) type Run =
+pub(crate) type HandlerFn =
     Arc<dyn Fn(Context, Value) -> BoxFuture<'static, Result<Value, TaskError>> + Send + Sync>;
 
-/// What runs the tasks of one type.
+/// The handler of one task type.
 #[derive(Clone)]
 pub(crate) struct Handler {
-    pub(crate) run: Run,
-    /// What it has begun goes on when its future is dropped: it is told to stop, and waited for.
+    pub(crate) run: HandlerFn,
+    /// True if its work continues when its future is dropped: it is asked to stop, and waited for.
     pub(crate) is_awaited: bool,
 }
 
@@ -142,7 +142,7 @@ pub(crate) struct Handler {
 #[derive(Clone, Default)]
 pub(crate) struct Handlers {
     by_type: BTreeMap<TaskType, Handler>,
-    /// Runs whatever has no handler of its own.
+    /// Handler for all other task types.
     any: Option<Handler>,
 }
 
@@ -172,8 +172,8 @@ impl Handlers {
     }
 }
 
-/// Makes a handler of an async function over serde types. An input that does not fit its type fails for good.
-pub(crate) fn typed<I, O, F, R>(run: F) -> Run
+/// Creates a handler from an async function over serde types. An input that does not fit its type fails permanently.
+pub(crate) fn typed<I, O, F, R>(run: F) -> HandlerFn
 where
     I: DeserializeOwned + Send + 'static,
     O: Serialize + Send + 'static,

@@ -1,15 +1,15 @@
-//! A worker's own inbox, and the lease on it: whoever holds that has the worker's name.
+//! A worker's own inbox, and the lease on it. The holder of the lease has the worker id.
 //!
-//! Producers put pointers to new tasks into it for as long as the lease is held. It is renewed from a thread that no handler
-//! can starve, but only while the poll loop turns: a worker that hangs does not keep its inbox. A worker that stops gives
-//! the lease back and empties the inbox, so that others go on at once. One that finds its name with someone else stops all
-//! that it does.
+//! Producers put pointers to new tasks into the inbox as long as the lease is held. It is renewed on a thread that
+//! handlers cannot block, but only while the poll loop runs: a worker that hangs does not keep its inbox. A worker
+//! that stops releases the lease and empties the inbox, so that other workers continue at once. A worker whose id was
+//! taken by another process stops everything.
 //!
-//! Requests: 1 put for a renewal. When it starts 1 put, and 1 get and 1 put more if the name was used before; when it stops
-//! 1 put, 1 get and 1 list, and what it takes to move what is left.
+//! Requests: 1 put per renewal. A start is 1 put, and 1 get and 1 put more if the id was used before. A stop is 1
+//! put, 1 get and 1 list, and those of moving the remaining pointers.
 
 use futures::future::{Either, select};
-use leasehold_core::{Error, HexName, Holder, Kind, Matter, Now, Result, StoreTime, WorkerId, keys};
+use leasehold_core::{Error, HexName, Holder, Kind, Now, Reason, Result, StoreTime, WorkerId, keys};
 use leasehold_queue::Queue;
 use leasehold_queue::lease::{HeldLease, Leases, Renewed, Taken, worker_subject};
 use leasehold_store::HostExt;
@@ -22,18 +22,18 @@ use crate::options::InboxLease;
 use crate::run::request_failed;
 use crate::shutdown::{Shutdown, Stage};
 
-/// A renewal that failed, or that a hung poll loop holds up, is tried again after this part of the usual pause.
+/// Fraction of the usual pause after which a renewal is retried that failed, or that waits for the poll loop.
 const SOON_PART: u32 = 8;
-/// So much of a lease is left when it is renewed, also while nothing comes in: a try may fail, and the next one be slow.
+/// Minimum time left of a lease when it is renewed, also while idle: one attempt may fail, and the next one be slow.
 const LEFT_MIN: Duration = Duration::from_secs(15);
 
-/// The inbox of this worker, as all of its parts know it.
+/// The inbox of this worker, shared by all of its parts.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     queue: Queue,
     leases: Leases,
     options: InboxLease,
-    /// Until when the inbox is ours beyond doubt.
+    /// Time until which the inbox is certainly held.
     until: Mutex<Option<StoreTime>>,
     has_turned: AtomicBool,
     is_busy: AtomicBool,
@@ -41,7 +41,7 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
-    /// Takes the name; fails if someone else has it.
+    /// Takes the lease on the worker id; fails if another process has it.
     pub(crate) async fn open(queue: Queue, id: &WorkerId, options: InboxLease) -> Result<(Self, HeldLease)> {
         let instance = HexName::from_random(queue.client().host().random_bits());
         let holder = Holder { worker_id: id.clone(), instance, ttl: options.ttl };
@@ -49,8 +49,11 @@ impl Inbox {
         let held = match leases.take(&keys::inbox_lease(id), &worker_subject(id), None).await? {
             Taken::Ours(held) => held,
             Taken::Others(lease) => {
-                let message = format!("worker id \"{id}\" is in use until {}", lease.expires_at);
-                return Err(Error::new(Kind::Unavailable, message).about(Matter::Conflict));
+                let message = format!(
+                    "worker id \"{id}\" is in use until {}; wait, or choose another",
+                    lease.expires_at
+                );
+                return Err(Error::new(Kind::Unavailable, message).about(Reason::Conflict));
             }
         };
         let inbox = Self {
@@ -69,34 +72,35 @@ impl Inbox {
         &self.leases.holder().worker_id
     }
 
-    /// Whether it is ours, beyond doubt.
+    /// True if the inbox is certainly held.
     pub(crate) fn is_ours(&self, now: Now) -> bool {
         let until = *self.until.lock().unwrap_or_else(PoisonError::into_inner);
         until.is_some_and(|until| now.is_before(until) || breaks(Rule::InboxTrustedForEver))
     }
 
-    /// The poll loop turns. It does so at least this often, also when all slots are taken for long.
+    /// Notes an iteration of the poll loop. Returns the maximum time until the next one, also when all slots are
+    /// busy.
     pub(crate) fn turn(&self) -> Duration {
         self.has_turned.store(true, SeqCst);
         self.options.renew_every / 2
     }
 
-    /// There was something in it.
+    /// Notes that the inbox was not empty.
     pub(crate) fn found_something(&self) {
         self.is_busy.store(true, SeqCst);
     }
 
-    /// An error if the name went to someone else.
+    /// Returns an error if the worker id was lost.
     pub(crate) fn check(&self) -> Result<()> {
         if !self.is_lost.load(SeqCst) {
             return Ok(());
         }
         let worker = self.worker();
-        let message = format!("worker id \"{worker}\" was lost: another process has taken it, and its inbox");
+        let message = format!("worker id \"{worker}\" was taken by another process, with its inbox");
         Err(Error::new(Kind::Lost, message))
     }
 
-    /// Keeps the name until the worker stops, and makes it stop when the name is lost.
+    /// Renews the lease until the worker stops, and stops the worker if the lease is lost.
     pub(crate) async fn keep(&self, mut held: HeldLease, shutdown: Shutdown) {
         let host = self.queue.client().host().clone();
         let (usual, soon) = (self.options.renew_every, self.options.renew_every / SOON_PART);
@@ -105,7 +109,7 @@ impl Inbox {
         loop {
             let asleep = host.sleep(pause.mul_f64(0.9) + host.random_below(pause / 10));
             if let Either::Right(_) = select(asleep, Box::pin(shutdown.reached(Stage::Drain))).await {
-                // What it does not do in time is left to others.
+                // What is not finished in time is left to other workers.
                 select(Box::pin(self.leave(held)), host.sleep(usual)).await;
                 return;
             }
@@ -116,7 +120,7 @@ impl Inbox {
             let renewal = Box::pin(self.leases.renew(&mut held));
             let renewed = match select(renewal, host.sleep(usual / 2)).await {
                 Either::Left((renewed, _)) => renewed,
-                Either::Right(_) => Err(Error::new(Kind::Unavailable, "no answer yet")),
+                Either::Right(_) => Err(Error::new(Kind::Unavailable, "renewal timed out")),
             };
             pause = match renewed {
                 Ok(Renewed::Kept) => {
@@ -126,12 +130,12 @@ impl Inbox {
                 Ok(Renewed::Lost) => {
                     self.trust(None);
                     self.is_lost.store(true, SeqCst);
-                    tracing::error!("worker id \"{}\" was lost: all that it runs is stopped", self.worker());
+                    tracing::error!(worker = %self.worker(), "worker id was lost, stopping all tasks");
                     return shutdown.abort();
                 }
                 Err(error) => {
                     request_failed(self.queue.client(), "renew the lease on the inbox", &error);
-                    // The next try needs no turn of its own.
+                    // The next attempt does not wait for the poll loop.
                     self.has_turned.store(true, SeqCst);
                     soon
                 }
@@ -139,15 +143,15 @@ impl Inbox {
         }
     }
 
-    /// Gives the name back, and what is left in the inbox to everyone.
+    /// Releases the lease, and moves the remaining pointers to the overflow.
     async fn leave(&self, held: HeldLease) {
         self.trust(None);
         let key = held.key().to_owned();
         if let Err(error) = self.leases.release(held).await {
-            tracing::warn!("`{key}` was not given back: {error}");
+            tracing::warn!(%key, %error, "failed to release lease");
         }
         if let Err(error) = self.queue.rescue_inbox(self.worker()).await {
-            tracing::warn!("what is left in the inbox waits until others find it: {error}");
+            tracing::warn!(%error, "failed to empty inbox, other workers will do it");
         }
     }
 

@@ -1,54 +1,59 @@
-//! Runs handlers.
+//! Workers: find due tasks, claim them, run their handlers and record the results.
+//!
+//! A worker polls the index of a queue, claims a task per free slot, and runs its handler. While the handler runs,
+//! the claim is renewed from a thread of its own. When the handler has stopped, the result is recorded and the claim
+//! ends. A worker that loses its claim stops the handler and writes nothing more. Workers also do the maintenance
+//! duties of the queue, so no separate process is needed.
 //!
 //! ```text
-//!   poll ──▶ claim ──▶ execute ──▶ settle          one slot per task under way
+//!   poll ──▶ claim ──▶ execute ──▶ settle          one slot per running task
 //!                         │
-//!                       renew                      on a thread that no handler can starve
+//!                       renew                      on a thread that handlers cannot block
 //!
-//!   duties: recover lost claims, sweep, expire     every worker does them for the shards it serves
+//!   duties: recover lost claims, sweep, expire     by every worker, for the shards that it serves
 //! ```
 //!
-//! | module | what it does |
+//! | module | purpose |
 //! | --- | --- |
-//! | [`handler`] | what runs a task, and what it is given |
-//! | [`options`] | how a worker behaves |
+//! | [`handler`] | handlers, their context and their errors |
+//! | [`options`] | configuration of a worker |
 //! | [`shutdown`] | stopping in two stages: drain, abort |
-//! | [`crew`] | who runs tasks, wherever they come from |
-//! | [`hold`] | one run, seen from outside |
+//! | [`runner`] | runs handlers, whatever the source of the tasks |
+//! | [`run_handle`] | handle of one run: stop it, read its progress |
 //! | [`execute`] | one task from claim to settlement |
 //! | [`staging`] | artifacts, before and after the handler |
-//! | [`renew`] | keeps what is held |
+//! | [`renew`] | renews claims |
 //! | [`mod@poll`] | finds work and fills the slots |
-//! | [`remember`] | entries that are not to be looked at again before a certain moment |
-//! | `shards` | divides the shards with other workers |
-//! | `served` | which shards are served |
-//! | `turn` | which of many equal workers does a duty |
-//! | [`duties`] | what the monitor does |
-//! | [`mod@run`] | a worker from start to end |
+//! | [`backoff`] | entries that are not checked again before a certain time |
+//! | `shards` | shard leasing: divides the shards among workers |
+//! | `shard_assignment` | the shards that a worker serves |
+//! | `duty_lease` | chooses one worker for a duty |
+//! | [`duties`] | maintenance duties |
+//! | [`mod@run`] | a worker from start to stop |
 
-pub mod crew;
+pub mod backoff;
 pub mod duties;
+mod duty_lease;
 pub mod execute;
 pub mod handler;
-pub mod hold;
 mod inbox;
 pub mod options;
 pub mod poll;
-pub mod remember;
 pub mod renew;
 pub mod run;
-mod served;
+pub mod run_handle;
+pub mod runner;
+mod shard_assignment;
 mod shards;
 pub mod shutdown;
 pub mod staging;
-mod turn;
 
-pub use crew::{Crew, Present, Provider};
 pub use handler::{Context, TaskError};
-pub use hold::{Hold, Stop};
 pub use options::{
     CLAIM_LEASE_MIN, InboxLease, Polling, RENEWALS_MIN, RENEWED_LEASE_TTL_MIN, ShardLeasing, WorkerOptions,
 };
 pub use run::{Counts, DrainWait, Monitor, Worker};
+pub use run_handle::{RunHandle, Stop};
+pub use runner::{NowFn, TaskRunner, TaskSource};
 pub use shutdown::{Shutdown, Stage};
-pub use staging::{Brought, Carrier, Tell};
+pub use staging::{ArtifactIo, ProgressFn, StagedFile};

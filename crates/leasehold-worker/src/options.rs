@@ -1,39 +1,41 @@
-//! How a worker behaves.
+//! Configuration of a worker.
 
 use leasehold_core::{Error, Result, Shard};
 use leasehold_queue::inbox::INBOX_LEASE_TTL;
 use leasehold_queue::lease::LEASE_TTL_MAX;
 use std::time::Duration;
 
-/// How a worker behaves; the defaults suit most.
+/// Options of a worker. The defaults suit most.
 #[derive(Debug, Clone)]
 pub struct WorkerOptions {
-    /// How many tasks run at once.
+    /// Maximum number of concurrent tasks.
     pub concurrency: usize,
-    /// Only these shards; none means all.
+    /// Shards to serve; none means all.
     pub shards: Option<Vec<Shard>>,
-    /// Divide the shards with the other workers that do so; none means to look at all that were named.
+    /// Shard leasing: divides the shards among the workers that use it; none means to serve all of `shards`.
     pub leasing: Option<ShardLeasing>,
-    /// Have an inbox, into which producers put tasks for this worker alone; none means to share all that comes.
+    /// Inbox, into which producers put tasks for this worker alone; none means to share all tasks.
     pub inbox: Option<InboxLease>,
-    /// How long a claim lasts without renewal. It is renewed at a third of it.
+    /// Lifetime of a claim without renewal. It is renewed after a third of it.
     pub lease: Duration,
-    /// How often to look for work.
+    /// Intervals of polling.
     pub polling: Polling,
-    /// How long handlers may go on after a shutdown was asked for; then they are stopped and their tasks given back.
+    /// Time for which handlers may continue after a shutdown was requested; then they are stopped and their tasks
+    /// released.
     pub drain: Duration,
-    /// How long a handler that is waited for ([`Worker::handle_awaited`](crate::Worker::handle_awaited)) may take to
-    /// stop once it was told to; then its claim is left to run out, and someone else's attempt follows.
+    /// Time within which an awaited handler ([`Worker::handle_awaited`](crate::Worker::handle_awaited)) must stop
+    /// when asked to. After that its claim is left to expire, and another attempt follows.
     pub stop_wait: Duration,
-    /// How often to look for claims that were lost.
+    /// Interval at which lost claims are recovered.
     pub recover_every: Duration,
-    /// How often to look at the index without being rung for: a ring may be lost.
+    /// Interval at which the index is scanned without a ring of the bell (the notification object), because a ring
+    /// may be lost.
     pub sweep_every: Duration,
-    /// How often to look at what was found in the inboxes of dead workers without being rung for; inboxes are looked
-    /// through for dead workers twice as often.
+    /// Interval at which the overflow, with the tasks of dead workers, is scanned without a ring. The inboxes of dead
+    /// workers are searched twice as often.
     pub overflow_every: Duration,
-    /// Stop when there is nothing left to do: nothing due, or due within a minute, and no task of these types in the
-    /// hands of another worker, who might be lost.
+    /// True to stop when nothing is left to do: no task is due, or due within a minute, and no task of these types is
+    /// held by another worker, which might die.
     pub until_empty: bool,
 }
 
@@ -57,22 +59,22 @@ impl Default for WorkerOptions {
 }
 
 impl WorkerOptions {
-    /// Refuses what makes no sense.
+    /// Validates the options.
     pub fn check(&self) -> Result<()> {
         if self.concurrency == 0 {
-            return Err(Error::invalid("concurrency 0 would never run a task; it must be at least 1"));
+            return Err(Error::invalid("concurrency must be at least 1, got 0"));
         }
         if self.lease < CLAIM_LEASE_MIN {
-            return Err(Error::invalid("a lease below 3 s cannot be renewed in time; use 3 s or more"));
+            return Err(Error::invalid("lease must be at least 3 s, or it cannot be renewed in time"));
         }
         if self.shards.as_ref().is_some_and(Vec::is_empty) {
-            return Err(Error::invalid("no shards to serve; leave the setting out to serve all"));
+            return Err(Error::invalid("shards is empty; remove the setting to serve all shards"));
         }
         if self.shards.is_some() && self.leasing.is_some() {
-            return Err(Error::invalid("shard leasing chooses the shards; leave the list of shards out"));
+            return Err(Error::invalid("shards cannot be set with shard leasing; remove one of them"));
         }
         if !(Duration::from_secs(1)..=OVERFLOW_EVERY_MAX).contains(&self.overflow_every) {
-            return Err(Error::invalid("the overflow must be looked at every second to every day"));
+            return Err(Error::invalid("the overflow must be scanned every second to every day"));
         }
         self.leasing.as_ref().map_or(Ok(()), ShardLeasing::check)?;
         self.inbox.as_ref().map_or(Ok(()), InboxLease::check)?;
@@ -80,28 +82,29 @@ impl WorkerOptions {
     }
 }
 
-/// Shorter claims on tasks are refused: they cannot be renewed in time, because stores tell their time in whole seconds.
+/// Minimum lifetime of a claim. A shorter one cannot be renewed in time, because stores report their time in whole
+/// seconds.
 pub const CLAIM_LEASE_MIN: Duration = Duration::from_secs(3);
 
-/// What dead workers have left is looked at this often at least.
+/// Maximum interval at which the overflow is scanned.
 const OVERFLOW_EVERY_MAX: Duration = Duration::from_hours(24);
 
-/// Shorter leases on shards and inboxes are not taken: a store tells its time in whole seconds, and its hosts differ by half of one, so
-/// that a lease of two seconds is over for its holder when it has just begun.
+/// Minimum lifetime of leases on shards and inboxes. A store reports its time in whole seconds, and its hosts differ
+/// by half of one, so a lease of two seconds is over for its holder when it has just begun.
 pub const RENEWED_LEASE_TTL_MIN: Duration = Duration::from_secs(3);
 
-/// They are renewed at least so often in their ttl: one renewal may fail, and the next one may be slow.
+/// Minimum number of renewals per ttl: one may fail, and the next one may be slow.
 pub const RENEWALS_MIN: u32 = 3;
 
-/// How workers divide the shards among themselves.
+/// Settings of shard leasing.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShardLeasing {
-    /// So many shards are taken at most before the others were seen. The fair share goes before it: no shard is left
-    /// unserved.
+    /// Maximum number of shards that are taken before the other workers were counted. The fair share takes
+    /// precedence: no shard is left unserved.
     pub shards_per_worker: usize,
-    /// How long a lease lasts without renewal.
+    /// Lifetime of a lease without renewal.
     pub ttl: Duration,
-    /// How often leases are renewed.
+    /// Interval of renewals.
     pub renew_every: Duration,
 }
 
@@ -114,18 +117,18 @@ impl Default for ShardLeasing {
 impl ShardLeasing {
     fn check(&self) -> Result<()> {
         if self.shards_per_worker == 0 {
-            return Err(Error::invalid("shards_per_worker 0 would serve nothing; it must be at least 1"));
+            return Err(Error::invalid("shards_per_worker must be at least 1, got 0"));
         }
         check_lease("shard leases", self.ttl, self.renew_every)
     }
 }
 
-/// How a worker keeps its inbox, and with it its name.
+/// Settings of the lease on a worker's inbox, and with it on its worker id.
 #[derive(Debug, Clone, PartialEq)]
 pub struct InboxLease {
-    /// How long the lease lasts without renewal: so long nobody looks into the inbox of a worker that has died.
+    /// Lifetime of the lease without renewal, and so the delay until the inbox of a dead worker is emptied.
     pub ttl: Duration,
-    /// How often it is renewed; half as often while nothing comes in.
+    /// Interval of renewals; doubled while the inbox is idle.
     pub renew_every: Duration,
 }
 
@@ -144,30 +147,32 @@ impl InboxLease {
 fn check_lease(what: &str, ttl: Duration, renew_every: Duration) -> Result<()> {
     if ttl > LEASE_TTL_MAX {
         let most = LEASE_TTL_MAX.as_secs();
-        return Err(Error::invalid(format!("{what} last at most {most} s: lost workers hold them so long")));
+        return Err(Error::invalid(format!(
+            "{what} must last at most {most} s: a dead worker holds them for that long"
+        )));
     }
     if ttl < RENEWED_LEASE_TTL_MIN {
         let least = RENEWED_LEASE_TTL_MIN.as_secs();
         return Err(Error::invalid(format!(
-            "{what} last at least {least} s: a store tells its time in whole seconds"
+            "{what} must last at least {least} s: a store reports its time in whole seconds"
         )));
     }
     if renew_every.is_zero() || renew_every * RENEWALS_MIN > ttl {
         return Err(Error::invalid(format!(
-            "{what} must be renewed at least three times in their ttl: one failed renewal would lose them"
+            "{what} must be renewed at least three times per ttl: otherwise one failed renewal loses them"
         )));
     }
     Ok(())
 }
 
-/// How often to look for work: quickly while there is some, more and more slowly while there is none.
+/// Polling intervals: short while work is found, growing while none is.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Polling {
-    /// After something was found.
+    /// Pause after work was found.
     pub min: Duration,
-    /// At most.
+    /// Maximum pause.
     pub max: Duration,
-    /// How much longer after each look that found nothing; 1 keeps the pace fixed at `min`.
+    /// Factor by which the pause grows after each poll without work; 1 keeps it at `min`.
     pub factor: f64,
 }
 
@@ -178,7 +183,7 @@ impl Default for Polling {
 }
 
 impl Polling {
-    /// The same pause every time.
+    /// A fixed interval.
     #[must_use]
     pub fn fixed(every: Duration) -> Self {
         Self { min: every, max: every, factor: 1.0 }
@@ -186,7 +191,7 @@ impl Polling {
 
     fn check(&self) -> Result<()> {
         if self.min.is_zero() || self.min > self.max {
-            return Err(Error::invalid("polling needs 0 < min_interval <= max_interval"));
+            return Err(Error::invalid("polling requires 0 < min_interval <= max_interval"));
         }
         if !(1.0..=100.0).contains(&self.factor) {
             return Err(Error::invalid("the polling factor must be between 1 and 100"));
@@ -194,7 +199,7 @@ impl Polling {
         Ok(())
     }
 
-    /// The pause after `pause` found nothing.
+    /// The pause after `pause`, if that poll found nothing.
     #[must_use]
     pub fn slower(&self, pause: Duration) -> Duration {
         pause.mul_f64(self.factor).clamp(self.min, self.max)

@@ -1,20 +1,23 @@
-//! Finding work and filling the slots.
+//! Polling: finding work and filling the slots.
 //!
-//! Entries that a look has shown are worked off before the next look, so that a list serves up to a thousand tasks. What
-//! is under way goes on during a look: a page takes as long as many tasks.
+//! Entries that a scan has found are claimed before the next scan, so that one list serves up to a thousand tasks.
+//! Running tasks continue during a scan: reading a page takes as long as many tasks.
 //!
-//! An idle worker does not look at the index: it asks whether the bell has rung, one get whatever the number of shards, and
-//! looks when it has, when a minute begins in which something is planned, and from time to time anyway. A poll that finds
-//! nothing makes the next pause longer; anything found, and any task made pending in this process, makes it short again.
+//! An idle worker does not scan the index. It reads the bell (the notification object), 1 get whatever the number of
+//! shards, and scans when the bell has changed, when a minute begins that has scheduled tasks, and periodically. A
+//! poll that finds nothing makes the next pause longer; any task that is found, and any task that becomes pending in
+//! this process, makes it short again.
+//!
+//! Requests: 1 get per poll while idle; 1 list per thousand due entries.
 
-mod lane;
-mod look;
+mod scan;
+mod side_index;
 
 use futures::future::{BoxFuture, Either, select, select_all};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
-use leasehold_core::{Entry, Error, Kind, Result, ShardRange, StoreTime, TaskId, Where};
-use leasehold_queue::{Bell, Found, Met, News};
+use leasehold_core::{Entry, Error, IndexLocation, Kind, Result, ShardRange, StoreTime, TaskId};
+use leasehold_queue::{Bell, ClaimOutcome, IndexHit, PendingSignal};
 use leasehold_store::HostExt;
 use leasehold_store::health::REPORT_AFTER;
 use leasehold_store::host::Instant;
@@ -23,83 +26,83 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::lane::Lane;
-use crate::remember::{CORRUPT_PAUSE, Next, Remembered};
+use self::side_index::SideIndex;
+use crate::backoff::{BackoffAction, CORRUPT_PAUSE, EntryBackoff};
 use crate::run::{DrainWait, Engine};
 use crate::shutdown::{Shutdown, Stage};
 
-/// Types without a handler here are looked at again after this: someone may have added one elsewhere and gone.
+/// Pause before a task type without a handler is checked again: the worker that can run it may be gone.
 const FOREIGN_PAUSE: Duration = Duration::from_mins(5);
-/// An entry whose task is not there yet: its producer is probably between its two writes.
+/// Pause before an entry ahead of its task is checked again: its producer is probably between its two writes.
 const AHEAD_PAUSE: Duration = Duration::from_secs(1);
-/// The same, when it has not come for a while: its producer may be in trouble, and succeed later.
+/// Maximum of that pause: the producer may have problems, and succeed later.
 const AHEAD_PAUSE_MAX: Duration = Duration::from_mins(1);
-/// Shortest pause before something known to be due: a look that comes a moment early is a look for nothing.
+/// Minimum pause before a known due time: a scan that is a moment early finds nothing.
 const AGAIN_MIN: Duration = Duration::from_millis(10);
-/// Pause after a look that failed, and while nothing may be claimed.
+/// Pause after a failed scan, and while nothing may be claimed.
 const FAILED_PAUSE: Duration = Duration::from_secs(1);
-/// Longest pause while `queue.json` is missing or corrupt: a person has to restore it.
+/// Maximum pause while `queue.json` is missing or corrupt: an operator has to restore it.
 const NO_LAYOUT_PAUSE_MAX: Duration = Duration::from_secs(30);
-/// A worker that stops when there is nothing left waits for what is due so soon.
+/// Time within which a due task keeps a worker running that stops when nothing is left.
 pub(crate) const SOON: Duration = Duration::from_mins(1);
-/// What has waited in an inbox for so long is worth a warning: its worker was away.
+/// Age of the oldest task in an inbox from which on a warning is logged: its worker was away.
 const OLD: Duration = Duration::from_hours(24);
 
 pub(crate) struct Poller {
     engine: Arc<Engine>,
-    slots: FuturesUnordered<BoxFuture<'static, (Found, Met)>>,
+    slots: FuturesUnordered<BoxFuture<'static, (IndexHit, ClaimOutcome)>>,
     busy: HashSet<TaskId>,
-    /// What has ended since the look under way began: its pages may still show these.
+    /// Entries whose tasks have ended since the current scan began: its pages may still contain them.
     ended: HashSet<Entry>,
-    waiting: VecDeque<Found>,
-    news: News,
+    waiting: VecDeque<IndexHit>,
+    news: PendingSignal,
     bell: Bell,
-    remembered: Remembered,
+    remembered: EntryBackoff,
     pause: Duration,
-    /// When to poll again; at once if there is no such moment.
+    /// Start and duration of the pause until the next poll; none means to poll at once.
     rest: Option<(Instant, Duration)>,
-    /// When the index was last looked at without any other reason.
+    /// Time of the last periodic scan of the index.
     swept: Option<Instant>,
-    /// That look did not see the whole index: the next one begins elsewhere.
+    /// True if that scan was incomplete: the next one begins at another position.
     was_swept_partly: bool,
-    /// One page does not show all that waits in the queue.
+    /// True if the ready index does not fit in one page.
     is_crowded: bool,
-    seen: Seen,
-    /// No slot was free since then.
+    seen: LastScan,
+    /// Time since which no slot was free.
     full_since: Option<Instant>,
-    inbox: Option<Lane>,
-    overflow: Lane,
-    /// When a store that fails was last probed.
+    inbox: Option<SideIndex>,
+    overflow: SideIndex,
+    /// Time of the last probe of a failing store.
     probed: Option<Instant>,
     /// The task whose claim is the probe.
     probe: Option<TaskId>,
-    /// Since when `queue.json` is missing or corrupt.
+    /// Time since which `queue.json` is missing or corrupt.
     no_layout_since: Option<Instant>,
 }
 
-/// What the last look has shown.
+/// Result of the last scan.
 #[derive(Default)]
-struct Seen {
-    /// When it was.
+struct LastScan {
+    /// Time of the scan.
     at: Option<Instant>,
-    /// The first minute that had not begun and has entries.
+    /// The first future minute that has entries.
     next: Option<StoreTime>,
-    /// The ready entries that it has shown and that may still wait.
+    /// Ready entries that it found and that may still be waiting.
     waiting: HashSet<Entry>,
-    /// It did not see the whole index.
+    /// True if it was incomplete.
     is_partial: bool,
-    /// It was at all shards, also those of others.
+    /// True if it included the shards of other workers.
     is_of_all: bool,
-    /// The shards that were served then.
+    /// Shards that were served at that time.
     ranges: Vec<ShardRange>,
 }
 
 impl Poller {
     pub(crate) fn new(engine: Arc<Engine>) -> Self {
         Self {
-            pause: engine.crew.options.polling.min,
-            inbox: Lane::inbox(&engine),
-            overflow: Lane::overflow(&engine),
+            pause: engine.runner.options.polling.min,
+            inbox: SideIndex::inbox(&engine),
+            overflow: SideIndex::overflow(&engine),
             news: engine.queue.listen(),
             engine,
             slots: FuturesUnordered::new(),
@@ -107,12 +110,12 @@ impl Poller {
             ended: HashSet::new(),
             waiting: VecDeque::new(),
             bell: Bell::default(),
-            remembered: Remembered::default(),
+            remembered: EntryBackoff::default(),
             rest: None,
             swept: None,
             was_swept_partly: false,
             is_crowded: false,
-            seen: Seen::default(),
+            seen: LastScan::default(),
             full_since: None,
             probed: None,
             probe: None,
@@ -120,7 +123,7 @@ impl Poller {
         }
     }
 
-    /// Polls until told to stop, or until there is nothing left to do. Fails when this worker can never claim again.
+    /// Polls until shutdown, or until nothing is left to do. Fails if this worker can never claim again.
     pub(crate) async fn run(&mut self, shutdown: &Shutdown) -> Result<()> {
         let mut is_paused = false;
         while shutdown.stage() == Stage::Go {
@@ -130,7 +133,7 @@ impl Poller {
             }
             let is_probe = match self.until_probe() {
                 None => false,
-                // A probe does not wait for the usual rest: it would ask nothing.
+                // A probe does not wait for the usual pause.
                 Some(left) if left.is_zero() => {
                     (self.probed, self.rest) = (Some(engine.host().instant()), None);
                     true
@@ -140,13 +143,13 @@ impl Poller {
                     continue;
                 }
             };
-            if let Err(error) = self.meanwhile(engine.queue.may_change()).await {
+            if let Err(error) = self.meanwhile(engine.queue.ensure_writable()).await {
                 if error.kind() == Kind::Invalid && engine.queue.is_outdated() {
                     return Err(error);
                 }
-                // The queue is being migrated, or out of reach: what is held goes on, and so does this later.
+                // The queue is being migrated, or unreachable: running tasks continue, and polling resumes later.
                 if !is_paused && engine.outage().is_none() {
-                    tracing::warn!(%error, "nothing is claimed for now");
+                    tracing::warn!(%error, "claiming paused");
                 }
                 is_paused = true;
                 let pause = self.pause_after(&error);
@@ -155,21 +158,21 @@ impl Poller {
             }
             if std::mem::take(&mut is_paused) {
                 if self.no_layout_since.take().is_some() {
-                    // What was read meanwhile may have been corrupt for the same reason.
-                    self.remembered = Remembered::default();
+                    // Records that were corrupt meanwhile may have been so for the same reason.
+                    self.remembered = EntryBackoff::default();
                 }
-                // What moved meanwhile was not announced to anyone.
+                // Changes made meanwhile were not rung for.
                 (self.rest, self.seen.at) = (None, None);
                 self.overflow.look_soon();
-                self.inbox.iter_mut().for_each(Lane::look_soon);
+                self.inbox.iter_mut().for_each(SideIndex::look_soon);
             }
             self.recall().await;
             self.fill(is_probe);
             if is_probe && !self.waiting.is_empty() {
-                // The claim is the probe. A scan would find again what waits already.
+                // The claim is the probe. A scan would find the waiting entries again.
                 continue;
             }
-            if self.slots.len() >= self.engine.crew.options.concurrency {
+            if self.slots.len() >= self.engine.runner.options.concurrency {
                 self.next_slot(shutdown).await;
                 self.pass_on().await;
                 continue;
@@ -179,21 +182,21 @@ impl Poller {
                 self.idle(left, shutdown).await;
                 continue;
             }
-            // A look that began while something was under way may not have seen what that has put back.
+            // A scan that began while a task was running may have missed what that task released.
             let saw_all = self.slots.is_empty();
             if let Err(error) = self.poll().await {
-                engine.request_failed("look for tasks", &error);
+                engine.request_failed("scan for tasks", &error);
                 self.idle(FAILED_PAUSE, shutdown).await;
                 continue;
             }
             if !self.waiting.is_empty() {
                 self.engine.set_drain_wait(None);
-                self.pause = self.engine.crew.options.polling.min;
-                // What was seen whole needs no second look at once.
+                self.pause = self.engine.runner.options.polling.min;
+                // A complete scan need not be repeated at once.
                 self.rest = (!self.is_more_to_see()).then(|| (self.engine.host().instant(), self.pause));
                 continue;
             }
-            if self.engine.crew.options.until_empty && saw_all {
+            if self.engine.runner.options.until_empty && saw_all {
                 let wait = self.drain_wait().await;
                 self.engine.set_drain_wait(wait);
                 if wait.is_none() {
@@ -201,13 +204,13 @@ impl Poller {
                 }
             }
             self.rest = Some((self.engine.host().instant(), self.next_pause()));
-            self.pause = self.engine.crew.options.polling.slower(self.pause);
+            self.pause = self.engine.runner.options.polling.slower(self.pause);
         }
         Ok(())
     }
 
-    /// Time until a store that fails is probed again; none while it answers. One probe serves all that waits: a claim if
-    /// there is something to claim, and the usual poll.
+    /// Time until a failing store is probed again; none while it answers. One probe serves all waiting work: a claim
+    /// if there is something to claim, and the usual poll.
     fn until_probe(&mut self) -> Option<Duration> {
         let now = self.engine.host().instant();
         let Some(outage) = self.engine.outage() else {
@@ -221,8 +224,8 @@ impl Poller {
         Some(self.probed.map_or(Duration::ZERO, |probed| pause.saturating_sub(now.since(probed))))
     }
 
-    /// Pause after `queue.json` could not be read, or tells us to wait. It grows while there is something else in its place:
-    /// such a store answers, so it is not probed.
+    /// Pause after `queue.json` could not be read, or does not allow claims. It grows while `queue.json` is missing,
+    /// corrupt or foreign: such a store answers, so it is not probed.
     fn pause_after(&mut self, error: &Error) -> Duration {
         if !matches!(error.kind(), Kind::Invalid | Kind::Corrupt) {
             return FAILED_PAUSE;
@@ -232,42 +235,42 @@ impl Poller {
         (now.since(since) / 2).clamp(FAILED_PAUSE, NO_LAYOUT_PAUSE_MAX)
     }
 
-    /// Waits for everything that is under way.
+    /// Waits for all running tasks.
     pub(crate) async fn finish(&mut self) {
         while let Some((found, met)) = self.slots.next().await {
             self.learn(found, &met);
         }
     }
 
-    /// Takes up again what was seen before and whose moment has come.
+    /// Resumes entries whose pause is over.
     async fn recall(&mut self) {
         let Ok(now) = self.engine.queue.now() else { return };
         let mut held = Vec::new();
         for (found, next) in self.remembered.recall(now) {
             match next {
-                Next::Claim | Next::Await => {
-                    // What becomes due was not rung for.
-                    self.engine.served.stir();
+                BackoffAction::Claim | BackoffAction::Await => {
+                    // A task that becomes due is not rung for.
+                    self.engine.assignment.mark_active();
                     self.waiting.push_back(found);
                 }
-                Next::Recover | Next::Sweep => held.push((found, next)),
+                BackoffAction::Recover | BackoffAction::Sweep => held.push((found, next)),
             }
         }
         self.sweep(held).await;
     }
 
-    /// Starts attempts; a single one as a probe.
+    /// Starts attempts in the free slots; only one as a probe.
     fn fill(&mut self, is_probe: bool) {
         let Ok(now) = self.engine.queue.now() else { return };
         if is_probe && self.probe.is_some_and(|id| self.busy.contains(&id)) {
             return;
         }
-        while self.slots.len() < self.engine.crew.options.concurrency {
+        while self.slots.len() < self.engine.runner.options.concurrency {
             let Some(found) = self.waiting.pop_front() else { return };
             if !self.is_ours(&found, now) {
-                // Should we serve it again, another look has to find it.
+                // If the shard is served again, another scan has to find it.
                 self.seen.at = None;
-                self.inbox.iter_mut().for_each(Lane::look_soon);
+                self.inbox.iter_mut().for_each(SideIndex::look_soon);
             } else if self.busy.insert(found.entry.id) {
                 self.probe = is_probe.then_some(found.entry.id);
                 self.slots.push(Box::pin(self.engine.clone().attempt(found)));
@@ -278,39 +281,39 @@ impl Poller {
         }
     }
 
-    /// Whether the last looks did not see all that there is.
+    /// True if the last scans were incomplete.
     fn is_more_to_see(&self) -> bool {
         self.seen.is_partial || self.lanes().any(|lane| lane.is_partial)
     }
 
-    /// A worker that takes nothing up for long keeps nothing for itself (promise P4): what waits in its inbox goes to others.
+    /// Moves the tasks in the inbox to the overflow when no slot was free for long (promise P4).
     async fn pass_on(&mut self) {
         let Some(inbox) = self.engine.inbox.clone() else { return };
         let now = self.engine.host().instant();
         let since = *self.full_since.get_or_insert(now);
-        if now.since(since) < self.engine.crew.options.sweep_every {
+        if now.since(since) < self.engine.runner.options.sweep_every {
             return;
         }
         self.full_since = Some(now);
-        self.waiting.retain(|found| !matches!(found.entry.place, Where::Inbox(_)));
-        self.inbox.iter_mut().for_each(Lane::look_soon);
+        self.waiting.retain(|found| !matches!(found.entry.place, IndexLocation::Inbox(_)));
+        self.inbox.iter_mut().for_each(SideIndex::look_soon);
         let (queue, busy) = (self.engine.queue.clone(), self.busy.clone());
         let passed = self.meanwhile(queue.pass_on_inbox(inbox.worker(), &busy)).await;
         if let Err(error) = passed {
-            self.engine.request_failed("pass the inbox on", &error);
+            self.engine.request_failed("move the inbox to the overflow", &error);
         }
     }
 
-    /// The first minute that had not begun at the last looks and has entries.
+    /// The first future minute that has entries, from the last scans.
     fn next_minute(&self) -> Option<StoreTime> {
         self.lanes().filter_map(|lane| lane.next).chain(self.seen.next).min()
     }
 
-    fn lanes(&self) -> impl Iterator<Item = &Lane> {
+    fn lanes(&self) -> impl Iterator<Item = &SideIndex> {
         self.inbox.iter().chain([&self.overflow])
     }
 
-    /// How long to rest until the next poll, or until something is recalled.
+    /// Time until the next poll, or until an entry's pause is over.
     fn left_to_rest(&self) -> Option<Duration> {
         let (since, rest) = self.rest?;
         let left = rest.checked_sub(self.engine.host().instant().since(since))?;
@@ -318,18 +321,18 @@ impl Poller {
         Some(recall.map_or(left, |recall| recall.min(left))).filter(|left| !left.is_zero())
     }
 
-    /// The usual pause, or less if another minute begins before.
+    /// The usual pause, or less if a minute with entries begins before.
     fn next_pause(&self) -> Duration {
         let usual = self.pause.mul_f64(0.9) + self.engine.host().random_below(self.pause / 5);
         self.next_minute().and_then(|at| self.until_possible(at)).map_or(usual, |minute| minute.min(usual))
     }
 
-    /// How long it is until *now* may have reached this moment.
+    /// Time until *now* may have reached this time.
     fn until_possible(&self, at: StoreTime) -> Option<Duration> {
         Some(at.since(self.engine.queue.now().ok()?.latest_known()).max(AGAIN_MIN))
     }
 
-    /// Waits for one slot to become free, but not for so long that this loop would seem to hang.
+    /// Waits for a slot to become free, but never so long that this loop seems to hang.
     async fn next_slot(&mut self, shutdown: &Shutdown) {
         let turn = match &self.engine.inbox {
             Some(inbox) => self.engine.host().sleep(inbox.turn()),
@@ -341,7 +344,7 @@ impl Poller {
         }
     }
 
-    /// Waits for an answer while what is under way goes on.
+    /// Waits for an answer while running tasks continue.
     async fn meanwhile<T>(&mut self, answer: impl Future<Output = T>) -> T {
         if let Some(inbox) = &self.engine.inbox {
             inbox.turn();
@@ -362,9 +365,9 @@ impl Poller {
         answer.await
     }
 
-    /// Waits for a while, or for a slot, or for news.
+    /// Waits for a pause, a free slot, or a task that becomes pending in this process.
     async fn idle(&mut self, pause: Duration, shutdown: &Shutdown) {
-        // Not for so long that this loop would seem to hang.
+        // Never so long that this loop seems to hang.
         let pause = self.engine.inbox.as_ref().map_or(pause, |inbox| pause.min(inbox.turn()));
         let host = self.engine.host().clone();
         let waits: Vec<BoxFuture<'_, ()>> =
@@ -389,65 +392,69 @@ impl Poller {
 
     fn heard(&mut self, which: usize) {
         if which == 1 {
-            self.pause = self.engine.crew.options.polling.min;
-            self.inbox.iter_mut().for_each(Lane::look_soon);
+            self.pause = self.engine.runner.options.polling.min;
+            self.inbox.iter_mut().for_each(SideIndex::look_soon);
             (self.rest, self.seen.at) = (None, None);
         }
     }
 
-    /// Whether nothing waits here: all that was seen is ours, or others have it.
+    /// True if nothing waits here: every entry that was found is claimed, here or by other workers.
     fn is_ready_empty(&self) -> bool {
         self.seen.waiting.is_empty() && !self.seen.is_partial
     }
 
-    fn learn(&mut self, found: Found, met: &Met) {
+    fn learn(&mut self, found: IndexHit, met: &ClaimOutcome) {
         self.full_since = None;
         self.busy.remove(&found.entry.id);
-        if matches!(met, Met::Claimed(_) | Met::Held(_) | Met::Stale)
+        if matches!(met, ClaimOutcome::Claimed(_) | ClaimOutcome::Held(_) | ClaimOutcome::Stale)
             && self.seen.waiting.remove(&found.entry)
         {
-            self.engine.served.saw_ready(self.is_ready_empty());
+            self.engine.assignment.saw_ready(self.is_ready_empty());
         }
         let Ok(now) = self.engine.queue.now() else { return };
         let soon = now.latest_known();
         let (until, next) = match met {
-            Met::Claimed(_) => return self.remembered.forget(&found.entry),
-            // What was planned starts when even the earliest that now can be has come so far.
-            Met::NotDue(at) => (soon.plus(at.since(now.earliest)), Next::Claim),
-            // It was passed on.
-            Met::Foreign(_) if matches!(found.entry.place, Where::Inbox(_)) => {
+            ClaimOutcome::Claimed(_) => return self.remembered.forget(&found.entry),
+            // A scheduled task starts when even the earliest value of *now* has reached its time.
+            ClaimOutcome::NotDue(at) => (soon.plus(at.since(now.earliest)), BackoffAction::Claim),
+            // It was moved to the shared index.
+            ClaimOutcome::Foreign(_) if matches!(found.entry.place, IndexLocation::Inbox(_)) => {
                 return self.remembered.forget(&found.entry);
             }
-            Met::Foreign(_) => (soon.plus(FOREIGN_PAUSE), Next::Claim),
-            Met::Held(at) => ((*at).min(soon.plus(self.engine.queue.config().stale_grace)), Next::Recover),
-            // The next look tells whether it is still there, and then it is swept.
-            Met::Stale | Met::Expired => (soon, Next::Sweep),
-            // Its producer has given up, or never will be heard of again.
-            Met::Ahead if now.is_past(found.written_at.plus(self.engine.queue.config().ahead_grace)) => {
-                (soon, Next::Sweep)
+            ClaimOutcome::Foreign(_) => (soon.plus(FOREIGN_PAUSE), BackoffAction::Claim),
+            ClaimOutcome::Held(at) => {
+                ((*at).min(soon.plus(self.engine.queue.config().stale_grace)), BackoffAction::Recover)
             }
-            // The older it is, the less likely its task still comes.
-            Met::Ahead => {
+            // If the next scan still finds it, it is swept.
+            ClaimOutcome::Stale | ClaimOutcome::Expired => (soon, BackoffAction::Sweep),
+            // Its producer has given up, or is dead.
+            ClaimOutcome::Ahead
+                if now.is_past(found.written_at.plus(self.engine.queue.config().ahead_grace)) =>
+            {
+                (soon, BackoffAction::Sweep)
+            }
+            // The older it is, the less likely is its task to appear.
+            ClaimOutcome::Ahead => {
                 let age = soon.since(found.written_at);
-                (soon.plus((age / 4).clamp(AHEAD_PAUSE, AHEAD_PAUSE_MAX)), Next::Await)
+                (soon.plus((age / 4).clamp(AHEAD_PAUSE, AHEAD_PAUSE_MAX)), BackoffAction::Await)
             }
-            Met::Corrupt(error) => {
+            ClaimOutcome::Corrupt(error) => {
                 self.engine.report(&error.to_string());
-                (now.latest_known().plus(CORRUPT_PAUSE), Next::Sweep)
+                (now.latest_known().plus(CORRUPT_PAUSE), BackoffAction::Sweep)
             }
         };
         self.remembered.until(found, until, next);
     }
 
-    /// What will be due soon, or may come back from another worker. A worker that stops when there is nothing left does
-    /// not leave behind what a lost one has held.
+    /// Reason to wait before stopping: a task is due soon, or may be released by another worker. A worker that stops
+    /// when nothing is left does not leave behind the tasks of a dead one.
     async fn drain_wait(&mut self) -> Option<DrainWait> {
         let Ok(now) = self.engine.queue.now() else { return Some(DrainWait::Store) };
         let due = [self.next_minute(), self.remembered.first_due()].into_iter().flatten().min();
         if let Some(due) = due.filter(|due| *due <= now.latest_known().plus(SOON)) {
             return Some(DrainWait::Due(due));
         }
-        if !self.engine.served.is_settled_in(now) || self.serves_others().unwrap_or(true) {
+        if !self.engine.assignment.is_settled_in(now) || self.serves_others().unwrap_or(true) {
             return Some(DrainWait::ShardLeases);
         }
         if let Some(id) = self.remembered.any_held() {
@@ -458,9 +465,9 @@ impl Poller {
             Err(_) => Some(DrainWait::Store),
         };
         if wait.is_some() {
-            // It may be in the overflow, or come there, or its ring was lost.
+            // It may be in the overflow already or soon, and its ring may be lost.
             self.overflow.look_soon();
-            self.inbox.iter_mut().for_each(Lane::look_soon);
+            self.inbox.iter_mut().for_each(SideIndex::look_soon);
         }
         wait
     }

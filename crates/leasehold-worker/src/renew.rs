@@ -1,8 +1,10 @@
-//! Keeping what is held, from a thread that no handler can starve.
+//! Renewing claims, on a thread that handlers cannot block.
 //!
-//! Each claim is renewed at a third of its lease. Whatever happens — no answer, a slow answer, a machine that slept —
-//! the claim is trusted only while even the latest possible present is before its last *confirmed* expiry; after that
-//! the handler is told to stop, and nothing more is written in its name.
+//! Each claim is renewed after a third of its lease. A claim is trusted only while even the latest possible current
+//! time is before its last *confirmed* expiry, whatever happens: no answer, a slow answer, a machine that was
+//! suspended. After that the handler has to stop, and nothing more is written for this claim.
+//!
+//! Requests: 1 put per renewal.
 
 use futures::StreamExt;
 use futures::future::{BoxFuture, Either, select};
@@ -15,33 +17,33 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-use crate::hold::{Hold, Stop};
 use crate::run::request_failed;
+use crate::run_handle::{RunHandle, Stop};
 
-/// A claim under way.
+/// A claim whose task is running.
 #[derive(Debug)]
-pub struct Held {
-    /// The run that it is for.
-    pub hold: Arc<Hold>,
+pub struct ActiveClaim {
+    /// Handle of the run.
+    pub hold: Arc<RunHandle>,
     claimed: tokio::sync::Mutex<Claimed>,
 }
 
-impl Held {
-    /// A claim that was just made.
+impl ActiveClaim {
+    /// Creates an active claim from a new claim.
     #[must_use]
     pub fn new(claimed: Claimed) -> Arc<Self> {
-        let hold = Hold::new(claimed.task().id);
+        let hold = RunHandle::new(claimed.task().id);
         Arc::new(Self { hold, claimed: tokio::sync::Mutex::new(claimed) })
     }
 
-    /// The claim, for settling it. Whoever holds the lock keeps the renewal out.
+    /// Locks the claim for settling it. No renewal happens while the lock is held.
     pub async fn claim(&self) -> tokio::sync::MutexGuard<'_, Claimed> {
         self.claimed.lock().await
     }
 }
 
-/// Renews everything that comes in, until the sender is gone and all of it has ended.
-pub async fn run(queue: Queue, lease: Duration, mut claims: mpsc::UnboundedReceiver<Arc<Held>>) {
+/// Renews all claims that are received, until the sender is dropped and all of them have ended.
+pub async fn run(queue: Queue, lease: Duration, mut claims: mpsc::UnboundedReceiver<Arc<ActiveClaim>>) {
     let mut kept: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
     loop {
         let next = Box::pin(claims.recv());
@@ -54,19 +56,19 @@ pub async fn run(queue: Queue, lease: Duration, mut claims: mpsc::UnboundedRecei
         }
         match select(next, kept.next()).await {
             Either::Left((Some(held), _)) => kept.push(Box::pin(keep(queue.clone(), lease, held))),
-            // Nothing new will come: see to it that what is held ends.
+            // No more claims will come: renew the held ones until they end.
             Either::Left((None, _)) => return kept.for_each(|()| async {}).await,
             Either::Right(_) => {}
         }
     }
 }
 
-async fn keep(queue: Queue, lease: Duration, held: Arc<Held>) {
+async fn keep(queue: Queue, lease: Duration, held: Arc<ActiveClaim>) {
     let (host, run) = (queue.client().host().clone(), &held.hold);
     let mut pause = lease / 3;
     let mut expires_at = held.claim().await.expires_at();
     loop {
-        // An answer may have come so late that little is left of the claim, or nothing.
+        // An answer may have come so late that the claim has expired, or soon will.
         let Some(left) = time_left(&queue, expires_at) else {
             run.stop(Stop::Lost);
             return;
@@ -87,7 +89,7 @@ async fn keep(queue: Queue, lease: Duration, held: Arc<Held>) {
         let renewed = match select(renewal, host.sleep(left)).await {
             Either::Left((renewed, _)) => renewed,
             Either::Right(_) => {
-                tracing::warn!(task = %run.id, "the claim ran out before its renewal was confirmed");
+                tracing::warn!(task = %run.id, "claim expired before its renewal was confirmed");
                 run.stop(Stop::Lost);
                 return;
             }
@@ -102,7 +104,7 @@ async fn keep(queue: Queue, lease: Duration, held: Arc<Held>) {
                 pause = lease / 3;
             }
             Ok(Renewal::Lost) => {
-                tracing::warn!(task = %run.id, "the claim was lost");
+                tracing::warn!(task = %run.id, "claim was lost");
                 run.stop(Stop::Lost);
                 return;
             }
@@ -114,7 +116,7 @@ async fn keep(queue: Queue, lease: Duration, held: Arc<Held>) {
     }
 }
 
-/// How long the claim can still be trusted; nothing if it cannot.
+/// Time for which the claim can still be trusted; none if it cannot.
 pub(crate) fn time_left(queue: &Queue, expires_at: StoreTime) -> Option<Duration> {
     if breaks(Rule::ClaimTrustedForEver) {
         return Some(Duration::from_hours(1));

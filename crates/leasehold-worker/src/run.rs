@@ -1,12 +1,12 @@
-//! A worker from start to end.
+//! A worker from start to stop.
 
 use futures::future::{Either, select};
 use leasehold_core::{
-    Entry, Error, Index, Kind, Now, Result, Shard, ShardRange, Status, StoreTime, Task, TaskId, Where,
-    ids::Name,
+    Entry, Error, Index, IndexLocation, Kind, Now, Result, Shard, ShardRange, Status, StoreTime, Task,
+    TaskId, ids::Name,
 };
 use leasehold_queue::Queue;
-use leasehold_queue::discover::Stretch;
+use leasehold_queue::discover::KeyRange;
 use leasehold_queue::lease::HeldLease;
 use leasehold_store::host::Running;
 use leasehold_store::mutant::{Rule, breaks};
@@ -20,56 +20,56 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tokio::sync::mpsc;
 
-use crate::crew::{Crew, Provider};
 use crate::duties;
 use crate::handler::{Context, Handler, TaskError, typed};
-use crate::hold::Stop;
 use crate::inbox::Inbox;
 use crate::options::WorkerOptions;
 use crate::poll::{Poller, SOON};
-use crate::renew::{self, Held};
-use crate::served::Served;
+use crate::renew::{self, ActiveClaim};
+use crate::run_handle::Stop;
+use crate::runner::{TaskRunner, TaskSource};
+use crate::shard_assignment::ShardAssignment;
 use crate::shards;
 use crate::shutdown::{Shutdown, Stage};
-use crate::staging::Carrier;
+use crate::staging::ArtifactIo;
 
-/// So many odd objects are reported once each before the list is forgotten.
+/// Maximum number of objects that are reported once each before the list is cleared.
 const REPORTED_MAX: usize = 10_000;
-/// So many failed requests in a row make the whole worker wait; one or two happen every day.
+/// Number of consecutive failed requests after which the whole worker waits; one or two are common.
 const OUTAGE_FAILURES: u32 = 3;
 
 /// Runs handlers for the tasks of a queue.
 pub struct Worker {
     source: Source,
-    crew: Crew,
-    served: Arc<OnceLock<Arc<Served>>>,
+    runner: TaskRunner,
+    assignment: Arc<OnceLock<Arc<ShardAssignment>>>,
     inbox: Arc<OnceLock<Arc<Inbox>>>,
     drain_wait: Arc<Mutex<Option<DrainWait>>>,
 }
 
-/// Where tasks come from.
+/// Source of the tasks.
 #[derive(Clone)]
 enum Source {
     Queue(Queue),
-    Provider(Arc<dyn Provider>),
+    Provider(Arc<dyn TaskSource>),
 }
 
-/// What a worker has done so far.
+/// Counts of a worker so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Runs of handlers that were started.
     pub started: u64,
     /// Tasks that were completed.
     pub completed: u64,
-    /// Tasks that have failed for good.
+    /// Tasks that have failed permanently.
     pub failed: u64,
     /// Tasks that were stopped because they were cancelled.
     pub cancelled: u64,
-    /// Tasks that were put back: for another attempt, for later, or unused.
+    /// Tasks that are pending again: to be retried, snoozed, or released.
     pub put_back: u64,
     /// Claims that were lost.
     pub lost: u64,
-    /// Tasks of lost workers that were put back.
+    /// Tasks of dead workers that were recovered.
     pub recovered: u64,
 }
 
@@ -139,49 +139,48 @@ impl fmt::Display for DrainWait {
     }
 }
 
-/// Tells what a worker has done so far, while it runs.
+/// View of a running worker.
 #[derive(Debug, Clone)]
 pub struct Monitor {
-    /// None for a worker that has its tasks from elsewhere: that has no shards and no inbox.
+    /// None for a worker with another source of tasks, which has no shards and no inbox.
     queue: Option<Queue>,
     counts: Arc<Counters>,
-    served: Arc<OnceLock<Arc<Served>>>,
+    assignment: Arc<OnceLock<Arc<ShardAssignment>>>,
     inbox: Arc<OnceLock<Arc<Inbox>>>,
     drain_wait: Arc<Mutex<Option<DrainWait>>>,
 }
 
 impl Monitor {
-    /// What it waits for, if it has nothing to run and stops when there is nothing left
-    /// ([`WorkerOptions::until_empty`]).
+    /// Reason why it waits, if it has nothing to run and stops when nothing is left ([`WorkerOptions::until_empty`]).
     #[must_use]
     pub fn drain_wait(&self) -> Option<DrainWait> {
         *self.drain_wait.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it has an inbox that is its own at this moment.
+    /// True if it has an inbox and certainly holds it.
     #[must_use]
     pub fn has_inbox(&self) -> bool {
         let (Some(inbox), Some(now)) = (self.inbox.get(), self.now()) else { return false };
         inbox.is_ours(now)
     }
 
-    /// What it has done so far.
+    /// Counts so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.counts.read()
     }
 
-    /// How many handlers run at this moment.
+    /// Number of running handlers.
     #[must_use]
     pub fn running(&self) -> u64 {
         self.counts.running.load(Relaxed)
     }
 
-    /// The shards that it serves at this moment; none before it runs.
+    /// Shards that it serves now; none before it runs.
     #[must_use]
     pub fn shards(&self) -> Vec<ShardRange> {
-        let (Some(served), Some(now)) = (self.served.get(), self.now()) else { return Vec::new() };
-        served.ranges(now)
+        let (Some(assignment), Some(now)) = (self.assignment.get(), self.now()) else { return Vec::new() };
+        assignment.ranges(now)
     }
 
     fn now(&self) -> Option<Now> {
@@ -190,39 +189,39 @@ impl Monitor {
 }
 
 impl Worker {
-    /// A worker with this name for these shards, or for all.
+    /// Creates a worker with this id for these shards, or for all.
     pub fn new(queue: Queue, id: &str, shards: Option<Vec<Shard>>) -> Result<Self> {
         let id = Name::checked("worker id", id)?;
         let queue = queue.acting_as(id.as_str());
-        let mut crew = Crew::new(id, queue.client().host().clone());
-        crew.options.shards = shards;
-        Ok(Self::of(Source::Queue(queue), crew))
+        let mut runner = TaskRunner::new(id, queue.client().host().clone());
+        runner.options.shards = shards;
+        Ok(Self::of(Source::Queue(queue), runner))
     }
 
-    /// A worker with this name that has its tasks from elsewhere, with the same handlers and options. Those about shards
-    /// and inboxes, which only a bucket has, must not be set; of the others, the provider says which it heeds.
-    pub fn at(provider: Arc<dyn Provider>, host: Arc<dyn Host>, id: &str) -> Result<Self> {
-        let crew = Crew::new(Name::checked("worker id", id)?, host);
-        Ok(Self::of(Source::Provider(provider), crew))
+    /// Creates a worker with this id and another source of tasks. Options about shards and inboxes, which only a
+    /// bucket has, must not be set; the source documents which of the other options it uses.
+    pub fn at(provider: Arc<dyn TaskSource>, host: Arc<dyn Host>, id: &str) -> Result<Self> {
+        let runner = TaskRunner::new(Name::checked("worker id", id)?, host);
+        Ok(Self::of(Source::Provider(provider), runner))
     }
 
-    fn of(source: Source, crew: Crew) -> Self {
-        Self { source, crew, served: Arc::default(), inbox: Arc::default(), drain_wait: Arc::default() }
+    fn of(source: Source, runner: TaskRunner) -> Self {
+        Self { source, runner, assignment: Arc::default(), inbox: Arc::default(), drain_wait: Arc::default() }
     }
 
-    /// Changes how it behaves; the shards stay as they are unless named.
+    /// Sets the options; the shards stay unless the options name some.
     #[must_use]
     pub fn options(mut self, options: WorkerOptions) -> Self {
-        let shards = self.crew.options.shards.take();
-        self.crew.options = options;
-        self.crew.options.shards = self.crew.options.shards.or(shards);
+        let shards = self.runner.options.shards.take();
+        self.runner.options = options;
+        self.runner.options.shards = self.runner.options.shards.or(shards);
         self
     }
 
-    /// Lets it run tasks with artifacts, which are brought here and published so.
+    /// Sets the transfer of artifacts, for tasks that have some.
     #[must_use]
-    pub fn carrier(mut self, carrier: Arc<dyn Carrier>) -> Self {
-        self.crew.carrier = Some(carrier);
+    pub fn carrier(mut self, carrier: Arc<dyn ArtifactIo>) -> Self {
+        self.runner.carrier = Some(carrier);
         self
     }
 
@@ -234,13 +233,13 @@ impl Worker {
         F: Fn(Context, I) -> R + Send + Sync + 'static,
         R: Future<Output = std::result::Result<O, TaskError>> + Send + 'static,
     {
-        self.crew.handlers.add(task_type, Handler { run: typed(run), is_awaited: false })?;
+        self.runner.handlers.add(task_type, Handler { run: typed(run), is_awaited: false })?;
         Ok(self)
     }
 
-    /// The same for a function that has begun something which does not end when its future is dropped, such as a thread.
-    /// It is told to stop by [`Context::cancelled`] and must end by itself: nothing is written about the task before
-    /// that. If it does not end in [`WorkerOptions::stop_wait`], the claim is left to run out.
+    /// Runs tasks of this type with a function whose work does not end when its future is dropped, such as a thread.
+    /// It is asked to stop by [`Context::cancelled`] and must end by itself: nothing is recorded for the task before
+    /// that. If it does not end within [`WorkerOptions::stop_wait`], the claim is left to expire.
     pub fn handle_awaited<I, O, F, R>(mut self, task_type: &str, run: F) -> Result<Self>
     where
         I: DeserializeOwned + Send + 'static,
@@ -248,49 +247,47 @@ impl Worker {
         F: Fn(Context, I) -> R + Send + Sync + 'static,
         R: Future<Output = std::result::Result<O, TaskError>> + Send + 'static,
     {
-        self.crew.handlers.add(task_type, Handler { run: typed(run), is_awaited: true })?;
+        self.runner.handlers.add(task_type, Handler { run: typed(run), is_awaited: true })?;
         Ok(self)
     }
 
-    /// A view of what it does.
+    /// Returns a view of the worker while it runs.
     #[must_use]
     pub fn monitor(&self) -> Monitor {
         let queue = match &self.source {
             Source::Queue(queue) => Some(queue.clone()),
             Source::Provider(_) => None,
         };
-        let counts = self.crew.counts.clone();
-        let (served, inbox) = (self.served.clone(), self.inbox.clone());
-        Monitor { queue, counts, served, inbox, drain_wait: self.drain_wait.clone() }
+        let counts = self.runner.counts.clone();
+        let (assignment, inbox) = (self.assignment.clone(), self.inbox.clone());
+        Monitor { queue, counts, assignment, inbox, drain_wait: self.drain_wait.clone() }
     }
 
-    /// Works until told to stop. What was under way has ended, or was given back, when this returns.
+    /// Works until shutdown. When this returns, every running task has ended or was released.
     pub async fn run(self, shutdown: Shutdown) -> Result<Counts> {
-        self.crew.options.check()?;
-        if self.crew.handlers.is_empty() {
+        self.runner.options.check()?;
+        if self.runner.handlers.is_empty() {
             return Err(Error::invalid(
-                "the worker has no handlers; add one for each task type it is to run",
+                "the worker has no handlers; add one for each task type that it runs",
             ));
         }
-        // What makes this worker stop leaves others alone that are stopped together with it.
+        // If this worker stops by itself, other workers with the same shutdown continue.
         let shutdown = shutdown.below();
         match self.source.clone() {
             Source::Queue(queue) => Box::pin(self.run_over(queue, shutdown)).await,
             Source::Provider(provider) => {
-                let WorkerOptions { shards, leasing, inbox, .. } = &self.crew.options;
+                let WorkerOptions { shards, leasing, inbox, .. } = &self.runner.options;
                 if shards.is_some() || leasing.is_some() || inbox.is_some() {
-                    return Err(Error::invalid(
-                        "shards and inboxes are those of a bucket; leave them out here",
-                    ));
+                    return Err(Error::invalid("shards and inboxes require a bucket; remove these options"));
                 }
-                provider.work(self.crew, shutdown).await
+                provider.work(self.runner, shutdown).await
             }
         }
     }
 
     async fn run_over(self, queue: Queue, shutdown: Shutdown) -> Result<Counts> {
-        let opened = match self.crew.options.inbox.clone() {
-            Some(options) => Some(Inbox::open(queue.apart(), &self.crew.id, options).await?),
+        let opened = match self.runner.options.inbox.clone() {
+            Some(options) => Some(Inbox::open(queue.detached(), &self.runner.id, options).await?),
             None => None,
         };
         let (inbox, name) = opened.map(|(inbox, name)| (Arc::new(inbox), name)).unzip();
@@ -300,51 +297,51 @@ impl Worker {
         let duties = duties::run(engine.clone(), shutdown.clone());
         let duties = host.spawn(Box::pin(async move {
             if let Err(error) = duties.await {
-                // The poller fails with the same, or these duties are left to others.
-                tracing::warn!("lost claims are looked for no more: {error}");
+                // The poller fails with the same error, or other workers do these duties.
+                tracing::warn!(%error, "duties stopped, lost claims are no longer recovered by this worker");
             }
         }));
         let sharing = engine.share_shards(&shutdown);
         let mut poller = Poller::new(engine.clone());
         let ended = poller.run(&shutdown).await;
         engine.drain(&mut poller, &shutdown).await;
-        // Recovery may be in the middle of something that is not to be cut.
+        // Recovery must not be interrupted in the middle of a change.
         shutdown.drain();
         duties.await;
-        for apart in sharing.into_iter().chain(naming) {
-            apart.await;
+        for detached in sharing.into_iter().chain(naming) {
+            detached.await;
         }
-        let counts = engine.crew.counts();
+        let counts = engine.runner.counts();
         let ended = ended.and_then(|()| engine.inbox.as_ref().map_or(Ok(()), |inbox| inbox.check()));
         drop((poller, engine));
         renewing.await;
         ended.map(|()| counts)
     }
 
-    /// Works until there is nothing left to do: see [`WorkerOptions::until_empty`].
+    /// Works until nothing is left to do: see [`WorkerOptions::until_empty`].
     pub async fn run_until_empty(mut self) -> Result<Counts> {
-        self.crew.options.until_empty = true;
+        self.runner.options.until_empty = true;
         self.run(Shutdown::default()).await
     }
 
-    /// Only the duties of the monitor, until told to stop. Shards are not leased for that: whoever holds some is to run
-    /// their tasks, which a monitor does not.
+    /// Does only the maintenance duties, until shutdown. Shards are not leased for that: the holder of a shard
+    /// has to run its tasks, which a monitor does not.
     pub async fn run_duties(mut self, shutdown: Shutdown) -> Result<Counts> {
-        self.crew.options.check()?;
-        self.crew.options.leasing = None;
+        self.runner.options.check()?;
+        self.runner.options.leasing = None;
         let Source::Queue(queue) = self.source.clone() else {
-            return Err(Error::invalid("the duties of a monitor are done in a bucket; there is none here"));
+            return Err(Error::invalid("maintenance duties require a bucket"));
         };
         let (engine, renewing) = Engine::start(self, queue, None);
         let done = duties::run(engine.clone(), shutdown).await;
-        let counts = engine.crew.counts();
+        let counts = engine.runner.counts();
         drop(engine);
         renewing.await;
         done.map(|()| counts)
     }
 }
 
-/// Logs a request that failed. What is reported of a store that fails as a whole is not repeated for every request.
+/// Logs a request that failed. During an outage of the store, which is reported as a whole, only at debug level.
 pub(crate) fn request_failed(client: &Client, operation: &'static str, error: &Error) {
     if client.health().outage().is_some() {
         tracing::debug!(operation, %error, "store request failed");
@@ -353,14 +350,14 @@ pub(crate) fn request_failed(client: &Client, operation: &'static str, error: &E
     }
 }
 
-/// What all parts of a worker share.
+/// State shared by all parts of a worker.
 pub(crate) struct Engine {
     pub(crate) queue: Queue,
-    pub(crate) crew: Crew,
-    pub(crate) served: Arc<Served>,
+    pub(crate) runner: TaskRunner,
+    pub(crate) assignment: Arc<ShardAssignment>,
     pub(crate) inbox: Option<Arc<Inbox>>,
-    held: Mutex<BTreeMap<TaskId, Arc<Held>>>,
-    renewals: mpsc::UnboundedSender<Arc<Held>>,
+    held: Mutex<BTreeMap<TaskId, Arc<ActiveClaim>>>,
+    renewals: mpsc::UnboundedSender<Arc<ActiveClaim>>,
     reported: Mutex<HashSet<String>>,
     drain_wait: Arc<Mutex<Option<DrainWait>>>,
 }
@@ -368,29 +365,31 @@ pub(crate) struct Engine {
 impl Engine {
     fn start(worker: Worker, queue: Queue, inbox: Option<Arc<Inbox>>) -> (Arc<Self>, Running) {
         let (renewals, claims) = mpsc::unbounded_channel();
-        let crew = worker.crew;
-        let renewer = renew::run(queue.apart(), crew.options.lease, claims);
-        let renewing = crew.host.spawn_apart("leasehold-renew", Box::pin(renewer));
+        let runner = worker.runner;
+        let renewer = renew::run(queue.detached(), runner.options.lease, claims);
+        let renewing = runner.host.spawn_apart("leasehold-renew", Box::pin(renewer));
         let len = queue.shard_len();
-        let served = match crew.options.leasing {
-            Some(_) => Served::none(len),
-            None => Served::new(len, crew.options.shards.as_deref()),
+        let assignment = match runner.options.leasing {
+            Some(_) => ShardAssignment::none(len),
+            None => ShardAssignment::new(len, runner.options.shards.as_deref()),
         };
-        let served = worker.served.get_or_init(|| Arc::new(served)).clone();
+        let assignment = worker.assignment.get_or_init(|| Arc::new(assignment)).clone();
         let inbox = inbox.map(|inbox| worker.inbox.get_or_init(|| inbox).clone());
         let (held, reported, drain_wait) = (Mutex::default(), Mutex::default(), worker.drain_wait);
-        (Arc::new(Self { queue, crew, served, inbox, held, renewals, reported, drain_wait }), renewing)
+        (Arc::new(Self { queue, runner, assignment, inbox, held, renewals, reported, drain_wait }), renewing)
     }
 
-    /// Divides the shards with others, if it was asked to: apart, because a busy handler must not cost us our shards.
+    /// Starts shard leasing if it is configured, on a thread of its own, because a busy handler must not cost the
+    /// shards.
     fn share_shards(&self, shutdown: &Shutdown) -> Option<Running> {
-        let leasing = self.crew.options.leasing.clone()?;
-        let (queue, id, served) = (self.queue.apart(), self.crew.id.clone(), self.served.clone());
-        let sharing = shards::run(queue, id, leasing, served, shutdown.clone());
+        let leasing = self.runner.options.leasing.clone()?;
+        let (queue, id, assignment) =
+            (self.queue.detached(), self.runner.id.clone(), self.assignment.clone());
+        let sharing = shards::run(queue, id, leasing, assignment, shutdown.clone());
         Some(self.host().spawn_apart("leasehold-shards", Box::pin(sharing)))
     }
 
-    /// Keeps the name: apart, because a busy handler must not cost us our inbox.
+    /// Renews the lease on the worker id on a thread of its own, because a busy handler must not cost the inbox.
     fn keep_name(&self, name: HeldLease, shutdown: &Shutdown) -> Running {
         let (inbox, shutdown) = (self.inbox.clone(), shutdown.clone());
         let keep = async move {
@@ -401,37 +400,37 @@ impl Engine {
         self.host().spawn_apart("leasehold-inbox", Box::pin(keep))
     }
 
-    /// Whether what lies there is for us to look at.
-    pub(crate) fn may_look_at(&self, place: &Where, now: Now) -> bool {
+    /// True if this worker scans this part of the index.
+    pub(crate) fn may_look_at(&self, place: &IndexLocation, now: Now) -> bool {
         match place {
-            Where::Ready(shard) | Where::Lease(shard) => self.served.contains(shard, now),
-            Where::Inbox(_) => self.inbox.as_ref().is_some_and(|inbox| inbox.is_ours(now)),
-            Where::Overflow => !breaks(Rule::OverflowUnread),
+            IndexLocation::Ready(shard) | IndexLocation::Lease(shard) => self.assignment.contains(shard, now),
+            IndexLocation::Inbox(_) => self.inbox.as_ref().is_some_and(|inbox| inbox.is_ours(now)),
+            IndexLocation::Overflow => !breaks(Rule::OverflowUnread),
         }
     }
 
-    /// Whether nobody else looks there, because we hold the lease on it.
-    pub(crate) fn is_owner(&self, place: &Where, now: Now) -> bool {
+    /// True if only this worker scans this part of the index, because it holds the lease on it.
+    pub(crate) fn is_owner(&self, place: &IndexLocation, now: Now) -> bool {
         match place {
-            Where::Ready(shard) | Where::Lease(shard) => self.served.holds(shard, now),
-            Where::Inbox(_) => self.may_look_at(place, now),
-            Where::Overflow => false,
+            IndexLocation::Ready(shard) | IndexLocation::Lease(shard) => self.assignment.holds(shard, now),
+            IndexLocation::Inbox(_) => self.may_look_at(place, now),
+            IndexLocation::Overflow => false,
         }
     }
 
     pub(crate) fn host(&self) -> &Arc<dyn Host> {
-        &self.crew.host
+        &self.runner.host
     }
 
     pub(crate) fn set_drain_wait(&self, wait: Option<DrainWait>) {
         *self.drain_wait.lock().unwrap_or_else(PoisonError::into_inner) = wait;
     }
 
-    /// A task of these shards that could be run here and that another worker holds.
+    /// A task of these shards that this worker could run and that another worker holds.
     pub(crate) async fn held_by_others(&self) -> Result<Option<TaskId>> {
-        let mut stretches = self.served.stretches(Index::Lease, self.queue.now()?, None);
-        // Also what waits for a worker that may be dead.
-        stretches.extend([Stretch::inboxes(), Stretch::at(&Where::Overflow)]);
+        let mut stretches = self.assignment.stretches(Index::Lease, self.queue.now()?, None);
+        // Also tasks that wait for a worker that may be dead.
+        stretches.extend([KeyRange::inboxes(), KeyRange::at(&IndexLocation::Overflow)]);
         for stretch in stretches {
             let mut next = Some(stretch);
             while let Some(stretch) = next {
@@ -457,22 +456,22 @@ impl Engine {
                 let is_due_soon = task.entry().is_some_and(|entry| entry.bucket.start() <= soon);
                 let waits = entry.shard().is_none() && task.status() == Status::Pending && is_due_soon;
                 let is_unfinished = waits || task.status() == Status::Running;
-                Ok(is_unfinished && self.crew.handles(&task.task_type))
+                Ok(is_unfinished && self.runner.handles(&task.task_type))
             }
-            // Gone, or making no sense: not something that will come back.
+            // Removed, or corrupt: it will not become pending again.
             Err(error) if matches!(error.kind(), Kind::Invalid | Kind::Corrupt) => Ok(false),
             Err(error) => Err(error),
         }
     }
 
     /// Registers a claim for renewal.
-    pub(crate) fn keep(&self, held: &Arc<Held>) {
+    pub(crate) fn keep(&self, held: &Arc<ActiveClaim>) {
         self.held().insert(held.hold.id, held.clone());
-        // The renewer ends only after the last sender is gone.
+        // The renewer ends only after the last sender was dropped.
         let _ = self.renewals.send(held.clone());
     }
 
-    pub(crate) fn forget(&self, held: &Held) {
+    pub(crate) fn forget(&self, held: &ActiveClaim) {
         self.held().remove(&held.hold.id);
     }
 
@@ -480,7 +479,7 @@ impl Engine {
         self.held().contains_key(id)
     }
 
-    fn held(&self) -> std::sync::MutexGuard<'_, BTreeMap<TaskId, Arc<Held>>> {
+    fn held(&self) -> std::sync::MutexGuard<'_, BTreeMap<TaskId, Arc<ActiveClaim>>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -489,33 +488,33 @@ impl Engine {
         request_failed(self.queue.client(), operation, error);
     }
 
-    /// The outage of the store, once so many requests have failed that it makes sense to wait.
+    /// The outage of the store, once enough requests have failed to wait.
     pub(crate) fn outage(&self) -> Option<Outage> {
         self.queue.client().health().outage().filter(|outage| outage.failures >= OUTAGE_FAILURES)
     }
 
-    /// Reports something that is left for a person, once.
+    /// Logs a problem that is left for an operator, once.
     pub(crate) fn report(&self, what: &str) {
         let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
         if reported.len() >= REPORTED_MAX {
             reported.clear();
         }
         if reported.insert(what.to_owned()) {
-            tracing::error!("{what}");
+            tracing::error!(error = what, "corrupt object found, run `leasehold check`");
         }
     }
 
-    /// Notes that the task of a lost worker was moved on; a task that expired had none.
+    /// Logs and counts the recovery of a task of a dead worker; a task that expired had none.
     pub(crate) fn recovered(&self, task: &Task) {
         if task.status() != Status::Expired {
-            tracing::warn!(task = %task.id, to = %task.status(), "its worker was lost");
-            self.crew.counts.recovered.fetch_add(1, Relaxed);
+            tracing::warn!(task = %task.id, status = %task.status(), "task recovered, its worker was lost");
+            self.runner.counts.recovered.fetch_add(1, Relaxed);
         }
     }
 
-    /// Lets what runs finish; after the drain time, or when told to abort, stops it and gives it back.
+    /// Lets running tasks finish; after the drain time, or on abort, stops and releases them.
     async fn drain(&self, poller: &mut Poller, shutdown: &Shutdown) {
-        let late = self.host().sleep(self.crew.options.drain);
+        let late = self.host().sleep(self.runner.options.drain);
         let impatient = Box::pin(select(late, Box::pin(shutdown.reached(Stage::Abort))));
         let is_done = matches!(select(Box::pin(poller.finish()), impatient).await, Either::Left(_));
         if is_done {

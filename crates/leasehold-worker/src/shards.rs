@@ -1,70 +1,75 @@
-//! Shard leasing: workers divide the shards among themselves, and each looks only at its own.
+//! Shard leasing: workers divide the shards among themselves, and each scans only its own.
+//!
+//! Each worker holds a lease on its worker id, by which the others count it, and leases on *groups* of neighbouring
+//! shards. In each round it renews them, counts the live workers, computes its quota, and releases or takes groups
+//! until it has its quota. Leases save requests, and correctness does not depend on them: a task is protected by its
+//! own claim, so two workers that serve one shard for a while do no harm.
 //!
 //! ```text
-//!   join: take the name ──▶ each round: renew name and groups ─▶ who else is alive? ─▶ quota
-//!                                                                                        │
-//!                  above it: give back                       below it: take what is free ◀┤
+//!   join: take the id ──▶ each round: renew id and groups ─▶ count live workers ─▶ quota
+//!                                                                                    │
+//!                  above it: release                      below it: take free groups ◀┤
 //! ```
 //!
-//! * A worker is alive while the lease on its name is held. With *n* of them and *G* groups the quota is `G div n`, and
-//!   one more for the first `G mod n` by name. All compute the same from the same list, so that nothing moves when
+//! * A worker is live while the lease on its id is held. With *n* of them and *G* groups the quota is `G div n`, and
+//!   one more for the first `G mod n` by id. All compute the same from the same list, so that nothing moves when
 //!   nothing changes.
-//! * A list shows keys, stamps and sizes: a lease that was stamped within the ttl and is not padded counts as held; only
-//!   older ones are read. What was found held is left alone until it runs out, and what makes no sense until it is old
-//!   enough to be replaced.
-//! * Whoever is below its quota looks again soon, because others give back within a round; when that was in vain for two
-//!   rounds, once a round. Free groups are tried in an order that chance decides.
-//! * What is held is renewed in time, whatever else gets no answer: each answer is waited for during a part of a round, and
-//!   the next renewal is waited for by nothing.
-//! * A group is served only while its lease can be trusted. Tasks under way go on under their own claims.
+//! * A list shows keys, timestamps and sizes: a lease that was written within the ttl and is not padded (released)
+//!   counts as held; only older ones are read. A held lease is not read again until it expires, and a corrupt one not
+//!   until it is old enough to be replaced.
+//! * A worker below its quota scans again soon, because other workers release groups within a round; after two rounds
+//!   without success, once a round. Free groups are tried in random order.
+//! * Held leases are renewed in time, whatever other requests are unanswered: each answer is waited for during a
+//!   fraction of a round, and the next renewal waits for none.
+//! * A group is served only while its lease can be trusted. Running tasks continue under their own claims.
 //!
-//! Requests a round: 1 put for the name, 1 put for each group held, 1 list of the names; 1 list of the groups for each look
-//! while below the quota, and 1 get and 1 put for each group that is taken.
+//! Requests per round: 1 put for the id, 1 put per held group, 1 list of the ids; 1 list of the groups per scan while
+//! below the quota, and 1 get and 1 put per group that is taken.
 
 use futures::future::{Either, join_all, select};
 use futures::{StreamExt, stream};
 use leasehold_core::{Error, Holder, Kind, Name, Result, ShardRange, StoreTime, WorkerId, keys};
 use leasehold_queue::lease::{HeldLease, Leases, Renewed, Taken, shards_subject, worker_subject};
-use leasehold_queue::{Others, Queue};
+use leasehold_queue::{PeerLeaseCache, Queue};
 use leasehold_store::host::{Host, Instant};
-use leasehold_store::{Entry, HostExt, List, Purpose};
+use leasehold_store::{HostExt, List, ListEntry, Purpose};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::options::ShardLeasing;
 use crate::run::request_failed;
-use crate::served::Served;
+use crate::shard_assignment::ShardAssignment;
 use crate::shutdown::{Shutdown, Stage};
 
-/// Whoever is below its quota, or got no answer, looks again after this part of a round.
+/// Fraction of a round after which a worker below its quota, or without an answer, tries again.
 const SOON_PART: u32 = 4;
-/// After so many looks that found nothing to take, two rounds of them, the next ones come once a round.
+/// Number of scans without a group to take, two rounds of them, after which they are made once a round.
 const LOOKS_IN_VAIN_MAX: u32 = 2 * SOON_PART;
-/// A renewal is waited for during this part of a round: a slow store is better than none.
+/// Fraction of a round for which a renewal is waited for: a slow store is better than none.
 const RENEWAL_PART: u32 = 2;
-/// Other answers are waited for during this part of a round.
+/// Fraction of a round for which other answers are waited for.
 const ANSWER_PART: u32 = 4;
-/// So many leases of others are read at once.
+/// Number of leases of other workers that are read concurrently.
 const READS_AT_ONCE: usize = 16;
 
-/// Leases shards for one worker until it is told to stop, and gives them back then.
+/// Leases shards for one worker until shutdown, and then releases them.
 pub(crate) async fn run(
     queue: Queue,
     id: WorkerId,
     options: ShardLeasing,
-    served: Arc<Served>,
+    assignment: Arc<ShardAssignment>,
     shutdown: Shutdown,
 ) {
-    let mut sharing = match Sharing::new(queue, id, options, served) {
+    let mut sharing = match Sharing::new(queue, id, options, assignment) {
         Ok(sharing) => sharing,
-        Err(error) => return tracing::error!("no shards are leased: {error}"),
+        Err(error) => return tracing::error!(%error, "failed to start shard leasing"),
     };
     while shutdown.stage() == Stage::Go {
         if let Err(error) = sharing.round().await {
             request_failed(sharing.queue.client(), "lease shards", &error);
         }
-        sharing.served.settle_in(sharing.has_share());
+        sharing.assignment.set_settled(sharing.has_share());
         sharing.serve();
         let asleep = sharing.host().sleep(sharing.pause());
         select(asleep, Box::pin(shutdown.reached(Stage::Drain))).await;
@@ -76,21 +81,21 @@ struct Sharing {
     queue: Queue,
     leases: Leases,
     options: ShardLeasing,
-    served: Arc<Served>,
+    assignment: Arc<ShardAssignment>,
     groups: Vec<ShardRange>,
     name: Option<HeldLease>,
     held: BTreeMap<ShardRange, HeldLease>,
-    /// Not held any more, and perhaps not given back yet.
+    /// No longer held, but possibly not released yet.
     leaving: Vec<HeldLease>,
-    /// Takes without an answer: these may be ours.
+    /// Groups whose take has an unknown outcome: they may be held.
     in_doubt: BTreeSet<ShardRange>,
-    others: Others,
-    /// Someone else has our name until then.
+    others: PeerLeaseCache,
+    /// Expiry of the lease of another process on this worker id.
     name_taken_until: Option<StoreTime>,
     quota: usize,
-    /// The others were counted since the last renewal.
+    /// True if the live workers were counted since the last renewal.
     is_counted: bool,
-    /// The quota is our whole share, not only what we were told to take at first.
+    /// True if the quota is the whole share, not only the initial `shards_per_worker`.
     is_whole: bool,
     counts: u64,
     looks_in_vain: u32,
@@ -98,16 +103,21 @@ struct Sharing {
 }
 
 impl Sharing {
-    fn new(queue: Queue, id: WorkerId, options: ShardLeasing, served: Arc<Served>) -> Result<Self> {
+    fn new(
+        queue: Queue,
+        id: WorkerId,
+        options: ShardLeasing,
+        assignment: Arc<ShardAssignment>,
+    ) -> Result<Self> {
         let instance = leasehold_core::HexName::from_random(queue.client().host().random_bits());
         let holder = Holder { worker_id: id, instance, ttl: options.ttl };
         Ok(Self {
             leases: Leases::new(queue.client().clone(), holder)?,
             groups: queue.shard_len().groups(),
-            others: Others::new(options.ttl),
+            others: PeerLeaseCache::new(options.ttl),
             queue,
             options,
-            served,
+            assignment,
             name: None,
             held: BTreeMap::new(),
             leaving: Vec::new(),
@@ -126,7 +136,7 @@ impl Sharing {
         self.queue.client().host().clone()
     }
 
-    /// What is held goes before what is wanted: no answer is waited for when renewals are due again.
+    /// One round. Renewals go first: no other answer is waited for when they are due again.
     async fn round(&mut self) -> Result<()> {
         if self.until_renewal().is_zero() {
             self.renewed_at = Some(self.host().instant());
@@ -139,7 +149,8 @@ impl Sharing {
 
     /// # Cancel safety
     ///
-    /// What is under way may land: a take is noted as doubtful before it is sent, a lease that is given back as leaving.
+    /// A request in flight may still be applied: a take is recorded as in doubt before it is sent, a release as
+    /// leaving.
     async fn share(&mut self) -> Result<()> {
         self.give_back().await;
         if !self.is_counted || !self.is_whole {
@@ -168,44 +179,45 @@ impl Sharing {
         self.quota = quota;
     }
 
-    fn is_hungry(&self) -> bool {
+    fn is_below_quota(&self) -> bool {
         self.held.len() < self.quota
     }
 
-    /// So many more would not be too many, whatever became of those in doubt.
+    /// Number of groups that may still be taken, whatever the outcome of those in doubt.
     fn could_take(&self) -> usize {
         self.quota.saturating_sub(self.held.len() + self.in_doubt.len())
     }
 
-    /// From when the last renewals were sent: a round may take long. A little early, because late is worse.
+    /// Time until the next renewals, from when the last were sent: a round may take long. A little early, because
+    /// late is worse.
     fn until_renewal(&self) -> Duration {
         let since = |at| self.host().instant().since(at);
         let due = self.options.renew_every.mul_f64(0.9);
         self.renewed_at.map_or(Duration::ZERO, |at| due.saturating_sub(since(at)))
     }
 
-    /// Until the next round: until renewal, or sooner if something is to be done.
+    /// Pause until the next round: until renewal, or shorter if something is to be done.
     fn pause(&self) -> Duration {
         let (host, every) = (self.host(), self.options.renew_every);
         let renewal = self.until_renewal() + host.random_below(every / 10);
         let soon = (every / SOON_PART).mul_f64(0.9) + host.random_below(every / SOON_PART / 10);
-        let is_quick = self.is_hungry() && self.looks_in_vain < LOOKS_IN_VAIN_MAX;
+        let is_quick = self.is_below_quota() && self.looks_in_vain < LOOKS_IN_VAIN_MAX;
         match (self.name_taken_until, self.queue.now()) {
-            // Whoever comes back under its old name waits until that has run out, and not for longer.
+            // A worker that restarts under its old id waits until the old lease has expired, and no longer.
             (Some(until), Ok(now)) => renewal.min((until.since(now.earliest) + every / 50).max(soon)),
             _ if is_quick || self.is_unfinished() => renewal.min(soon),
             _ => renewal,
         }
     }
 
-    /// Something got no answer, or others have not seen us yet.
+    /// True if a request got no answer, or other workers have not counted this one yet.
     fn is_unfinished(&self) -> bool {
         !self.is_counted || !self.is_whole || !self.leaving.is_empty() || !self.in_doubt.is_empty()
     }
 
-    /// Renews all that is held, at once. What was lost is not served any more from this moment on; what could not be
-    /// renewed stays until its last confirmed expiry. No lease waits for another that gets no answer: what became of that
-    /// renewal is seen by the next one, which adopts it.
+    /// Renews all held leases concurrently. A lost group is no longer served from now on; one that could not be
+    /// renewed is served until its last confirmed expiry. No lease waits for another whose renewal gets no answer:
+    /// the outcome of that is read by the next one, which adopts it.
     async fn renew(&mut self) {
         let (leases, host, patience) = (&self.leases, self.host(), self.options.renew_every / RENEWAL_PART);
         let client = self.queue.client();
@@ -223,7 +235,7 @@ impl Sharing {
         let lost: BTreeSet<_> =
             ended.into_iter().filter(|(_, is_lost)| *is_lost).map(|(key, _)| key).collect();
         for key in &lost {
-            tracing::warn!("`{key}` was lost to someone else");
+            tracing::warn!(%key, "lease was lost to another worker");
             self.looks_in_vain = 0;
         }
         self.held.retain(|_, held| !lost.contains(held.key()));
@@ -231,7 +243,7 @@ impl Sharing {
         self.serve();
     }
 
-    /// Makes sure that the name is ours: others count us by it. Without it, false if someone else has it.
+    /// Takes the lease on the worker id, by which other workers count this one; false if another process has it.
     async fn has_place(&mut self) -> Result<bool> {
         if self.name.is_some() {
             return Ok(true);
@@ -244,16 +256,16 @@ impl Sharing {
         match answered(&self.host(), self.patience(), taken).await {
             Ok(Taken::Ours(name)) => self.name = Some(name),
             Ok(Taken::Others(lease)) => {
-                tracing::warn!("worker id `{id}` is in use until {}", lease.expires_at);
+                tracing::warn!(worker = %id, until = %lease.expires_at, "worker id is in use by another process");
                 self.name_taken_until = Some(lease.expires_at);
-                // Nobody counts us any more: what we kept would be missing from the shares of the others.
+                // Other workers no longer count this one: groups that it kept would be missing from their shares.
                 self.set_quota(0);
                 self.give_back().await;
                 return Ok(false);
             }
-            // Nobody else has it either: we keep our share, and take nothing until the name can be replaced.
+            // No other process has it either: keep the share, and take nothing until the lease can be replaced.
             Err(error) if error.kind() == Kind::Corrupt => {
-                tracing::warn!("{error}; it is replaced when it is old enough");
+                tracing::warn!(%error, "corrupt lease will be replaced when it is old enough");
             }
             Err(error) => return Err(error),
         }
@@ -264,7 +276,7 @@ impl Sharing {
         self.options.renew_every / ANSWER_PART
     }
 
-    /// Who is alive, and what is our share.
+    /// Counts the live workers, and returns the share of this one.
     async fn count_in(&mut self) -> Result<usize> {
         let listed = answered(&self.host(), self.patience(), self.list(keys::WORKERS)).await?;
         let now = self.queue.now()?;
@@ -276,22 +288,22 @@ impl Sharing {
             self.is_whole = true;
             return Ok(share);
         }
-        // Before others have seen us: not more than we were told to.
+        // Before other workers have counted this one: at most `shards_per_worker`.
         let size = self.groups.first().map_or(1, ShardRange::count);
         let most = self.options.shards_per_worker.div_ceil(size).max(1);
         if most * alive.len() < self.groups.len() {
-            let (told, needed) = (self.options.shards_per_worker, share * size);
-            tracing::warn!("shards_per_worker {told} would leave shards unserved; about {needed} are needed");
+            let (configured, needed) = (self.options.shards_per_worker, share * size);
+            tracing::warn!(configured, needed, "shards_per_worker is too small to serve all shards");
         }
         self.is_whole = share <= most;
         Ok(share.min(most))
     }
 
-    /// Whose name is held: ours, and those of others. Only old ones are read, and only once.
-    async fn alive(&mut self, listed: Vec<Entry>) -> Result<BTreeSet<WorkerId>> {
+    /// The live workers, including this one. Only old leases are read, and only once.
+    async fn alive(&mut self, listed: Vec<ListEntry>) -> Result<BTreeSet<WorkerId>> {
         let now = self.queue.now()?;
         let own = self.leases.holder().worker_id.clone();
-        let with_name = |listed: Entry| Some((keys::parse_worker_lease(&listed.key)?, listed));
+        let with_name = |listed: ListEntry| Some((keys::parse_worker_lease(&listed.key)?, listed));
         let names: Vec<_> =
             listed.into_iter().filter_map(with_name).filter(|(name, _)| *name != own).collect();
         let unknown = names.iter().filter(|(_, listed)| self.others.is_held(listed, now).is_none());
@@ -299,7 +311,7 @@ impl Sharing {
         let reads = unknown.map(|(_, listed)| async move {
             match answered(host, patience, leasehold_queue::read_lease(client, &listed.key)).await {
                 Ok(lease) => Ok((listed, lease)),
-                // What makes no sense names nobody: its shards are to be served.
+                // A corrupt lease belongs to no worker: its shards are to be served.
                 Err(error) if error.kind() == Kind::Corrupt => Ok((listed, None)),
                 Err(error) => Err(error),
             }
@@ -309,18 +321,18 @@ impl Sharing {
             let (listed, lease) = read?;
             self.others.learn(&listed.key, Some(listed.modified), lease.as_ref());
         }
-        let is_alive = |listed: &Entry| self.others.is_held(listed, now) == Some(true);
+        let is_alive = |listed: &ListEntry| self.others.is_held(listed, now) == Some(true);
         let others = names.iter().filter(|(_, listed)| is_alive(listed)).map(|(name, _)| name.clone());
         Ok(others.chain([own]).collect())
     }
 
-    /// Whether all is held that is ours to serve. Whoever has no name has no share yet.
+    /// True if the whole share is held. A worker without its id has no share yet.
     fn has_share(&self) -> bool {
-        self.name.is_some() && self.is_whole && !self.is_hungry()
+        self.name.is_some() && self.is_whole && !self.is_below_quota()
     }
 
-    /// Gives back what is above the quota. It is not served any more before the others can see that. What got no answer
-    /// is tried again soon, until it has run out by itself.
+    /// Releases groups above the quota. A group is no longer served before other workers can see that it is free. A
+    /// release without an answer is retried soon, until the lease has expired.
     async fn give_back(&mut self) {
         while self.held.len() > self.quota {
             self.leaving.extend(self.held.pop_last().map(|(_, held)| held));
@@ -330,17 +342,17 @@ impl Sharing {
         let releases = self.leaving.iter().map(|held| async {
             let released = answered(&host, patience, leases.release(held.clone())).await;
             if let Err(error) = &released {
-                tracing::warn!("`{}` was not given back: {error}", held.key());
+                tracing::warn!(key = held.key(), %error, "failed to release lease");
             }
             released.is_ok()
         });
         let mut is_released = join_all(releases).await.into_iter();
         let now = self.queue.now();
-        let has_run_out = |held: &HeldLease| now.as_ref().is_ok_and(|now| held.lease().is_free(*now));
-        self.leaving.retain(|held| !is_released.next().unwrap_or(true) && !has_run_out(held));
+        let has_expired = |held: &HeldLease| now.as_ref().is_ok_and(|now| held.lease().is_free(*now));
+        self.leaving.retain(|held| !is_released.next().unwrap_or(true) && !has_expired(held));
     }
 
-    /// Takes what is free, up to the quota.
+    /// Takes free groups, up to the quota.
     async fn take(&mut self) -> Result<()> {
         let listed = answered(&self.host(), self.patience(), self.list(keys::SHARD_LEASES)).await?;
         let now = self.queue.now()?;
@@ -363,17 +375,17 @@ impl Sharing {
         Ok(())
     }
 
-    /// What may be ours is taken, so that it does not lie idle until it runs out, and given back if it is too much.
+    /// Takes the groups in doubt, so that they are not idle until they expire; releases them if they are too many.
     async fn settle_doubts(&mut self) -> Result<()> {
-        // It is nearly always there.
+        // The object nearly always exists.
         let seen = Some(self.queue.now()?.earliest);
         self.take_groups(self.in_doubt.iter().map(|group| (group.clone(), seen)).collect()).await?;
         self.give_back().await;
         Ok(())
     }
 
-    /// Takes these, at once, each with the stamp that a list has shown. What is in doubt afterwards counts as taken until
-    /// that is known, and keeps from nothing else.
+    /// Takes these groups concurrently, each with the timestamp that a list has shown. A take in doubt counts as
+    /// taken until its outcome is known, and does not block the others.
     async fn take_groups(&mut self, groups: Vec<(ShardRange, Option<StoreTime>)>) -> Result<()> {
         self.in_doubt.extend(groups.iter().map(|(group, _)| group.clone()));
         let (leases, host, patience) = (&self.leases, &self.host(), self.patience());
@@ -393,7 +405,7 @@ impl Sharing {
                     self.others.learn(&key, stamp, Some(&lease));
                 }
                 Err(error) if error.kind() == Kind::Corrupt => {
-                    tracing::warn!("{error}; it is replaced when it is old enough");
+                    tracing::warn!(%error, "corrupt lease will be replaced when it is old enough");
                     self.others.leave_alone(&key, stamp);
                 }
                 Err(error) => {
@@ -407,27 +419,27 @@ impl Sharing {
         failed
     }
 
-    /// Tells the poller what to serve, and until when.
+    /// Updates the shards to serve, with the expiry of their leases.
     fn serve(&self) {
         let held = self.held.iter().map(|(group, held)| (group.clone(), held.lease().expires_at));
-        self.served.lease(held.collect());
+        self.assignment.lease(held.collect());
     }
 
-    /// Gives everything back, so that the others notice within a round; also what may be ours, although no answer has said
-    /// so. That is taken first: nothing that is under way for it can land then.
+    /// Releases everything, so that the other workers notice within a round; also groups in doubt. Those are taken
+    /// first, so that no request in flight for them can be applied afterwards.
     async fn leave(&mut self) {
         self.quota = 0;
         self.give_back().await;
         let is_name_in_doubt =
             self.name.is_none() && self.name_taken_until.is_none() && self.renewed_at.is_some();
         if is_name_in_doubt && let Err(error) = self.has_place().await {
-            tracing::warn!("the name may not be given back: {error}");
+            tracing::warn!(%error, "failed to release worker id");
         }
         self.leaving.extend(self.name.take());
         if !self.in_doubt.is_empty()
             && let Err(error) = self.settle_doubts().await
         {
-            tracing::warn!("some leases may not be given back: {error}");
+            tracing::warn!(%error, "failed to release some shard leases");
         }
         for _ in 0..ANSWER_PART {
             self.give_back().await;
@@ -437,7 +449,7 @@ impl Sharing {
         }
     }
 
-    async fn list(&self, prefix: &str) -> Result<Vec<Entry>> {
+    async fn list(&self, prefix: &str) -> Result<Vec<ListEntry>> {
         let (mut next, mut entries) = (Some(List::all(prefix)), Vec::new());
         while let Some(list) = next {
             let page = self.queue.client().list(Purpose::Lease, &list).await?;
@@ -455,7 +467,7 @@ impl Sharing {
     }
 }
 
-/// Waits for an answer, but not for long: the other leases are to be renewed in time.
+/// Waits for an answer with a time limit, so that the other leases are renewed in time.
 async fn answered<T>(
     host: &Arc<dyn Host>,
     patience: Duration,
@@ -463,11 +475,12 @@ async fn answered<T>(
 ) -> Result<T> {
     match select(Box::pin(answer), host.sleep(patience)).await {
         Either::Left((answer, _)) => answer,
-        Either::Right(_) => Err(Error::new(Kind::Unavailable, "no answer yet")),
+        Either::Right(_) => Err(Error::new(Kind::Unavailable, "request timed out")),
     }
 }
 
-/// How many groups a worker is to hold: all alike, and one more for the first ones if it does not come out even.
+/// Number of groups that a worker is to hold: an equal share, and one more for the first workers if there is a
+/// remainder.
 fn quota(groups: usize, alive: &BTreeSet<Name>, own: &Name) -> usize {
     let place = alive.iter().position(|name| name == own).unwrap_or(0);
     groups / alive.len() + usize::from(place < groups % alive.len())

@@ -1,25 +1,25 @@
-//! Stopping in two stages: *drain* claims nothing new and lets handlers finish; *abort* stops them and gives their
-//! tasks back. Being stopped is not a failure.
+//! Shutdown in two stages: *drain* claims nothing new and lets handlers finish; *abort* stops them and releases their
+//! tasks. A shutdown is not a failure.
 
 use futures::future::select_all;
 use tokio::sync::watch;
 
-/// How far the stopping has come.
+/// Stage of a shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// Go on.
+    /// No shutdown was requested.
     Go,
-    /// Claim nothing new; finish what runs.
+    /// Claim nothing new; finish running tasks.
     Drain,
-    /// Stop what runs, and give it back.
+    /// Stop running tasks, and release them.
     Abort,
 }
 
-/// Stops whatever was given a clone of it.
+/// Handle that stops everything that has a clone of it.
 #[derive(Debug, Clone)]
 pub struct Shutdown {
     stage: watch::Sender<Stage>,
-    /// What stops that stops this, too.
+    /// Parents: a shutdown of one of them applies to this, too.
     above: Vec<watch::Sender<Stage>>,
 }
 
@@ -30,37 +30,37 @@ impl Default for Shutdown {
 }
 
 impl Shutdown {
-    /// Lets what runs finish, and starts nothing new.
+    /// Lets running tasks finish, and starts nothing new.
     pub fn drain(&self) {
         self.raise(Stage::Drain);
     }
 
-    /// Stops what runs.
+    /// Stops running tasks.
     pub fn abort(&self) {
         self.raise(Stage::Abort);
     }
 
-    /// Stops when this one does, or by itself: then this one goes on.
+    /// Returns a child, which stops when this one does. Stopping the child does not stop this one.
     #[must_use]
     pub fn below(&self) -> Self {
         let above = self.above.iter().chain([&self.stage]).cloned().collect();
         Self { above, ..Self::default() }
     }
 
-    /// Whether stopping was asked for.
+    /// True if a shutdown was requested.
     #[must_use]
     pub fn is_asked_for(&self) -> bool {
         self.stage() > Stage::Go
     }
 
-    /// How far it has come.
+    /// Current stage.
     #[must_use]
     pub fn stage(&self) -> Stage {
         let above = self.above.iter().map(|above| *above.borrow());
         above.fold(*self.stage.borrow(), Stage::max)
     }
 
-    /// Waits until it has come so far.
+    /// Waits until this stage is reached.
     ///
     /// # Cancel safety
     ///

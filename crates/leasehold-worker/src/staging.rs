@@ -1,16 +1,16 @@
-//! Artifacts in a task's life: brought here before its handler runs, and put into the store before its completion is
-//! written, so that no completed task lacks its results.
+//! Artifacts of a task: fetched before its handler runs, and published before its completion is recorded, so that no
+//! completed task lacks its results.
 //!
 //! ```text
 //!   claimed ──▶ staging ──▶ running ──▶ publishing ──▶ completed
 //!               └────────── the claim is renewed ────┘
 //! ```
 //!
-//! How that is done is not known here: a worker is given a [`Carrier`].
+//! The transfer itself is done by an implementation of [`ArtifactIo`].
 
 use futures::future::{BoxFuture, Either, select};
 use leasehold_core::limits::ARTIFACTS_MAX;
-use leasehold_core::{ArtifactId, Artifacts, Error, Matter, Name, Result, Task};
+use leasehold_core::{ArtifactId, Artifacts, Error, Name, Reason, Result, Task};
 use leasehold_store::Host;
 use leasehold_store::mutant::{Rule, breaks};
 use serde_json::{Value, json};
@@ -22,19 +22,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 
-use crate::handler::{Context, Run, TaskError};
-use crate::hold::Hold;
+use crate::handler::{Context, HandlerFn, TaskError};
+use crate::run_handle::RunHandle;
 
-/// So long after one that has to wait, the next attempt follows.
+/// Pause before the next attempt after a result could not be published yet.
 const NOT_YET_PAUSE: Duration = Duration::from_mins(61);
 
-/// Brings artifacts to this machine, and files into the store.
-pub trait Carrier: fmt::Debug + Send + Sync + 'static {
-    /// Brings an artifact here. It tells how many bytes are here, and of how many.
-    fn fetch<'a>(&'a self, artifact: &'a ArtifactId, tell: Tell<'a>) -> BoxFuture<'a, Result<Brought>>;
+/// Transfer of artifacts between this machine and the store.
+pub trait ArtifactIo: fmt::Debug + Send + Sync + 'static {
+    /// Fetches an artifact. `tell` receives the number of bytes fetched, and their total.
+    fn fetch<'a>(
+        &'a self,
+        artifact: &'a ArtifactId,
+        tell: ProgressFn<'a>,
+    ) -> BoxFuture<'a, Result<StagedFile>>;
 
-    /// Puts a file into the store, where it can be relied on from then on. When `stopped` comes it gives up soon, and leaves
-    /// nothing behind that is half sent: that is why it is not simply dropped.
+    /// Publishes a file durably in the store. When `stopped` completes it ends soon and removes what is half sent;
+    /// for that reason it is not simply dropped.
     fn publish<'a>(
         &'a self,
         name: &'a Name,
@@ -43,35 +47,35 @@ pub trait Carrier: fmt::Debug + Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<ArtifactId>>;
 }
 
-/// Hears how far something has come: so much, of so much.
-pub type Tell<'a> = &'a (dyn Fn(u64, u64) + Send + Sync);
+/// Callback for progress: done, and total.
+pub type ProgressFn<'a> = &'a (dyn Fn(u64, u64) + Send + Sync);
 
 /// An artifact on this machine.
-pub struct Brought {
-    /// Where it is.
+pub struct StagedFile {
+    /// Its path.
     pub path: PathBuf,
-    /// It stays there as long as this lives.
+    /// Keeps the file from being removed until it is dropped.
     pub hold: Box<dyn Any + Send + Sync>,
 }
 
-impl fmt::Debug for Brought {
+impl fmt::Debug for StagedFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.path.fmt(f)
     }
 }
 
-/// The files of one run: those it was given, and those it gives.
+/// Files of one run: its artifacts and its results.
 #[derive(Default)]
-pub(crate) struct Files {
-    carrier: Option<Arc<dyn Carrier>>,
-    staged: BTreeMap<Name, Brought>,
-    fetched: Mutex<Vec<Brought>>,
+pub(crate) struct RunFiles {
+    carrier: Option<Arc<dyn ArtifactIo>>,
+    staged: BTreeMap<Name, StagedFile>,
+    fetched: Mutex<Vec<StagedFile>>,
     results: Mutex<BTreeMap<Name, PathBuf>>,
-    /// What has to live until the results are published.
+    /// Values to keep until the results are published.
     kept: Mutex<Vec<Box<dyn Any + Send>>>,
 }
 
-impl Files {
+impl RunFiles {
     pub(crate) fn paths(&self) -> BTreeMap<Name, PathBuf> {
         self.staged.iter().map(|(name, brought)| (name.clone(), brought.path.clone())).collect()
     }
@@ -100,12 +104,12 @@ impl Files {
         lock(&self.kept).push(what);
     }
 
-    fn carrier(&self) -> Result<&Arc<dyn Carrier>> {
+    fn carrier(&self) -> Result<&Arc<dyn ArtifactIo>> {
         self.carrier.as_ref().ok_or_else(no_carrier)
     }
 }
 
-/// Where a run is. A handler's time counts only while it runs.
+/// Phase of a run. The time limit of a handler counts only while it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Staging,
@@ -113,24 +117,29 @@ enum Phase {
     Publishing,
 }
 
-/// What a run came to: the handler's output, and its files.
-pub(crate) type Outcome = Result<(Value, Artifacts), TaskError>;
+/// Outcome of a run: the handler's output, and its result files.
+pub(crate) type RunOutcome = Result<(Value, Artifacts), TaskError>;
 
 /// One run of a task, with its files.
-pub(crate) struct Whole {
-    pub(crate) carrier: Option<Arc<dyn Carrier>>,
-    pub(crate) run: Run,
+pub(crate) struct StagedRun {
+    pub(crate) carrier: Option<Arc<dyn ArtifactIo>>,
+    pub(crate) run: HandlerFn,
     pub(crate) task: Task,
-    pub(crate) hold: Arc<Hold>,
+    pub(crate) hold: Arc<RunHandle>,
     phase: watch::Sender<Phase>,
 }
 
-impl Whole {
-    pub(crate) fn new(carrier: Option<Arc<dyn Carrier>>, run: Run, task: Task, hold: Arc<Hold>) -> Self {
+impl StagedRun {
+    pub(crate) fn new(
+        carrier: Option<Arc<dyn ArtifactIo>>,
+        run: HandlerFn,
+        task: Task,
+        hold: Arc<RunHandle>,
+    ) -> Self {
         Self { carrier, run, task, hold, phase: watch::Sender::new(Phase::Staging) }
     }
 
-    /// Comes when the handler has run for longer than it may.
+    /// Completes when the handler has exceeded its time limit.
     pub(crate) fn too_long(&self, host: Arc<dyn Host>) -> BoxFuture<'static, ()> {
         let Some(secs) = self.task.timeout_secs else { return Box::pin(futures::future::pending()) };
         let mut phase = self.phase.subscribe();
@@ -143,15 +152,15 @@ impl Whole {
         })
     }
 
-    /// Whether results are being published, which has to end by itself.
+    /// True while results are being published, which must not be interrupted.
     pub(crate) fn is_publishing(&self) -> impl Fn() -> bool + use<> {
         let phase = self.phase.subscribe();
         move || *phase.borrow() == Phase::Publishing
     }
 
-    /// Stages, runs, publishes. Also a handler that cannot be dropped has not begun before all is here, so staging may
-    /// simply stop when the claim does; publishing is told, because it has something to clear away.
-    pub(crate) async fn run(self) -> Outcome {
+    /// Stages, runs, publishes. No handler has started before staging is complete, so staging may simply stop with
+    /// the claim; publishing is asked to stop, because it has to clean up.
+    pub(crate) async fn run(self) -> RunOutcome {
         let files = Arc::new(self.unless_stopped(self.stage()).await?);
         self.hold.clear_progress();
         self.phase.send_replace(Phase::Running);
@@ -171,13 +180,13 @@ impl Whole {
         }
         match select(Box::pin(work), Box::pin(self.hold.until_stopped())).await {
             Either::Left((done, _)) => done,
-            // Why is known to whoever has stopped it.
+            // The reason is known to the caller that stopped it.
             Either::Right(_) => Err(TaskError::Retry("stopped".to_owned())),
         }
     }
 
-    async fn stage(&self) -> Result<Files, TaskError> {
-        let mut files = Files { carrier: self.carrier.clone(), ..Files::default() };
+    async fn stage(&self) -> Result<RunFiles, TaskError> {
+        let mut files = RunFiles { carrier: self.carrier.clone(), ..RunFiles::default() };
         for (name, artifact) in &self.task.artifacts {
             let tell = |bytes, of| {
                 let (name, artifact) = (name.as_str(), artifact.as_str());
@@ -194,14 +203,14 @@ impl Whole {
         Ok(files)
     }
 
-    async fn publish(&self, files: &Files) -> Result<Artifacts, TaskError> {
+    async fn publish(&self, files: &RunFiles) -> Result<Artifacts, TaskError> {
         let results = std::mem::take(&mut *lock(&files.results));
         let mut published = Artifacts::new();
         if results.len() > ARTIFACTS_MAX {
-            // Nothing is sent that could not be named in the task.
+            // Nothing is sent that cannot be recorded in the task.
             let many = results.len();
             return Err(TaskError::Permanent(format!(
-                "{many} results; a task has at most {ARTIFACTS_MAX}: put them together"
+                "a task can have at most {ARTIFACTS_MAX} results, got {many}; combine them"
             )));
         }
         for (name, path) in results {
@@ -217,23 +226,24 @@ impl Whole {
     }
 }
 
-/// What was never published, or is gone, will not come back by trying again.
+/// The error for an artifact that was not fetched. One that does not exist fails permanently.
 fn not_staged(name: &Name, error: &Error) -> TaskError {
     let why = format!("artifact `{name}` was not fetched: {error}");
-    if error.matter() == Some(Matter::Missing) { TaskError::Permanent(why) } else { TaskError::Retry(why) }
+    if error.matter() == Some(Reason::Missing) { TaskError::Permanent(why) } else { TaskError::Retry(why) }
 }
 
-/// What is being removed cannot be published for a while that is longer than most retries take.
+/// The error for a result that was not published. A result that is being removed can be published only after a pause
+/// that is longer than most retries.
 fn not_published(name: &Name, error: &Error) -> TaskError {
     let why = format!("result `{name}` was not published: {error}");
     match error.matter() {
-        Some(Matter::NotYet) => TaskError::RetryAfter(why, NOT_YET_PAUSE),
+        Some(Reason::NotYet) => TaskError::RetryAfter(why, NOT_YET_PAUSE),
         _ => TaskError::Retry(why),
     }
 }
 
 fn no_carrier() -> Error {
-    Error::invalid("this worker deals with no artifacts; give it a cache")
+    Error::invalid("this worker has no artifact cache; configure one to use artifacts")
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,4 +1,4 @@
-//! A task queue with no server of its own: a bucket, or a folder, is enough.
+//! A task queue on object storage: a bucket, or a folder, is enough; there is no server to run.
 //!
 //! ```
 //! use leasehold::{Context, Queue, TaskError, Worker};
@@ -30,38 +30,41 @@
 //! }
 //! ```
 //!
-//! | to | there is |
+//! | to | use |
 //! | --- | --- |
 //! | open a queue | [`Queue::connect`], [`Queue::with_config`] |
-//! | put tasks in | [`Queue::submit`] with [`Submit`], [`Queue::submit_many`], [`Queue::submit_task`] |
-//! | work | [`Worker`], with a [`Context`] for handlers and a [`TaskError`] from them; [`Shutdown`] |
-//! | look | [`Queue::get`], [`Queue::get_history`], [`Queue::list`], [`Queue::wait`], [`Queue::stats`] |
-//! | deal with large files | [`Artifacts`] with a [`Cache`], [`Worker::carrier`], [`Context::artifact`], [`Context::publish`] |
-//! | work without the bucket | [`Spool`], [`Supervisor`]; [`Either`] of the two, by [`QueueType`] |
-//! | change plans | [`Queue::cancel`], [`Queue::retry`], [`Queue::reschedule`] |
-//! | keep order | [`Queue::purge_all`], [`Queue::check`] |
-//! | share the work out | [`Queue::all_shards`], [`Task::shard_from_id`], the shards of [`Worker::new`] |
-//! | tell the time | [`Queue::now`], in the store's time |
+//! | submit tasks | [`Queue::submit`] with [`Submit`], [`Queue::submit_many`], [`Queue::submit_task`] |
+//! | run tasks | [`Worker`], with a [`Context`] for handlers and a [`TaskError`] from them; [`Shutdown`] |
+//! | read tasks | [`Queue::get`], [`Queue::get_history`], [`Queue::list`], [`Queue::wait`], [`Queue::stats`] |
+//! | transfer large files | [`ArtifactStore`] with a [`Cache`], [`Worker::carrier`], [`Context::artifact`], [`Context::publish`] |
+//! | work offline | [`Spool`], [`Supervisor`]; [`AnyQueue`] of the two, by [`QueueType`] |
+//! | change tasks | [`Queue::cancel`], [`Queue::retry`], [`Queue::reschedule`] |
+//! | maintain a queue | [`Queue::purge_all`], [`Queue::check`] |
+//! | divide shards among workers | [`Queue::all_shards`], [`Task::shard_from_id`], the shards of [`Worker::new`] |
+//! | read the store's time | [`Queue::now`] |
 //! | test | `leasehold::testing` (feature `testing`) |
 //!
-//! A handler may run more than once: a worker can die after the work and before the note of it. [`Context::epoch`]
-//! grows with every claim of a task; pass it to whatever the handler changes, and let that refuse smaller ones.
+//! A handler may run more than once: a worker can die after the work and before its result is recorded.
+//! [`Context::epoch`] grows with every claim of a task; pass it to every system that the handler changes, and let
+//! that refuse smaller ones.
 //!
-//! Everything here belongs to one of the crates below and is only gathered: `leasehold-core` (the rules),
-//! `leasehold-store` (objects written on condition), `leasehold-queue`, `leasehold-worker`, `leasehold-pieces` (large files),
-//! `leasehold-outpost` (folders that are kept in step with a bucket).
+//! This crate only re-exports: `leasehold-core` (the rules), `leasehold-store` (conditional writes to objects),
+//! `leasehold-queue`, `leasehold-worker`, `leasehold-pieces` (large files), `leasehold-outpost` (folders that are
+//! synced with a bucket).
 
 pub use leasehold_core::new_task::Start;
 pub use leasehold_core::outpost::{Campaign, Consistency};
 pub use leasehold_core::task::{Change, Claim};
 pub use leasehold_core::{
-    ArtifactId, Error, Kind, Matter, NewTask, Now, Priority, Rejected, Result, RetryPolicy, Shard, State,
+    ArtifactId, Error, Kind, NewTask, Now, Priority, Reason, Rejected, Result, RetryPolicy, Shard, State,
     Status, StoreTime, Task, TaskId,
 };
-pub use leasehold_outpost::{Either, OutpostConfig, QueueType, Spool, Supervisor, SupervisorOptions, Synced};
+pub use leasehold_outpost::{
+    AnyQueue, OutpostConfig, QueueType, Spool, Supervisor, SupervisorOptions, Synced,
+};
 pub use leasehold_pieces::{
-    Algorithm, Artifacts, Cache, Cached, FetchEvent, FetchOptions, Fetched, Manifest, Peers, PublishOptions,
-    Published, Secret,
+    Algorithm, ArtifactStore, Cache, Cached, FetchEvent, FetchOptions, Fetched, Manifest, Peers,
+    PublishOptions, Published, Secret,
 };
 pub use leasehold_queue::check::Checked;
 pub use leasehold_queue::purge::{Purged, PurgedAll, Retention};
@@ -74,7 +77,7 @@ pub use leasehold_worker::{Context, Counts, Monitor, Polling, Shutdown, TaskErro
 #[cfg(feature = "testing")]
 pub mod testing;
 
-/// The programs in the documents are compiled and run like those above.
+/// Compiles and runs the programs in the documents.
 #[cfg(doctest)]
 mod documents {
     #[doc = include_str!("../../../README.md")]

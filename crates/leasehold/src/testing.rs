@@ -1,8 +1,8 @@
-//! A queue for tests of one's own: in memory, in a time that passes without waiting.
+//! A queue for tests of applications: in memory, with a clock that a test controls.
 //!
-//! The time is tokio's. In a test with `#[tokio::test(start_paused = true)]` it stands still as long as anything can
-//! run, jumps to the next moment that someone waits for when nothing can, and is moved by [`advance`]. Retries, leases,
-//! time-outs and handlers that sleep with tokio all live in it. Identifiers and jitter are the same in every run.
+//! The clock is tokio's. In a test with `#[tokio::test(start_paused = true)]` it stands still as long as any task can
+//! run, jumps to the next timer when none can, and is moved by [`advance`]. Retries, leases, time-outs and handlers
+//! that sleep with tokio all use it. Ids and jitter are the same in every run.
 //!
 //! ```
 //! use leasehold::{Context, Status, TaskError, Worker, testing};
@@ -30,8 +30,8 @@
 //! }
 //! ```
 //!
-//! What really takes time, such as an answer from a network, is not waited for by this clock: while a handler waits for
-//! it, nothing can run, so time jumps, and leases may run out. Give such handlers something that answers at once.
+//! This clock does not wait for real I/O, such as an answer from a network: while a handler waits for it, no task can
+//! run, so time jumps, and leases may expire. Replace such I/O by a fake that answers at once.
 
 use futures::future::BoxFuture;
 use leasehold_core::Result;
@@ -42,27 +42,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// When every test begins: 2026-01-01T00:00:00Z. A fixed moment, so that times can be written into assertions.
+/// Start of every test: 2026-01-01T00:00:00Z. A fixed time, so that times can be written into assertions.
 const BEGINNING_NS: i64 = 1_767_225_600_000_000_000;
 
-/// An empty queue in memory, in tokio's time.
+/// Creates an empty queue in memory, with tokio's clock.
 pub async fn queue() -> Result<Queue> {
     Queue::connect(client()).await
 }
 
-/// An empty store in memory, in tokio's time: for [`Queue::with_config`].
+/// Creates an empty store in memory, with tokio's clock, for [`Queue::with_config`].
 #[must_use]
 pub fn client() -> Client {
     let host: Arc<dyn Host> = Arc::new(TokioHost::new());
     Client::new(Arc::new(MemoryStore::new(&host)), host)
 }
 
-/// Lets time pass. Panics where tokio's time does not stand still.
+/// Advances the clock. Panics if tokio's time is not paused.
 pub async fn advance(duration: Duration) {
     tokio::time::advance(duration).await;
 }
 
-/// A machine in tokio's time, with one thread and a fixed sequence for chance.
+/// A host with tokio's clock, one thread and a fixed sequence of random numbers.
 #[derive(Debug)]
 struct TokioHost {
     started: tokio::time::Instant,
@@ -71,7 +71,7 @@ struct TokioHost {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "tokio's time stands still in tests: that is what is wanted here"
+    reason = "tokio's time is paused in tests, which is the purpose of this host"
 )]
 impl TokioHost {
     fn new() -> Self {
@@ -94,7 +94,7 @@ impl Host for TokioHost {
         SystemHost.sleep(duration)
     }
 
-    /// `SplitMix64`: every value once, in an order that looks like none.
+    /// `SplitMix64`: every value once, in pseudo-random order.
     fn random(&self) -> u64 {
         let drawn = self.drawn.fetch_add(1, Relaxed).wrapping_add(1);
         let state = drawn.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -107,7 +107,7 @@ impl Host for TokioHost {
         SystemHost.spawn(work)
     }
 
-    /// There is but one thread in which this time stands still.
+    /// Spawns on the same thread, the only one whose time is paused.
     fn spawn_apart(&self, _name: &str, work: BoxFuture<'static, ()>) -> Running {
         SystemHost.spawn(work)
     }

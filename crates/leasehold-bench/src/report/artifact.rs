@@ -1,19 +1,19 @@
-//! What the command `artifact` prints.
+//! Output of the command `artifact`.
 
 use serde_json::json;
 
-use super::{Report, megabytes, spread};
-use crate::artifact::{Carried, Pair};
+use super::{BenchReport, megabytes, spread};
+use crate::artifact::{ArtifactPair, Carried};
 
-impl Report {
-    /// What the process of a fetch tells the one that has started it.
+impl BenchReport {
+    /// Prints the measurement of a fetch for the process that started it.
     pub(crate) fn carried(carried: &Carried) -> anyhow::Result<()> {
         println!("{}", serde_json::to_string(carried)?);
         Ok(())
     }
 
-    /// Ours against the plain download.
-    pub(crate) fn artifact(&mut self, pairs: &[Pair]) {
+    /// Prints ours against the plain download.
+    pub(crate) fn artifact(&mut self, pairs: &[ArtifactPair]) {
         if self.json {
             let rows: Vec<_> =
                 pairs.iter().map(|pair| json!({"ours": pair.ours, "plain": pair.plain})).collect();
@@ -25,7 +25,9 @@ impl Report {
             "side", "MB", "requests", "MB/s", "range", "cpu s", "memory MB", "ratio", "range"
         );
         for name in ["ours", "plain"] {
-            let side = move |pair: &Pair| if name == "ours" { pair.ours.clone() } else { pair.plain.clone() };
+            let side = move |pair: &ArtifactPair| {
+                if name == "ours" { pair.ours.clone() } else { pair.plain.clone() }
+            };
             let of = |what: fn(&Carried) -> f64| spread(pairs.iter().map(move |pair| what(&side(pair))));
             let (rate_middle, rates) = of(rate);
             let (ratio, ratios) = spread(pairs.iter().map(|pair| rate(&side(pair)) / rate(&pair.plain)));

@@ -1,13 +1,13 @@
-//! The dashboard over many tasks.
+//! Output of the command `dashboard`.
 
 use serde_json::json;
 
-use super::Report;
+use super::BenchReport;
 use crate::args;
-use crate::dashboard::Measured;
+use crate::dashboard::DashboardMeasurement;
 
-impl Report {
-    pub(crate) fn dashboard(args: &args::Dashboard, measured: &Measured) {
+impl BenchReport {
+    pub(crate) fn dashboard(args: &args::DashboardBenchArgs, measured: &DashboardMeasurement) {
         let grown = measured.memory_after.saturating_sub(measured.memory_before);
         if args.json {
             let views = measured.views.iter().map(|(view, middle, longest, bytes)| {
@@ -27,7 +27,7 @@ impl Report {
             return;
         }
         println!(
-            "{} tasks were read in {:.1} s; the process has grown by {} MiB, {} bytes for each",
+            "{} tasks were read in {:.1} s; the process grew by {} MiB, {} bytes per task",
             args.tasks,
             measured.reading.as_secs_f64(),
             grown >> 20,

@@ -1,21 +1,21 @@
-//! What the command `depth` prints.
+//! Output of the command `depth`.
 
 use serde_json::json;
 use std::collections::BTreeMap;
 
-use super::{Report, megabytes, per_task, spread};
-use crate::args::Place;
+use super::{BenchReport, megabytes, per_task, spread};
+use crate::args::PlaceArgs;
 use crate::depth::{Level, Shift};
 
-impl Report {
-    /// What a worker's process tells the one that has started it.
+impl BenchReport {
+    /// Prints the measurement of a worker for the process that started it.
     pub(crate) fn shift(shift: &Shift) -> anyhow::Result<()> {
         println!("{}", serde_json::to_string(shift)?);
         Ok(())
     }
 
-    /// All about the depths of one store.
-    pub(crate) fn depth(&mut self, place: Place, levels: &[Level]) {
+    /// Prints the depths of one store.
+    pub(crate) fn depth(&mut self, place: PlaceArgs, levels: &[Level]) {
         if self.json {
             let rows: Vec<_> = levels
                 .iter()
@@ -29,7 +29,7 @@ impl Report {
     }
 }
 
-fn print_requests(place: Place, levels: &[Level]) {
+fn print_requests(place: PlaceArgs, levels: &[Level]) {
     println!("{:<7} {:>7} {:>6}  requests for one task, by the ledger", "store", "waiting", "tasks");
     for level in levels {
         let tasks: u64 = level.shifts.iter().map(|shift| shift.tasks).sum();
@@ -44,8 +44,8 @@ fn print_requests(place: Place, levels: &[Level]) {
     println!();
 }
 
-/// Ratios are against the first depth, in the same round.
-fn print_costs(place: Place, levels: &[Level]) {
+/// Prints costs. Ratios are against the first depth, in the same round.
+fn print_costs(place: PlaceArgs, levels: &[Level]) {
     println!(
         "{:<7} {:>7} {:>13} {:>8} {:>6} {:>14} {:>8} {:>6} {:>14} {:>9} {:>6}",
         "store",

@@ -1,14 +1,14 @@
-//! What the command `manager` prints.
+//! Output of the command `manager`.
 
 use serde_json::json;
 
-use super::{Report, megabytes, named, percentiles};
+use super::{BenchReport, megabytes, named, percentiles};
 use crate::args;
-use crate::manager::Measured;
+use crate::manager::TransferMeasurement;
 
-impl Report {
-    /// All about the transfers.
-    pub(crate) fn manager(args: &args::Manager, measured: &Measured) {
+impl BenchReport {
+    /// Prints the measurements of the transfers.
+    pub(crate) fn manager(args: &args::Manager, measured: &TransferMeasurement) {
         if args.json {
             println!("{}", as_json(args, measured));
             return;
@@ -17,7 +17,7 @@ impl Report {
         let [max, max_cpu] =
             [measured.request_max, measured.request_cpu_max].map(|max| max.as_secs_f64() * 1e3);
         println!(
-            "pieces   peers  rounds  requests  rejected   p50 ms   p99 ms   max ms  max cpu ms  pieces looked at"
+            "pieces   peers  rounds  requests  rejected   p50 ms   p99 ms   max ms  max cpu ms    pieces scanned"
         );
         println!(
             "{:>6} {:>7} {:>7} {:>9} {:>9} {p50:>8.4} {p99:>8.4} {max:>8.4} {max_cpu:>11.4} {:>17.0}",
@@ -32,7 +32,7 @@ impl Report {
         println!("completions: p50 {p50:.4} ms, p99 {p99:.4} ms");
         println!("second leases: {}, pieces overtaken: {}", measured.duplicates, measured.overtaken);
         println!(
-            "{:.1} s in all; memory {:.1} MB at most, {:.1} MB before the first transfer",
+            "{:.1} s in total; peak memory {:.1} MB, {:.1} MB before the first transfer",
             measured.seconds,
             megabytes(measured.memory_peak),
             megabytes(measured.memory_before)
@@ -41,11 +41,11 @@ impl Report {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 pieces")]
-fn per_request(measured: &Measured) -> f64 {
+fn per_request(measured: &TransferMeasurement) -> f64 {
     measured.looked_at as f64 / measured.request_count.max(1) as f64
 }
 
-fn as_json(args: &args::Manager, measured: &Measured) -> serde_json::Value {
+fn as_json(args: &args::Manager, measured: &TransferMeasurement) -> serde_json::Value {
     json!({
         "pieces": args.pieces,
         "peers": args.peers,

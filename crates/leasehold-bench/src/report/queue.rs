@@ -1,14 +1,14 @@
-//! What the command `queue` prints.
+//! Output of the command `queue`.
 
 use serde_json::{Value, json};
 
-use super::{Report, cpu_us, megabytes, named, per_task, percentiles, spread};
-use crate::args::Place;
-use crate::queue::{Rates, Stage, Worked};
+use super::{BenchReport, cpu_us, megabytes, named, per_task, percentiles, spread};
+use crate::args::PlaceArgs;
+use crate::queue::{Rates, TaskStage, Worked};
 
-impl Report {
-    /// All about the tasks of one store.
-    pub(crate) fn queue(&mut self, place: Place, worked: &Worked) {
+impl BenchReport {
+    /// Prints the tasks of one store.
+    pub(crate) fn queue(&mut self, place: PlaceArgs, worked: &Worked) {
         let stages = [("submit", &worked.submit), ("work", &worked.work)];
         if self.json {
             let rows: Vec<_> = stages.iter().map(|(name, stage)| as_json(name, stage)).collect();
@@ -31,7 +31,7 @@ impl Report {
     }
 }
 
-fn print_requests(place: Place, stages: &[(&str, &Stage)]) {
+fn print_requests(place: PlaceArgs, stages: &[(&str, &TaskStage)]) {
     println!("{:<7} {:<7} {:>6}  requests for one task, by the ledger", "store", "stage", "tasks");
     for (name, stage) in stages {
         let requests: Vec<_> = stage
@@ -44,7 +44,7 @@ fn print_requests(place: Place, stages: &[(&str, &Stage)]) {
     println!();
 }
 
-fn print_rates(place: Place, stages: &[(&str, &Stage)]) {
+fn print_rates(place: PlaceArgs, stages: &[(&str, &TaskStage)]) {
     println!(
         "{:<7} {:<7} {:>7} {:>8} {:>6} {:>12} {:>9} {:>12} {:>8} {:>8} {:>8} {:>8}",
         "store",
@@ -75,8 +75,8 @@ fn print_rates(place: Place, stages: &[(&str, &Stage)]) {
     println!();
 }
 
-/// A worker's tasks have none of their own: what one waits for is the queue before it.
-fn latencies(stage: &Stage) -> String {
+/// Returns latencies of submits. Tasks of a worker have none: their wait is that of the queue before them.
+fn latencies(stage: &TaskStage) -> String {
     if stage.latencies.is_empty() {
         return format!("{:>8} {:>8} {:>8}", "-", "-", "-");
     }
@@ -92,12 +92,12 @@ fn of_writes(rates: &Rates) -> f64 {
     rates.ours / rates.write_limit
 }
 
-/// The median of the rounds, and how far they go.
-fn middle(stage: &Stage, value: fn(&Rates) -> f64) -> (f64, String) {
+/// Returns the median of the rounds, and their range.
+fn middle(stage: &TaskStage, value: fn(&Rates) -> f64) -> (f64, String) {
     spread(stage.rounds.iter().map(value))
 }
 
-fn as_json(name: &str, stage: &Stage) -> Value {
+fn as_json(name: &str, stage: &TaskStage) -> Value {
     let requests: Vec<_> = stage
         .requests
         .iter()

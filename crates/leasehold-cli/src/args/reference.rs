@@ -1,4 +1,4 @@
-//! `docs/reference/cli.md`, written from the arguments.
+//! Generates `docs/reference/cli.md` from the arguments.
 
 use clap::{Arg, Command, CommandFactory};
 use leasehold_core::{Kind, Status};
@@ -10,15 +10,15 @@ const PREFACE: &str = "# Command line
 
 Generated from the arguments in `crates/leasehold-cli/src` by their tests; run them with `UPDATE_DOCS=1` after a change.
 
-Words, colours and bars are for people on a terminal. What is piped is plain; times are in UTC, and those of today are
-without their day. With `--json` every answer is JSON, one value per line, with whole records and whole times. Answers go
-to standard output, everything else to standard error. Control characters in what tasks and stores say are escaped.
+On a terminal, the output has colours and progress bars; piped output is plain. Times are in UTC; those of today are
+printed without the date. With `--json`, the output is JSON, one value per line, with complete records and times. Results
+go to standard output, everything else to standard error. Control characters in the data of tasks and stores are escaped.
 
 Warnings and errors are logged to standard error. `LEASEHOLD_LOG` changes that, for example `LEASEHOLD_LOG=error` or
 `LEASEHOLD_LOG=leasehold_worker=debug,warn`.
 
-Ctrl-C ends a command at once, which harms nothing. `worker`, `monitor`, `up`, `serve-pieces` and `tail` end in
-order: what runs may finish; a second Ctrl-C gives it back.
+Ctrl-C stops a command at once, without harm to the queue. `worker`, `monitor`, `up`, `serve-pieces` and `tail` drain
+first: running tasks may finish. A second Ctrl-C releases them.
 ";
 
 fn reference() -> String {
@@ -38,28 +38,28 @@ fn reference() -> String {
 }
 
 fn exit_codes(text: &mut String) {
-    text.push_str("\n## Exit codes\n\n| code | kind | what it means |\n| --- | --- | --- |\n");
+    text.push_str("\n## Exit codes\n\n| code | kind | meaning |\n| --- | --- | --- |\n");
     text.push_str("| 0 | | done |\n");
     for kind in Kind::ALL {
         let meaning = match kind {
-            Kind::Unavailable => "the store cannot be reached, or the time is up: try later",
-            Kind::Denied => "not allowed: fix the permissions",
-            Kind::Invalid => "the call is wrong: fix it",
-            Kind::Corrupt => "something in the store is not as it should be: stop and look",
-            Kind::Lost => "the task has moved on: what was asked for cannot happen to it",
+            Kind::Unavailable => "the store is unreachable, or a time limit was reached: try later",
+            Kind::Denied => "the store denies access: fix credentials or permissions",
+            Kind::Invalid => "an argument or a setting is invalid: fix it",
+            Kind::Corrupt => "an object in the store is corrupt: stop and inspect it",
+            Kind::Lost => "another process changed the task: its status does not allow the operation",
             Kind::Internal => "a bug: please report it",
         };
         writeln!(text, "| {} | `{}` | {meaning} |", kind.exit_code(), kind.name()).unwrap();
     }
-    text.push_str("\n`wait` and `submit --wait` tell how the task ended:\n\n");
-    text.push_str("| code | status | what it means |\n| --- | --- | --- |\n");
+    text.push_str("\nThe exit code of `wait` and `submit --wait` shows the status of the task:\n\n");
+    text.push_str("| code | status | meaning |\n| --- | --- | --- |\n");
     for status in Status::ALL.into_iter().filter(|status| status.is_final()) {
         let meaning = match status {
-            Status::Completed => "its handler has finished; `--output` prints only its output",
-            Status::Failed => "its last attempt has failed; the reason is on standard error",
-            Status::Cancelled => "someone has cancelled it",
-            Status::Expired => "no worker has started it in time",
-            Status::Purged => "it is being deleted",
+            Status::Completed => "the task completed; `--output` prints only its output",
+            Status::Failed => "the last attempt failed; the reason is on standard error",
+            Status::Cancelled => "the task was cancelled",
+            Status::Expired => "no worker started the task in time",
+            Status::Purged => "the task is being deleted",
             Status::Pending | Status::Running => "",
         };
         writeln!(text, "| {} | `{status}` | {meaning} |", status.exit_code()).unwrap();
@@ -82,12 +82,12 @@ fn section(text: &mut String, name: &str, command: &Command) {
 }
 
 fn table<'a>(text: &mut String, args: impl Iterator<Item = &'a Arg>) {
-    text.push_str("| option | what it does |\n| --- | --- |\n");
+    text.push_str("| option | description |\n| --- | --- |\n");
     for arg in args {
         let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
         let short = arg.get_short().map_or(String::new(), |short| format!("`-{short}`, "));
         let default = arg.get_default_values().iter().filter(|_| arg.get_action().takes_values());
-        let default = default.map(|value| format!("; `{}` by default", value.to_string_lossy()));
+        let default = default.map(|value| format!(" [default: {}]", value.to_string_lossy()));
         writeln!(text, "| {short}`{arg}` | {help}{} |", default.collect::<String>()).unwrap();
     }
 }

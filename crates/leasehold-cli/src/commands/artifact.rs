@@ -1,4 +1,4 @@
-//! `leasehold artifact`: files in the store, named by their hash.
+//! `leasehold artifact`: puts, gets, lists and prunes artifacts, files in the store named by their hash.
 
 use clap::{Args, Subcommand};
 use leasehold_core::{Result, StoreTime};
@@ -14,69 +14,78 @@ use super::existing;
 use crate::durations::duration;
 use crate::printer::{Printer, line};
 use crate::settings::Settings;
-use crate::settings::typed::Pieces;
+use crate::settings::typed::PiecesSettings;
 use crate::table::count;
 
 mod get;
 mod ls;
 
-pub(crate) use get::Get;
+pub(crate) use get::ArtifactGetArgs;
 pub(crate) use ls::Ls;
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Artifact {
-    /// Put a file into the store, unless it is there, and print its hash
+pub(crate) enum ArtifactCommand {
+    /// Put a file into the store, unless it exists there, and print its hash
     #[command(after_help = "Example:\n  leasehold artifact put model.bin --keep 90d")]
-    Put(Put),
-    /// Get an artifact: from the cache of this machine, from peers and from the store
+    Put(ArtifactPutArgs),
+    /// Get an artifact from the cache, from peers or from the store
     #[command(after_help = "Example:\n  leasehold artifact get HASH -o model.bin")]
-    Get(Get),
-    /// List artifacts: one list request for every 500; with `--long` one get more for each
+    Get(ArtifactGetArgs),
+    /// List artifacts: one list request per 500 artifacts; with `--long`, also one get per artifact
     #[command(after_help = "Example:\n  leasehold artifact ls --long")]
     Ls(Ls),
-    /// Remove artifacts that are not kept any more: they can be read for one more day, and go with the next prune
+    /// Delete artifacts past their retention: they stay readable for a day, and the next prune deletes them
     #[command(after_help = "Example:\n  leasehold artifact prune")]
     Prune,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Put {
-    /// The file
+pub(crate) struct ArtifactPutArgs {
+    /// File to put into the store
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// What to call it; by default as the file is called
+    /// Name of the artifact [default: name of the file]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// What kind of file it is, such as text/csv
+    /// Media type, such as text/csv [default: none]
     #[arg(long, value_name = "TYPE")]
     media_type: Option<String>,
-    /// How it is hashed: blake3 or sha256
+    /// Hash function: blake3 or sha256
     #[arg(long, value_name = "HASH", default_value = "blake3")]
     hash: Algorithm,
-    /// How large its pieces are, in bytes (a power of two); by default 1 MiB, and more for very large files
+    /// Size of a piece in bytes, a power of two [default: 1048576, more for very large files]
     #[arg(long, value_name = "BYTES")]
     piece_size: Option<u32>,
-    /// How long it is kept at least: seconds, or like 45m, 12h, 90d (setting `pieces.keep_days`)
+    /// Minimum retention: seconds, or such as 45m, 12h, 90d (setting `pieces.keep_days`) [default: 30d]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     keep: Option<Duration>,
 }
 
-pub(crate) async fn run(command: &Artifact, settings: &Settings, printer: &Printer) -> anyhow::Result<()> {
+pub(crate) async fn run(
+    command: &ArtifactCommand,
+    settings: &Settings,
+    printer: &Printer,
+) -> anyhow::Result<()> {
     let mode = match command {
-        Artifact::Put(_) => OpenMode::Create,
-        Artifact::Prune => OpenMode::Write,
-        Artifact::Get(_) | Artifact::Ls(_) => OpenMode::Read,
+        ArtifactCommand::Put(_) => OpenMode::Create,
+        ArtifactCommand::Prune => OpenMode::Write,
+        ArtifactCommand::Get(_) | ArtifactCommand::Ls(_) => OpenMode::Read,
     };
     let client = existing(&settings.queue, mode)?;
     match command {
-        Artifact::Put(args) => put(&client, args, &settings.pieces, printer).await,
-        Artifact::Get(args) => get::run(&client, args, &settings.pieces, printer).await,
-        Artifact::Ls(args) => ls::run(&client, args, printer).await,
-        Artifact::Prune => remove(&client, printer).await,
+        ArtifactCommand::Put(args) => put(&client, args, &settings.pieces, printer).await,
+        ArtifactCommand::Get(args) => get::run(&client, args, &settings.pieces, printer).await,
+        ArtifactCommand::Ls(args) => ls::run(&client, args, printer).await,
+        ArtifactCommand::Prune => remove(&client, printer).await,
     }
 }
 
-async fn put(client: &Client, args: &Put, settings: &Pieces, printer: &Printer) -> anyhow::Result<()> {
+async fn put(
+    client: &Client,
+    args: &ArtifactPutArgs,
+    settings: &PiecesSettings,
+    printer: &Printer,
+) -> anyhow::Result<()> {
     let options = PublishOptions {
         name: args.name.clone(),
         media_type: args.media_type.clone(),
@@ -112,7 +121,7 @@ pub(super) async fn published(
     published
 }
 
-/// A manifest for machines, without the hashes of the pieces.
+/// Manifest as JSON, without the hashes of the pieces.
 fn told(manifest: &Manifest) -> Map<String, Value> {
     let told = json!({
         "artifact": manifest.artifact,
@@ -135,7 +144,7 @@ fn kept_until(manifest: &Manifest) -> StoreTime {
 }
 
 async fn remove(client: &Client, printer: &Printer) -> anyhow::Result<()> {
-    let clock = printer.clock("looking");
+    let clock = printer.clock("scanning artifacts");
     let pruned = prune(client).await;
     clock.finish_and_clear();
     let pruned = pruned?;
@@ -143,7 +152,10 @@ async fn remove(client: &Client, printer: &Printer) -> anyhow::Result<()> {
         line(serde_json::to_string(&pruned)?);
     } else {
         let seen = count(pruned.seen, "artifact", "artifacts");
-        line(format_args!("{seen} seen, {} to go in a day, {} removed", pruned.leaving, pruned.removed));
+        line(format_args!(
+            "{seen} scanned, {} to delete in a day, {} deleted",
+            pruned.leaving, pruned.removed
+        ));
     }
     Ok(())
 }

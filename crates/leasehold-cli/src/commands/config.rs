@@ -1,4 +1,4 @@
-//! `leasehold config`: what holds, and who said so.
+//! `leasehold config`: shows the settings and their origins.
 
 use serde_json::json;
 
@@ -6,9 +6,9 @@ use crate::printer::{Printer, line};
 use crate::settings::files::{self, Looked};
 use crate::settings::kind::Value;
 use crate::settings::{Layer, Settings, Surroundings};
-use crate::table::Table;
+use crate::table::TextTable;
 
-/// Every setting, its value and where it came from.
+/// Prints every setting, its value and its origin.
 pub(crate) fn show(settings: &Settings, printer: &Printer) {
     if printer.is_json() {
         for effective in &settings.all {
@@ -21,12 +21,12 @@ pub(crate) fn show(settings: &Settings, printer: &Printer) {
             let value = effective.value.as_ref().map_or("unset".to_owned(), ToString::to_string);
             vec![effective.setting.name.into(), value.into(), effective.origin.to_string().into()]
         });
-        let table = Table::default().left("SETTING", 0).left("VALUE", 0).left("FROM", 0);
+        let table = TextTable::default().left("SETTING", 0).left("VALUE", 0).left("FROM", 0);
         table.rows(&rows.collect::<Vec<_>>(), printer);
     }
 }
 
-/// Where files were looked for. Works with files that are wrong: it helps to find them.
+/// Prints the paths of settings files. Works with invalid files too, so that they can be found.
 pub(crate) fn paths(around: &Surroundings, printer: &Printer) {
     let looked = files::look(around);
     if printer.is_json() {
@@ -37,7 +37,7 @@ pub(crate) fn paths(around: &Surroundings, printer: &Printer) {
         let rows = looked
             .iter()
             .map(|file| vec![whose(file).into(), file.path.display().to_string().into(), found(file).into()]);
-        let table = Table::default().left("FILE", 0).left("PATH", 0).left("FOUND", 0);
+        let table = TextTable::default().left("FILE", 0).left("PATH", 0).left("FOUND", 0);
         table.rows(&rows.collect::<Vec<_>>(), printer);
     }
 }

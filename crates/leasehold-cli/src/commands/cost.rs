@@ -1,5 +1,5 @@
-//! `leasehold cost`: what a workload would cost in a month. The real code is played in virtual time, and every request
-//! it makes is counted.
+//! `leasehold cost`: estimates the monthly cost of a workload. Simulates the real code in virtual time, and counts every
+//! request.
 
 use clap::Args;
 use leasehold_core::{Error, Kind, ShardLen};
@@ -9,38 +9,38 @@ use serde_json::json;
 use std::collections::BTreeSet;
 
 use crate::printer::{Printer, Style, line};
-use crate::table::{Cell, Table};
+use crate::table::{Cell, TextTable};
 
 const VERBS: [Verb; 4] = [Verb::Put, Verb::Get, Verb::List, Verb::Delete];
-/// Half an hour: an estimate within a few seconds. Connecting weighs more in it than in a day.
+/// Half an hour: gives an estimate within a few seconds. Connecting weighs more in it than in a day.
 const ESTIMATE_DAYS: f64 = 1.0 / 48.0;
-/// With fewer tasks the exact bill is there as soon as an estimate would be.
+/// Number of tasks from which on an estimate is printed. With fewer tasks, the exact bill takes no longer.
 const ESTIMATED_FROM: u64 = 10_000;
 
 #[derive(Debug, Args)]
 pub(crate) struct Cost {
-    /// How many workers
+    /// Number of workers
     #[arg(long, value_name = "N", default_value_t = 50)]
     workers: u64,
-    /// How many tasks are submitted each day, at moments chosen by chance
+    /// Number of tasks submitted per day, at random times
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     tasks_per_day: u64,
-    /// For how many days to play; the bill is for 30
+    /// Number of days to simulate; the bill is for 30 days
     #[arg(long, value_name = "DAYS", default_value_t = 1.0)]
     days: f64,
-    /// How workers find work: `shared`, `leased` or `direct`
+    /// Dispatch mode: `shared`, `leased` or `direct`
     #[arg(long, default_value = "shared")]
     mode: String,
-    /// Whose prices: aws, aws-express, r2, gcs, azure
+    /// Price list: aws, aws-express, r2, gcs or azure
     #[arg(long, default_value = "aws")]
     provider: String,
-    /// How many hex digits name a shard
+    /// Number of hex digits of a shard: 1 (16 shards) to 4 (65,536 shards)
     #[arg(long, value_name = "N", default_value_t = 1)]
     shard_prefix_len: u8,
-    /// How long each task takes
+    /// Run time of each task in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     handler_secs: f64,
-    /// Print the estimate from half an hour of virtual time, and stop
+    /// Print only the estimate from 30 minutes of virtual time
     #[arg(long)]
     quick: bool,
 }
@@ -66,7 +66,8 @@ pub(crate) fn run(args: &Cost, printer: &Printer) -> anyhow::Result<()> {
         played(&workload, printer)?
     };
     if bill.tasks == 0 && args.tasks_per_day > 0 {
-        return Err(Error::invalid("in so short a time no task is done; take more days").into());
+        let message = format!("no task completes within {} days; raise --days", args.days);
+        return Err(Error::invalid(message).into());
     }
     if printer.is_json() {
         line(as_json(args, &bill, &prices));
@@ -76,7 +77,7 @@ pub(crate) fn run(args: &Cost, printer: &Printer) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Says what it will come to, long before that is known exactly.
+/// Prints an estimate from a short simulation.
 fn tell_estimate(short: &Workload, prices: &Prices, days: f64, printer: &Printer) -> anyhow::Result<()> {
     let estimate = detached(|| short.play(1, |_| ()))?;
     printer.note(&format!(
@@ -86,10 +87,10 @@ fn tell_estimate(short: &Workload, prices: &Prices, days: f64, printer: &Printer
     Ok(())
 }
 
-/// The bill of a workload. Shows a bar on a terminal, and a line for every tenth elsewhere.
+/// Simulates a workload. Shows a bar on a terminal, else prints a line for every 10 %.
 fn played(workload: &Workload, printer: &Printer) -> leasehold_core::Result<Bill> {
     let bar = printer.bar(100, "% of the time simulated");
-    // At once, not after the first step.
+    // Draws the bar at once, not after the first step.
     bar.tick();
     let has_bar = !bar.is_hidden();
     let mut percent = 0u64;
@@ -106,11 +107,11 @@ fn played(workload: &Workload, printer: &Printer) -> leasehold_core::Result<Bill
     bill
 }
 
-/// On a thread of its own: here, inside a task, the runtime would make the played tasks give way to others that never come.
+/// Runs a simulation on its own thread: inside a task of the runtime, simulated tasks would be made to yield.
 fn detached<T: Send>(play: impl FnOnce() -> leasehold_core::Result<T> + Send) -> leasehold_core::Result<T> {
     std::thread::scope(|scope| {
         let played = scope.spawn(play).join();
-        played.unwrap_or_else(|_| Err(Error::new(Kind::Internal, "the simulation broke off")))
+        played.unwrap_or_else(|_| Err(Error::new(Kind::Internal, "simulation panicked; please report it")))
     })
 }
 
@@ -146,7 +147,7 @@ fn as_json(args: &Cost, bill: &Bill, prices: &Prices) -> serde_json::Value {
 }
 
 fn print(args: &Cost, mode: Mode, bill: &Bill, prices: &Prices, printer: &Printer) {
-    let table = Table::default().left("FOR", 0).right("PUT", 9).right("GET", 9).right("LIST", 9);
+    let table = TextTable::default().left("FOR", 0).right("PUT", 9).right("GET", 9).right("LIST", 9);
     let table = table.right("DELETE", 9).right("US$ A MONTH", 0);
     let mut rows: Vec<Vec<Cell>> = Vec::new();
     for purpose in purposes(bill) {
@@ -171,7 +172,7 @@ fn print(args: &Cost, mode: Mode, bill: &Bill, prices: &Prices, printer: &Printe
     ));
     if (args.workers, args.tasks_per_day, args.provider.as_str()) == (50, 100_000, "aws") {
         line(format_args!(
-            "estimated before it was built: US$ {:.0} a month; docs/cost.md says why it differs",
+            "design estimate: US$ {:.0} a month; docs/cost.md explains the difference",
             mode.estimate()
         ));
     }

@@ -1,9 +1,9 @@
-//! `leasehold dashboard`: the queue on a page for browsers.
+//! `leasehold dashboard`: serves the dashboard.
 
 use clap::Args;
 use leasehold_core::Kind;
 use leasehold_queue::Queue;
-use leasehold_web::{Dashboard as Served, Pace, SettingRow, WebOptions};
+use leasehold_web::{Dashboard, RefreshPace, SettingRow, WebOptions};
 use leasehold_worker::Shutdown;
 use serde_json::json;
 use std::net::SocketAddr;
@@ -12,24 +12,25 @@ use crate::printer::{Printer, line};
 use crate::settings::Settings;
 use crate::settings::kind::Value;
 
-/// So many ports are tried beside a worker.
+/// Number of ports that `up` tries.
 const PORTS: u16 = 20;
 
 #[derive(Debug, Args)]
-pub(crate) struct Dashboard {
-    /// Where to listen; an address that other machines can reach needs a token
+pub(crate) struct DashboardArgs {
+    /// IP address to listen on; one that other machines can reach needs a token [default: 127.0.0.1]
     #[arg(long, value_name = "ADDR")]
     pub(crate) host: Option<String>,
-    /// The port; 0 is any that is free
+    /// Port to listen on; 0 picks a free one [default: 7423]
     #[arg(long, value_name = "N")]
     pub(crate) port: Option<u16>,
-    /// What viewers have to know. Others on this machine may see it here; `LEASEHOLD_DASHBOARD_TOKEN` is better
+    /// Token that viewers need; other users of this machine can see it here, so prefer `LEASEHOLD_DASHBOARD_TOKEN`
+    /// [default: none]
     #[arg(long, value_name = "TOKEN")]
     pub(crate) token: Option<String>,
-    /// Let viewers cancel and retry tasks; without it they only look
+    /// Let viewers cancel, retry and run tasks [default: read-only]
     #[arg(long)]
     pub(crate) allow_actions: bool,
-    /// Whose prices: aws, aws-express, r2, gcs, azure
+    /// Price list: aws, aws-express, r2, gcs or azure [default: aws]
     #[arg(long, value_name = "NAME")]
     pub(crate) provider: Option<String>,
 }
@@ -40,33 +41,33 @@ pub(crate) async fn run(
     printer: &Printer,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
-    let served = Served::bind(queue.clone(), options(settings, settings.dashboard.addr)).await?;
+    let served = Dashboard::bind(queue.clone(), options(settings, settings.dashboard.addr)).await?;
     let url = url(served.addr());
     if printer.is_json() {
         line(json!({"url": url}));
     } else {
-        line(format_args!("the dashboard of {} is at {url}", queue.client().describe()));
+        line(format_args!("dashboard of {} at {url}", queue.client().describe()));
         if !settings.dashboard.allows_actions {
-            printer.note("it only shows; --allow-actions lets viewers cancel and retry tasks");
+            printer.note("read-only; --allow-actions lets viewers cancel, retry and run tasks");
         }
-        printer.note("Ctrl-C ends it");
+        printer.note("Ctrl-C stops it");
     }
     served.run(shutdown).await;
     Ok(())
 }
 
-/// The dashboard of a worker's queue. It is a help and not the work: if the port is taken, as by another worker's, one of
-/// the next will do, and if none is free the worker goes on without.
+/// Starts the dashboard beside a worker. If the port is in use, as by another `up`, tries the next ones; if none is free,
+/// the worker runs without a dashboard.
 pub(super) async fn beside(
     queue: &Queue,
     settings: &Settings,
     printer: &Printer,
-) -> anyhow::Result<Option<Served>> {
+) -> anyhow::Result<Option<Dashboard>> {
     let first = settings.dashboard.addr;
     let ports = (0..PORTS).map_while(|more| first.port().checked_add(more));
     let mut refused = None;
     for port in ports {
-        match Served::bind(queue.clone(), options(settings, SocketAddr::new(first.ip(), port))).await {
+        match Dashboard::bind(queue.clone(), options(settings, SocketAddr::new(first.ip(), port))).await {
             Ok(served) => {
                 let url = url(served.addr());
                 if printer.is_json() {
@@ -81,17 +82,17 @@ pub(super) async fn beside(
         }
     }
     if let Some(error) = refused {
-        printer.note(&format!("there is no dashboard: {error}"));
+        printer.note(&format!("dashboard not started: {error}"));
     }
     Ok(None)
 }
 
 fn at(url: &str, allows_actions: bool) -> String {
     let more = if allows_actions { "" } else { ", --allow-actions lets viewers cancel and retry tasks" };
-    format!("the dashboard is at {url}; --no-dashboard leaves it out{more}")
+    format!("dashboard at {url}; --no-dashboard disables it{more}")
 }
 
-/// How it is served, by the settings; only the address may be another.
+/// Options of the dashboard from the settings, with another address.
 pub(super) fn options(settings: &Settings, addr: SocketAddr) -> WebOptions {
     let dashboard = settings.dashboard.clone();
     let rows = settings.all.iter().map(|effective| SettingRow {
@@ -103,13 +104,13 @@ pub(super) fn options(settings: &Settings, addr: SocketAddr) -> WebOptions {
         addr,
         token: dashboard.token,
         allows_actions: dashboard.allows_actions,
-        pace: Pace::of(&settings.queue.store),
+        pace: RefreshPace::of(&settings.queue.store),
         prices: dashboard.prices,
         settings: rows.collect(),
     }
 }
 
-/// Where a browser finds it. Who listens everywhere can be asked here, too.
+/// Address for a browser: localhost if the dashboard listens on all addresses.
 pub(super) fn url(mut addr: SocketAddr) -> String {
     if addr.ip().is_unspecified() {
         addr.set_ip(if addr.is_ipv4() {

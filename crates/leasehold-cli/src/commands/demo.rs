@@ -1,5 +1,5 @@
-//! `leasehold demo`: a tour that ends by itself. A queue in a folder, tasks worked by two processes, one of them killed
-//! in the middle, its tasks recovered, the history of one of them, and what it all would have cost on S3.
+//! `leasehold demo`: creates a queue in a temporary folder, runs tasks in two processes, kills one of them, recovers its
+//! tasks, and shows the history of one of them and the cost on S3.
 
 use anyhow::Context;
 use futures::StreamExt;
@@ -23,13 +23,13 @@ use crate::printer::{Printer, Style, line};
 use crate::run_dirs::RunDirectory;
 
 const TASKS: u64 = 200;
-/// Short, so that a lost worker is noticed while one watches.
+/// Short, so that the tasks of the killed worker are recovered within seconds.
 const LEASE_SECS: u64 = 3;
-/// The tour gives up after so long. It takes about ten seconds; a busy machine may need a few times that.
+/// Time limit of the demo. It takes about ten seconds; a busy machine may need a few times that.
 const LIMIT: Duration = Duration::from_mins(3);
-/// How often the tour looks how far the workers are.
+/// Interval at which the progress of the workers is read.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Of this type are the demo's tasks.
+/// Task type of the demo.
 const TYPE: &str = "resize";
 
 pub(crate) async fn run(program: &[OsString], printer: &Printer, shutdown: Shutdown) -> anyhow::Result<()> {
@@ -40,8 +40,8 @@ pub(crate) async fn run(program: &[OsString], printer: &Printer, shutdown: Shutd
     match select(Box::pin(tour(program, folder.path(), &host, printer)), stop).await {
         Either::Left((toured, _)) => toured,
         Either::Right((Either::Left(_), _)) => {
-            Err(Error::new(Kind::Unavailable, format!("the demo took longer than {} s", LIMIT.as_secs()))
-                .into())
+            let message = format!("demo did not finish within {} s; try again", LIMIT.as_secs());
+            Err(Error::new(Kind::Unavailable, message).into())
         }
         Either::Right((Either::Right(_), _)) => Ok(()),
     }
@@ -56,13 +56,13 @@ async fn tour(
     let step = |number: u32, text: &str| {
         line(format_args!("\n{} {text}", printer.paint(Style::Strong, &format!("{number}."))));
     };
-    step(1, &format!("A queue in a plain folder, {}: no server, no database.", folder.display()));
+    step(1, &format!("Create a queue in the folder {}: no server, no database.", folder.display()));
     let store = FolderStore::open(folder, FolderOptions::default(), host)?;
     let client = Client::new(Arc::new(store), host.clone());
     let queue =
         Queue::with_config(client, QueueConfig { by: "demo".into(), ..QueueConfig::default() }).await?;
 
-    step(2, &format!("{TASKS} tasks are submitted. Each is one file, written on condition."));
+    step(2, &format!("Submit {TASKS} tasks. Each is one file, created with a conditional write."));
     let bar = printer.bar(TASKS, "submitting");
     let orders = (0..TASKS).map(|number| NewTask::new(TYPE, json!({"image": number})));
     let orders = orders.collect::<leasehold_core::Result<Vec<_>>>()?;
@@ -75,9 +75,9 @@ async fn tour(
     bar.finish_and_clear();
     line(format_args!("   {TASKS} submitted"));
 
-    step(3, "Two worker processes start. One of them is killed (kill -9) in the middle.");
+    step(3, "Start two worker processes, alice and bob. Kill alice (kill -9) while she runs tasks.");
     let mut alice = worker(program, folder, "alice")?;
-    // On a busy machine she may start late, and bob alone would be done before.
+    // On a busy machine alice may start late, and bob alone would finish before.
     while alice.try_wait()?.is_none() && held_by(&queue, "alice").await?.is_empty() {
         host.sleep(LOOK_EVERY).await;
     }
@@ -96,26 +96,26 @@ async fn tour(
         if !orphaned.is_empty() || done >= TASKS {
             break orphaned;
         }
-        // It hit her between two tasks, and there is nothing to be seen.
+        // Killed between two tasks: there is nothing to recover. Try again.
         alice = worker(program, folder, "alice")?;
     };
     bar.suspend(|| {
         let text = format!(
-            "   alice is dead and leaves {} tasks behind, each under a lease of {LEASE_SECS} s",
+            "   alice is dead; {} of her tasks are still running, with leases of {LEASE_SECS} s",
             orphaned.len()
         );
         line(printer.paint(Style::Bad, &text));
     });
-    // Bob stops when nothing is left to do. The index alone does not tell: alice may have left entries behind.
+    // Wait for bob, who exits when no task is left. The index does not suffice: alice may have left entries in it.
     while bob.try_wait()?.is_none() {
         finished(&queue, &bar).await?;
         host.sleep(LOOK_EVERY).await;
     }
     bar.finish_and_clear();
     let output = bob.wait_with_output().await?;
-    line(printer.paint(Style::Good, "   bob has finished everything, alice's tasks too"));
+    line(printer.paint(Style::Good, "   bob has completed all tasks, including those of alice"));
 
-    step(4, "What happened to one of them? Every change is in the task itself.");
+    step(4, "Show the history of a recovered task. It is stored in the task itself.");
     let tasks = all(&queue).await?;
     let completed = tasks.iter().filter(|task| task.status() == Status::Completed).count() as u64;
     let recovered = tasks.iter().find(|task| orphaned.contains(&task.id)).or(tasks.first());
@@ -123,21 +123,22 @@ async fn tour(
         print_history(task, queue.now()?.earliest, printer);
     }
 
-    step(5, "Every request was counted. On S3 they would have cost:");
+    step(5, "Show the requests, and their cost on S3.");
     cost(&queue, &output.stdout, printer)?;
     if completed != TASKS {
-        return Err(Error::new(Kind::Internal, format!("{completed} of {TASKS} tasks were completed")).into());
+        let message = format!("demo completed only {completed} of {TASKS} tasks; please report it");
+        return Err(Error::new(Kind::Internal, message).into());
     }
     line(format_args!(
-        "\nAll {TASKS} tasks were completed, none was lost. Next: {}",
+        "\nAll {TASKS} tasks were completed, none was lost. Next: run {}",
         printer.paint(Style::Strong, "leasehold --help")
     ));
     Ok(())
 }
 
-/// A worker in a process of its own; it is killed when this is dropped.
+/// Starts a worker process, which is killed on drop.
 fn worker(program: &[OsString], folder: &Path, name: &str) -> anyhow::Result<Child> {
-    let (first, rest) = program.split_first().context("nobody said how this program is started")?;
+    let (first, rest) = program.split_first().context("path of the leasehold program is unknown")?;
     let mut command = Command::new(first);
     command
         .args(rest)
@@ -153,7 +154,7 @@ fn worker(program: &[OsString], folder: &Path, name: &str) -> anyhow::Result<Chi
     Ok(command.spawn()?)
 }
 
-/// So many tasks are neither waiting nor running, by the index.
+/// Number of tasks that are neither pending nor running, by the index.
 async fn finished(queue: &Queue, bar: &indicatif::ProgressBar) -> anyhow::Result<u64> {
     let stats = queue.stats().await?;
     let finished = TASKS.saturating_sub(stats.due + stats.scheduled + stats.running);
@@ -171,12 +172,12 @@ async fn held_by(queue: &Queue, worker: &str) -> anyhow::Result<Vec<TaskId>> {
     Ok(all(queue).await?.iter().filter(|task| is_held(task)).map(|task| task.id).collect())
 }
 
-/// The demo's own requests and bob's; alice has taken hers into the grave.
-fn cost(queue: &Queue, told: &[u8], printer: &Printer) -> anyhow::Result<()> {
+/// Prints the requests of the demo and of bob. Those of alice were lost with her process.
+fn cost(queue: &Queue, stdout: &[u8], printer: &Printer) -> anyhow::Result<()> {
     let prices = Prices::of("aws")?;
     let mut by_purpose: BTreeMap<String, [u64; 4]> = BTreeMap::new();
     let own = serde_json::to_value(queue.client().ledger().snapshot())?;
-    let bobs: Value = serde_json::from_slice(told)?;
+    let bobs: Value = serde_json::from_slice(stdout)?;
     let verbs = [Verb::Put, Verb::Get, Verb::List, Verb::Delete];
     for row in [&own, &bobs["requests"]].into_iter().filter_map(Value::as_array).flatten() {
         let purpose = row["purpose"].as_str().unwrap_or_default();
@@ -199,6 +200,6 @@ fn cost(queue: &Queue, told: &[u8], printer: &Printer) -> anyhow::Result<()> {
     #[expect(clippy::cast_precision_loss, reason = "a few hundred tasks")]
     let per_million = total / TASKS as f64 * 1e6;
     let sum = format!("US$ {total:.4}, or US$ {per_million:.2} for a million tasks");
-    line(format_args!("   {} (without alice's part)", printer.paint(Style::Strong, &sum)));
+    line(format_args!("   {} (without the requests of alice)", printer.paint(Style::Strong, &sum)));
     Ok(())
 }

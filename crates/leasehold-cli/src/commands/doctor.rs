@@ -1,14 +1,14 @@
-//! `leasehold doctor`: is this store good enough?
+//! `leasehold doctor`: checks whether a store meets the requirements.
 
 use leasehold_core::Now;
-use leasehold_store::probe::Report;
+use leasehold_store::probe::ProbeReport;
 use leasehold_store::{Client, Prices, Snapshot, Verb};
 use serde_json::json;
 use std::time::Duration;
 
 use crate::printer::{Printer, Style, line};
 
-/// Someone is waiting for the verdict: a store that cannot be reached is told of soon.
+/// Time for which requests are retried: short, so that an unreachable store is reported soon.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 pub(crate) async fn run(client: Client, printer: &Printer) -> anyhow::Result<()> {
@@ -23,7 +23,7 @@ pub(crate) async fn run(client: Client, printer: &Printer) -> anyhow::Result<()>
     Ok(report.verdict()?)
 }
 
-fn in_words(report: &Report, ledger: &Snapshot, printer: &Printer) -> anyhow::Result<()> {
+fn in_words(report: &ProbeReport, ledger: &Snapshot, printer: &Printer) -> anyhow::Result<()> {
     line(printer.paint(Style::Strong, &report.store));
     for finding in &report.findings {
         let mark =
@@ -34,7 +34,7 @@ fn in_words(report: &Report, ledger: &Snapshot, printer: &Printer) -> anyhow::Re
     line(format_args!("time      {}", report.now.map_or("unknown".into(), time_in_words)));
     line(format_args!("requests  {}", requests_in_words(ledger)?));
     if report.verdict().is_ok() {
-        line(printer.paint(Style::Good, "good enough: a queue can live here"));
+        line(printer.paint(Style::Good, "this store meets all requirements"));
     }
     Ok(())
 }
@@ -52,10 +52,10 @@ fn requests_in_words(ledger: &Snapshot) -> anyhow::Result<String> {
         .map(|verb| format!("{} {}", ledger.verb(verb), verb.name()))
         .join(", ");
     let price = Prices::of("aws")?.total(ledger);
-    Ok(format!("{counts}; on S3 they would cost US$ {price:.6}"))
+    Ok(format!("{counts}; cost on S3: US$ {price:.6}"))
 }
 
-fn as_json(report: &Report, ledger: &Snapshot) -> serde_json::Value {
+fn as_json(report: &ProbeReport, ledger: &Snapshot) -> serde_json::Value {
     json!({
         "store": report.store,
         "good": report.verdict().is_ok(),

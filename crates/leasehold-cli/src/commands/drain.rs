@@ -1,4 +1,4 @@
-//! What a worker with `--drain` waits for, for the person who waits for it.
+//! Notes about what a worker with `--drain` waits for.
 
 use leasehold_queue::Queue;
 use leasehold_store::host::Instant;
@@ -8,22 +8,22 @@ use std::time::Duration;
 
 use crate::printer::Printer;
 
-/// A wait that is shorter than this is not worth a word.
+/// Duration from which on a wait is reported.
 const LASTING: Duration = Duration::from_secs(3);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Watches what a worker waits for.
-pub(super) struct Waits {
+/// Current wait of a worker, and its start.
+pub(super) struct DrainReporter {
     monitor: Monitor,
     since: Option<(DrainWait, Instant)>,
 }
 
-impl Waits {
+impl DrainReporter {
     pub(super) fn new(monitor: Monitor) -> Self {
         Self { monitor, since: None }
     }
 
-    /// What the worker has been waiting for long enough to be told.
+    /// Current wait of the worker, if it has lasted long enough to be reported.
     pub(super) fn lasting(&mut self, now: Instant) -> Option<DrainWait> {
         let wait = self.monitor.drain_wait();
         if self.since.map(|(known, _)| known) != wait {
@@ -33,15 +33,15 @@ impl Waits {
     }
 }
 
-/// Tells what the worker waits for, each wait once.
+/// Prints what the worker waits for, each wait once.
 pub(super) async fn tell(queue: &Queue, monitor: Monitor, printer: &Printer) -> Infallible {
-    let (host, mut waits, mut told) = (queue.client().host(), Waits::new(monitor), None);
+    let (host, mut waits, mut reported) = (queue.client().host(), DrainReporter::new(monitor), None);
     loop {
         host.sleep(LOOK_EVERY).await;
         let wait = waits.lasting(host.instant());
-        if let Some(wait) = wait.filter(|wait| told != Some(*wait)) {
+        if let Some(wait) = wait.filter(|wait| reported != Some(*wait)) {
             printer.note(&format!("waiting for {wait}"));
-            told = Some(wait);
+            reported = Some(wait);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Programs as handlers: `--exec 'TYPE=program args'`.
 //!
-//! A program ends with its run, and whatever it has started ends with the program: they are one process group. What is to
-//! live longer has to leave the group (`setsid`).
+//! A program ends with its run, and the processes that it has started end with it: they are one process group. A process
+//! that has to outlive the run must leave the group (`setsid`).
 
 use futures::future::{join, pending};
 use leasehold_core::{Error, Result, Task};
@@ -26,26 +26,26 @@ use super::guard::Guard;
 use crate::json;
 use crate::printer::Printer;
 use crate::run_dirs::{self, RunDirectory};
-use crate::settings::kind::Kind;
+use crate::settings::kind::SettingKind;
 use crate::settings::table::TABLE;
 use crate::settings::typed;
 
 /// Exit code of a program whose input can never be handled (`EX_DATAERR`). Any other failure is retried.
 const PERMANENT: i32 = 65;
 
-/// So much of what a program says is kept. An output may be far larger in the way that it is printed than it is written
-/// down, but not without bounds.
+/// Maximum number of bytes kept of the standard output and of the standard error of a program. Printed JSON can be far
+/// larger than the stored output, but not unbounded.
 const SAID_BYTES_MAX: usize = 4 * 1_024 * 1_024;
 
-/// A longer line of a program's standard error is printed in parts.
+/// Maximum length of a printed line; a longer line of a program's standard error is printed in parts.
 const LINE_BYTES_MAX: usize = 8 * 1_024;
 
-/// How long the pipes of a program that has ended are still read. Its group is dead by then, and what it has said is in the
-/// pipes: only a process that has left the group can hold them open.
+/// Time for which the pipes of a program are read after it has ended. Its group has been killed by then, and its output is
+/// in the pipes: only a process that has left the group can hold them open.
 const PIPES_WAIT: Duration = Duration::from_secs(1);
 
-/// Variables with credentials, besides the secrets among our settings. A key's id goes with its secret: half a key is an
-/// error.
+/// Variables with credentials, besides the secrets among the settings. An access key id is removed with its secret: half
+/// a key is an error.
 const CREDENTIALS: [&str; 12] = [
     "LEASEHOLD_QUEUE_ACCESS_KEY_ID",
     "AWS_ACCESS_KEY_ID",
@@ -61,7 +61,7 @@ const CREDENTIALS: [&str; 12] = [
     "GOOGLE_SERVICE_ACCOUNT_KEY",
 ];
 
-/// What all programs of a worker share.
+/// State shared by all programs of a worker.
 #[derive(Debug)]
 struct Shared {
     guard: Option<Arc<Guard>>,
@@ -71,10 +71,10 @@ struct Shared {
     _runs: Arc<run_dirs::Root>,
 }
 
-/// The programs of `--exec` with their task types, once it is clear that each can be started.
+/// Parses the programs of `--exec` with their task types, and checks that each can be started.
 pub(crate) fn programs(
     execs: &[String],
-    settings: &typed::Worker,
+    settings: &typed::WorkerSettings,
     printer: &Printer,
 ) -> anyhow::Result<Vec<(String, Program)>> {
     let mut parsed = Vec::new();
@@ -88,7 +88,7 @@ pub(crate) fn programs(
     }
     let guard = Guard::start();
     if let Err(error) = &guard {
-        tracing::warn!(%error, "no guard process: if the worker is killed, its programs run on");
+        tracing::warn!(%error, "failed to start guard process, programs outlive a killed worker");
     }
     let shared = Arc::new(Shared {
         guard: guard.ok().map(Arc::new),
@@ -100,20 +100,20 @@ pub(crate) fn programs(
     Ok(parsed.into_iter().map(ready).collect())
 }
 
-/// Reads `TYPE=program args`.
+/// Parses `TYPE=program args`.
 fn parse(exec: &str) -> Result<(String, Vec<String>)> {
     let Some((task_type, command)) = exec.split_once('=') else {
-        let message = format!("`{exec}` names no task type; write it like resize=./resize.sh --fast");
+        let message = format!("--exec `{exec}` has no task type; write TYPE=PROGRAM ARGS");
         return Err(Error::invalid(message));
     };
     let words = split(command)?;
     if words.is_empty() {
-        return Err(Error::invalid(format!("`{exec}` names no program")));
+        return Err(Error::invalid(format!("--exec `{exec}` has no program; write TYPE=PROGRAM ARGS")));
     }
     Ok((task_type.to_owned(), words))
 }
 
-/// Refuses a program that cannot be started: better now than when it has cost a task its attempts.
+/// Refuses a program that cannot be started, before it costs a task its attempts.
 fn check(name: &str, exec: &str) -> Result<()> {
     let is_program = |path: &Path| path.is_file() && access(path, Access::EXEC_OK).is_ok();
     if name.contains('/') {
@@ -145,7 +145,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Runs it for one task. It is killed, with all that it has started, if the run has to stop.
+    /// Runs the program for one task. Kills its process group if the run has to stop.
     pub(crate) async fn run(self, context: Context, input: Value) -> Result<Value, TaskError> {
         let task = context.task();
         let desk = Desk::set_up(&context)?;
@@ -159,7 +159,7 @@ impl Program {
         let complaint = String::from_utf8_lossy(&stderr.bytes).trim().to_owned();
         match status.code() {
             Some(0) if stdout.is_cut => Err(TaskError::Permanent(format!(
-                "it printed more than {SAID_BYTES_MAX} bytes; write what is large into a file in LEASEHOLD_RESULTS"
+                "program printed more than {SAID_BYTES_MAX} bytes; write large output to a file in LEASEHOLD_RESULTS"
             ))),
             Some(0) => {
                 let output = parsed(&stdout.bytes)?;
@@ -170,7 +170,7 @@ impl Program {
                 Err(TaskError::Permanent(complaint_or(complaint, &format!("exit code {PERMANENT}"))))
             }
             Some(code) => Err(TaskError::Retry(complaint_or(complaint, &format!("exit code {code}")))),
-            None => Err(TaskError::Retry(complaint_or(complaint, "the program was killed"))),
+            None => Err(TaskError::Retry(complaint_or(complaint, "program was killed"))),
         }
     }
 
@@ -178,7 +178,7 @@ impl Program {
         let task = context.task();
         let mut command = Command::new(&self.words[0]);
         if !self.shared.passes_secrets {
-            let ours = TABLE.iter().filter(|setting| setting.kind == Kind::Secret);
+            let ours = TABLE.iter().filter(|setting| setting.kind == SettingKind::Secret);
             for name in ours.map(|setting| setting.variable).chain(CREDENTIALS) {
                 command.env_remove(name);
             }
@@ -194,27 +194,27 @@ impl Program {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // A group of its own: Ctrl-C on a terminal is meant for the worker, which lets its programs finish.
+            // Own process group: Ctrl-C on a terminal goes to the worker, which lets its programs finish.
             .process_group(0)
             .kill_on_drop(true);
         command
     }
 
     fn not_started(&self, error: &std::io::Error) -> TaskError {
-        TaskError::Retry(format!("`{}` cannot be started: {error}", self.words[0]))
+        TaskError::Retry(format!("failed to start `{}`: {error}", self.words[0]))
     }
 }
 
-/// What a program has said, as far as it is kept.
+/// Output of a program, up to [`SAID_BYTES_MAX`].
 #[derive(Default)]
 struct Said {
     bytes: Vec<u8>,
     is_cut: bool,
 }
 
-/// Tells a program its input and hears what it says, all at once: one that says much before it has read all of its input
-/// would wait for us otherwise, and we for it. The end of the program is the end of it all: its group is killed, and what
-/// has left the group is not waited for although it may hold the pipes.
+/// Writes the input of a program and reads its output concurrently: otherwise a program that prints much before it has
+/// read its whole input would deadlock. When the program ends, its group is killed; a process that has left the group is
+/// not waited for although it may hold the pipes.
 async fn conversed(
     child: &mut Child,
     group: &mut Group,
@@ -224,7 +224,7 @@ async fn conversed(
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let tell = async {
         if let Some(mut stdin) = stdin {
-            // A program may end without reading its input; then the pipe breaks, and that is no failure.
+            // A program may end without reading its input. The broken pipe is no failure.
             let _ = stdin.write_all(input.as_bytes()).await;
         }
         pending::<Infallible>().await
@@ -234,7 +234,7 @@ async fn conversed(
     let exit = async {
         let status = child.wait().await;
         group.kill();
-        // Nobody waits for it if the pipes have ended before.
+        // The receiver is gone if the pipes have ended before.
         let _ = end.send(());
         status
     };
@@ -257,7 +257,7 @@ async fn conversed(
     Ok((status?, out, err))
 }
 
-/// Hears all of it, keeps what has room, and hands on every part as it comes.
+/// Reads a pipe to its end, keeps up to [`SAID_BYTES_MAX`], and passes on every part as it is read.
 async fn hear(
     pipe: Option<impl AsyncRead + Unpin>,
     said: &mut Said,
@@ -277,7 +277,7 @@ async fn hear(
     }
 }
 
-/// Prints what a program writes to standard error, line by line as it comes.
+/// Prints the standard error of a program line by line.
 struct Echo<'a> {
     printer: &'a Printer,
     task: &'a Task,
@@ -310,15 +310,15 @@ impl Drop for Echo<'_> {
     }
 }
 
-/// The files of one run: those that the task was given, as links by their names, and a place for those that the program
-/// makes. It is cleared away once these are published, or the run has ended otherwise.
+/// Directories of one run: the task's artifacts as links by name, and a directory for results. Removed once the results
+/// are published, or the run has ended otherwise.
 struct Desk {
     artifacts: PathBuf,
     results: PathBuf,
 }
 
 impl Desk {
-    /// Also for a task without files: whether its program makes some is known only afterwards.
+    /// Creates the directories, also for a task without artifacts: its program may create results.
     fn set_up(context: &Context) -> io::Result<Self> {
         let root = RunDirectory::new()?;
         let desk = Self { artifacts: root.path().join("artifacts"), results: root.path().join("results") };
@@ -331,7 +331,8 @@ impl Desk {
         Ok(desk)
     }
 
-    /// Gives every plain file among the results. One that cannot be called so will not be called otherwise next time.
+    /// Publishes every regular file among the results. An invalid name fails the task for good: a retry would produce it
+    /// again.
     fn give(&self, context: &Context) -> Result<(), TaskError> {
         for entry in fs::read_dir(&self.results)? {
             let entry = entry?;
@@ -340,14 +341,14 @@ impl Desk {
                 let given = context.publish(&name, entry.path());
                 given.map_err(|error| TaskError::Permanent(error.to_string()))?;
             } else {
-                tracing::warn!(task = %context.task().id, "result `{name}` is no plain file, and not published");
+                tracing::warn!(task = %context.task().id, %name, "result is not a regular file, not published");
             }
         }
         Ok(())
     }
 }
 
-/// A program and whatever it has started: killed together when this is dropped.
+/// Process group of a program and of the processes that it has started. Killed on drop.
 struct Group {
     leader: Option<Pid>,
 }
@@ -358,10 +359,10 @@ impl Group {
         Self { leader: id.and_then(Pid::from_raw) }
     }
 
-    /// Kills whatever is left of it.
+    /// Kills the remaining processes of the group.
     fn kill(&mut self) {
         if let Some(leader) = self.leader.take() {
-            // There may be nobody left.
+            // The group may be empty.
             let _ = kill_process_group(leader, Signal::KILL);
         }
     }
@@ -377,8 +378,8 @@ fn complaint_or(complaint: String, otherwise: &str) -> String {
     if complaint.is_empty() { otherwise.to_owned() } else { complaint }
 }
 
-/// Reads an output: JSON if it is JSON, else the text as it is. A whole number beyond 64 bits fails the task, as in
-/// Python: it would be stored as another number.
+/// Parses an output: as JSON if possible, else as text. A whole number beyond 64 bits fails the task, as in Python: it
+/// would be stored as another number.
 fn parsed(stdout: &[u8]) -> Result<Value, TaskError> {
     let text = String::from_utf8_lossy(stdout);
     let text = text.trim();
@@ -390,7 +391,7 @@ fn parsed(stdout: &[u8]) -> Result<Value, TaskError> {
     Ok(value)
 }
 
-/// Words as a shell would split them: quotes keep spaces, a backslash keeps the next character.
+/// Splits a command into words as a shell does: quotes keep spaces, a backslash keeps the next character.
 fn split(command: &str) -> Result<Vec<String>> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
     let mut letters = command.chars();
@@ -407,7 +408,7 @@ fn split(command: &str) -> Result<Vec<String>> {
         }
     }
     if quote.is_some() {
-        return Err(Error::invalid(format!("`{command}` has a quote that is not closed")));
+        return Err(Error::invalid(format!("`{command}` has an unclosed quote; close it")));
     }
     words.extend(word);
     Ok(words)

@@ -1,4 +1,4 @@
-//! `leasehold get`, `leasehold history` and `leasehold wait`: one task.
+//! `leasehold get`, `leasehold history` and `leasehold wait`: show one task.
 
 use clap::Args;
 use leasehold_core::limits::HISTORY_FIRST;
@@ -13,19 +13,19 @@ use super::submit::json_line;
 use super::task_ref::TaskRef;
 use crate::durations::duration;
 use crate::printer::{Printer, Style, escaped_lines, line};
-use crate::table::{self, Cell, MOMENT, Table};
+use crate::table::{self, Cell, MOMENT, TextTable};
 
 #[derive(Debug, Args)]
-pub(crate) struct Get {
-    /// Task id, or its first 4 or more characters
+pub(crate) struct GetArgs {
+    /// Task id, or a prefix of at least 4 characters
     pub(crate) id: TaskRef,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Wait {
-    /// Task id, or its first 4 or more characters
+pub(crate) struct WaitArgs {
+    /// Task id, or a prefix of at least 4 characters
     id: TaskRef,
-    /// Give up after this long: seconds, or like 5m, 12h
+    /// Give up after this time: seconds, or such as 5m, 12h [default: never]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     timeout: Option<Duration>,
     /// Print only the output of the completed task, as JSON
@@ -33,7 +33,7 @@ pub(crate) struct Wait {
     output: bool,
 }
 
-/// A task that was waited for and was not completed. Its exit code is that of its status.
+/// Error of a wait for a task that was not completed. Its exit code is that of the task's status.
 #[derive(Debug)]
 pub(crate) struct TaskEnded {
     pub(crate) status: Status,
@@ -48,18 +48,18 @@ impl fmt::Display for TaskEnded {
 
 impl std::error::Error for TaskEnded {}
 
-pub(crate) async fn get(queue: &Queue, args: &Get, printer: &Printer) -> anyhow::Result<()> {
+pub(crate) async fn get(queue: &Queue, args: &GetArgs, printer: &Printer) -> anyhow::Result<()> {
     print(&found(queue, &args.id).await?, printer);
     Ok(())
 }
 
-pub(crate) async fn wait(queue: &Queue, args: &Wait, printer: &Printer) -> anyhow::Result<()> {
+pub(crate) async fn wait(queue: &Queue, args: &WaitArgs, printer: &Printer) -> anyhow::Result<()> {
     let id = args.id.resolve(queue).await?;
     let task = finished(queue, &id, args.timeout, printer).await?;
     conclude(&task, args.output, printer)
 }
 
-/// Prints a final task, or only its output; an error unless it was completed.
+/// Prints a final task, or only its output. Returns an error unless the task was completed.
 pub(crate) fn conclude(task: &Task, is_only_output: bool, printer: &Printer) -> anyhow::Result<()> {
     match (is_only_output, task.output()) {
         (false, _) => print(task, printer),
@@ -76,7 +76,7 @@ pub(crate) fn conclude(task: &Task, is_only_output: bool, printer: &Printer) -> 
     Err(TaskEnded { status: task.status(), message }.into())
 }
 
-/// The first line of a text; one that goes on ends in an ellipsis.
+/// First line of a text, with an ellipsis if more lines follow.
 fn first_line(text: &str) -> String {
     match text.trim().split_once('\n') {
         Some((first, _)) => format!("{} …", first.trim_end()),
@@ -88,7 +88,7 @@ async fn found(queue: &Queue, id: &TaskRef) -> Result<Task> {
     queue.get(&id.resolve(queue).await?).await.map_err(|error| named(queue, &error))
 }
 
-/// The task once it is final.
+/// Waits until a task is final.
 pub(crate) async fn finished(
     queue: &Queue,
     id: &TaskId,
@@ -101,18 +101,18 @@ pub(crate) async fn finished(
     task.map_err(|error| named(queue, &error))
 }
 
-/// A task that is not there may be in another queue: says in which one it was looked for.
+/// Adds the queue to an error about a missing task, which may be in another queue.
 pub(crate) fn named(queue: &Queue, error: &Error) -> Error {
     let message = match error.kind() {
         Kind::Invalid => {
-            format!("{error}: {}; `leasehold list` shows what is there", queue.client().describe())
+            format!("{error}: {}; `leasehold list` lists its tasks", queue.client().describe())
         }
         _ => error.to_string(),
     };
     Error::new(error.kind(), message)
 }
 
-pub(crate) async fn history(queue: &Queue, args: &Get, printer: &Printer) -> anyhow::Result<()> {
+pub(crate) async fn history(queue: &Queue, args: &GetArgs, printer: &Printer) -> anyhow::Result<()> {
     let task = found(queue, &args.id).await?;
     if printer.is_json() {
         for change in task.history.events() {
@@ -124,15 +124,16 @@ pub(crate) async fn history(queue: &Queue, args: &Get, printer: &Printer) -> any
     Ok(())
 }
 
-/// A readable time line.
+/// Prints the history of a task as a table.
 pub(crate) fn print_history(task: &Task, now: StoreTime, printer: &Printer) {
     line(format_args!("{} {}", printer.paint(Style::Strong, &task.id.to_string()), task.task_type));
-    let table = Table::default().left("TIME (UTC)", MOMENT).left("EVENT", 0).left("STATUS", 0).left("BY", 0);
+    let table =
+        TextTable::default().left("TIME (UTC)", MOMENT).left("EVENT", 0).left("STATUS", 0).left("BY", 0);
     let table = table.right("ATTEMPT", 0).right("EPOCH", 0).left("WHY", 0);
     let mut rows: Vec<_> = task.history.events().map(|change| history_row(change, now)).collect();
     let folded = task.history.folded();
     if folded > 0 {
-        rows.insert(HISTORY_FIRST, vec!["…".into(), format!("{folded} changes are not kept").into()]);
+        rows.insert(HISTORY_FIRST, vec!["…".into(), format!("{folded} changes omitted").into()]);
     }
     table.rows(&rows, printer);
 }
@@ -188,7 +189,7 @@ pub(crate) fn print(task: &Task, printer: &Printer) {
         }
     }
     if let Some(error) = &task.error {
-        // After a retry it is that of an attempt before.
+        // After a retry it is the error of an earlier attempt.
         row(if task.status() == Status::Failed { "error" } else { "last error" }, error);
     }
     for (key, value) in &task.tags {
@@ -196,7 +197,7 @@ pub(crate) fn print(task: &Task, printer: &Printer) {
     }
 }
 
-/// A handler's progress: a bar if it has a number `percent`, then all of it.
+/// Progress of a handler: a bar if it has a number `percent`, then the whole value.
 fn progress_line(progress: &Value) -> String {
     const WIDTH: usize = 20;
     let Some(percent) = progress.get("percent").and_then(Value::as_f64) else { return progress.to_string() };

@@ -1,13 +1,13 @@
-//! Kills the programs of a worker that was killed itself.
+//! Guard process that kills the programs of a killed worker.
 //!
-//! A worker that ends in order ends its programs. After SIGKILL none of its code runs, and a signal at the parent's death
-//! (`PR_SET_PDEATHSIG`) can be asked for only between fork and exec, which needs `unsafe`, and reaches no grandchildren. So
-//! each worker with programs has a guard: a small shell that reads from a pipe whose other end the worker alone holds. The
-//! worker tells it which process groups run. The kernel closes the pipe however the worker ends, and at its end the guard
-//! kills the groups that are left.
+//! A worker that exits normally ends its programs. After SIGKILL none of its code runs, and a signal at the parent's death
+//! (`PR_SET_PDEATHSIG`) can be requested only between fork and exec, which needs `unsafe`, and does not reach
+//! grandchildren. So each worker with programs has a guard: a small shell that reads from a pipe whose other end only the
+//! worker holds. The worker writes which process groups run. The kernel closes the pipe however the worker ends, and the
+//! guard then kills the remaining groups.
 //!
-//! One gap remains: a worker that is killed between starting a program and telling the guard, some microseconds, leaves that
-//! program behind.
+//! One gap remains: a worker that is killed between starting a program and writing to the guard, some microseconds, leaves
+//! that program behind.
 
 use rustix::process::Pid;
 use std::io::{self, Write};
@@ -15,7 +15,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Reads `+ GROUP` and `- GROUP`, one per line. Signals to stop are meant for the worker, whose end is what counts.
+/// Script of the guard. Reads `+ GROUP` and `- GROUP`, one per line. Ignores signals, which are meant for the worker: the
+/// end of the pipe counts.
 const SCRIPT: &str = r#"
 trap '' HUP INT QUIT TERM
 groups=' '
@@ -30,10 +31,10 @@ for group in $groups; do
 done
 "#;
 
-/// The guard of one worker. Ends when it is dropped.
+/// Guard of one worker. Ends on drop.
 #[derive(Debug)]
 pub(super) struct Guard {
-    /// Nothing once it is to end.
+    /// `None` once the guard is to end.
     pipe: Mutex<Option<ChildStdin>>,
     shell: Child,
 }
@@ -53,7 +54,7 @@ impl Guard {
         Ok(Self { pipe: Mutex::new(shell.stdin.take()), shell })
     }
 
-    /// Has a process group killed if the worker ends before what this gives is dropped.
+    /// Registers a process group, which is killed if the worker ends before the result is dropped.
     pub(super) fn watch(self: &Arc<Self>, group: Pid) -> Watched {
         self.tell('+', group);
         Watched { guard: self.clone(), group }
@@ -70,12 +71,12 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         *self.pipe.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        // It ends at once.
+        // The shell exits at once.
         let _ = self.shell.wait();
     }
 }
 
-/// A process group that the guard knows of.
+/// Process group that is registered with the guard.
 #[derive(Debug)]
 pub(super) struct Watched {
     guard: Arc<Guard>,
@@ -107,18 +108,14 @@ mod tests {
         let guard = Arc::new(Guard::start().unwrap());
         let held = [guard.watch(group(&first)), guard.watch(group(&last))];
         drop(guard.watch(group(&ended)));
-        // As if the worker was killed: nobody takes anything back, and the pipe ends.
+        // As if the worker was killed: no group is unregistered, and the pipe ends.
         *guard.pipe.lock().unwrap() = None;
         for child in [&mut first, &mut last] {
             assert_eq!(child.wait().unwrap().signal(), Some(9));
         }
         drop(held);
         drop(guard);
-        assert_eq!(
-            ended.try_wait().unwrap(),
-            None,
-            "the guard was told that this one is not its affair any more"
-        );
+        assert_eq!(ended.try_wait().unwrap(), None, "this group was unregistered");
         ended.kill().unwrap();
         ended.wait().unwrap();
     }

@@ -1,4 +1,4 @@
-//! `leasehold leases break`: ends a lease, on condition. Nothing is deleted: the next holder's epoch is higher.
+//! `leasehold leases break`: breaks a lease with a conditional write. Nothing is deleted: the next holder's epoch is higher.
 
 use clap::Args;
 use leasehold_core::{Error, Kind, Lease, Result, ShardLen, ShardRange, WorkerId, keys};
@@ -12,17 +12,17 @@ use crate::table::moment;
 
 #[derive(Debug, Args)]
 pub(crate) struct Break {
-    /// Which lease: on the name of a worker that divides the shards, on a worker's inbox, on the group of shards to which a
-    /// shard belongs, or by its key
+    /// Lease to break: on the id of a worker that leases shards, on a worker's inbox, on the group of shards that contains a
+    /// shard, or by key
     #[arg(value_name = "worker:NAME|inbox:NAME|shard:SHARD|KEY")]
     lease: String,
 }
 
-/// What a lease is on.
+/// Subject of a lease: a worker id, an inbox or a group of shards.
 struct Subject {
     key: String,
     name: String,
-    /// What the lease says that it is on.
+    /// Fields of the lease record that name its subject.
     fields: Map<String, Value>,
 }
 
@@ -52,8 +52,7 @@ impl Subject {
             (None, Some(worker), _) => Ok(Self::worker(&worker)),
             (None, None, Some(worker)) => Ok(Self::inbox(&worker)),
             (None, None, None) => Err(Error::invalid(format!(
-                "`{text}` is not a lease of this queue; name it as worker:NAME, inbox:NAME, shard:SHARD, or by a key below \
-                 {} or {}",
+                "`{text}` is not a lease of this queue; use worker:NAME, inbox:NAME, shard:SHARD, or a key below {} or {}",
                 keys::SHARD_LEASES,
                 keys::WORKERS,
             ))),
@@ -72,7 +71,7 @@ impl Subject {
     fn inbox(worker: &WorkerId) -> Self {
         Self {
             key: keys::inbox_lease(worker),
-            name: format!("the inbox of {worker}"),
+            name: format!("inbox of {worker}"),
             fields: worker_subject(worker),
         }
     }
@@ -80,7 +79,7 @@ impl Subject {
     fn worker(worker: &WorkerId) -> Self {
         Self {
             key: keys::worker_lease(worker),
-            name: format!("the name {worker}"),
+            name: format!("worker {worker}"),
             fields: worker_subject(worker),
         }
     }
@@ -94,7 +93,7 @@ pub(crate) async fn end(queue: &Queue, args: &Break, printer: &Printer) -> anyho
     };
     let Some(was) = was else {
         let place = queue.client().describe();
-        return Err(Error::invalid(format!("nobody has ever leased {subject} in this queue: {place}")).into());
+        return Err(Error::invalid(format!("no lease for {subject} in {place}")).into());
     };
     if printer.is_json() {
         let until = Some(was.expires_at).filter(|_| !was.is_released());
@@ -107,17 +106,17 @@ pub(crate) async fn end(queue: &Queue, args: &Break, printer: &Printer) -> anyho
     Ok(())
 }
 
-/// What makes no sense is ended too: nobody knows whose it was.
+/// Breaks a corrupt lease, whose holder is unknown.
 async fn end_nonsense(queue: &Queue, subject: &Subject, printer: &Printer) -> anyhow::Result<()> {
     if !break_nonsense(queue.client(), &subject.key, &subject.fields).await? {
         return Err(
-            Error::new(Kind::Lost, format!("someone has just replaced the lease on {subject}")).into()
+            Error::new(Kind::Lost, format!("lease on {subject} was replaced meanwhile; try again")).into()
         );
     }
     if printer.is_json() {
         line(json!({"key": subject.key, "broken": true, "was": null}));
     } else {
-        line(format_args!("the lease on {subject} is free: what stood there made no sense"));
+        line(format_args!("lease on {subject} broken: it was corrupt"));
     }
     Ok(())
 }
@@ -127,13 +126,13 @@ fn told(subject: &Subject, was: &Lease, queue: &Queue) -> Result<String> {
     let Lease { worker_id, epoch, .. } = was;
     let until = moment(was.expires_at, now.earliest);
     Ok(if was.is_released() {
-        format!("the lease on {subject} is free: {worker_id} gave it back, or it was broken (epoch {epoch})")
+        format!("lease on {subject} was already free: released by {worker_id}, or broken (epoch {epoch})")
     } else if was.is_free(now) {
-        format!("the lease on {subject} is free: that of {worker_id} (epoch {epoch}) had run out at {until}")
+        format!("lease on {subject} broken: that of {worker_id} (epoch {epoch}) had expired at {until}")
     } else {
         format!(
-            "the lease on {subject} is free: {worker_id} held it (epoch {epoch}, until {until}) and notices at its \
-             next renewal"
+            "lease on {subject} broken: {worker_id} held it (epoch {epoch}, until {until}) and loses it at its next \
+             renewal"
         )
     })
 }

@@ -1,35 +1,35 @@
-//! `leasehold list`: many tasks.
+//! `leasehold list`: lists tasks.
 
 use clap::Args;
 use futures::{StreamExt, TryStreamExt, stream};
 use leasehold_core::{Kind, Result, State, Status, StoreTime, Task, TaskId};
 use leasehold_queue::inspect::READS_AT_ONCE;
-use leasehold_queue::{Filter, Listed, Queue};
+use leasehold_queue::{Filter, ListedTask, Queue};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::submit::{json_line, tag};
 use crate::printer::Printer;
-use crate::table::{self, MOMENT, Table};
+use crate::table::{self, MOMENT, TextTable};
 
-/// How many tasks are put in order, about 60 megabytes; up to twice as many are in memory while they are listed.
+/// Maximum number of tasks that are sorted, about 60 megabytes; up to twice as many are in memory while they are listed.
 const LISTED_MAX: usize = 500_000;
-/// Some stores stamp in whole seconds, and their servers differ a little.
+/// Tolerance for timestamps of the store: some stores stamp in whole seconds, and the clocks of their servers differ.
 const SLACK: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Args)]
-pub(crate) struct List {
-    /// Only tasks in this status
+pub(crate) struct ListArgs {
+    /// List only tasks with this status [default: all]
     #[arg(long, value_name = "STATUS")]
     status: Option<String>,
-    /// Only tasks of this type
+    /// List only tasks of this type [default: all]
     #[arg(long = "type", value_name = "TYPE")]
     task_type: Option<String>,
-    /// Only tasks with this tag; can be given several times
+    /// List only tasks with this tag; repeatable
     #[arg(long = "tag", value_name = "KEY=VALUE")]
     tags: Vec<String>,
-    /// List at most this many
+    /// Maximum number of tasks to list
     #[arg(long, value_name = "N", default_value_t = 100)]
     limit: usize,
     /// Order of the tasks
@@ -37,21 +37,21 @@ pub(crate) struct List {
     sort: Sort,
 }
 
-/// The order of a list.
+/// Order of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Sort {
-    /// Created last, first
+    /// Newest first
     Created,
-    /// Changed last, first
+    /// Most recently changed first
     Updated,
-    /// Due first, first; then tasks that are not pending
+    /// Earliest due first, then tasks that are not pending
     Due,
-    /// As stored; shown while they are read
+    /// By id, printed while they are read
     Id,
 }
 
 impl Sort {
-    /// Smaller is earlier.
+    /// Sort key; smaller comes first.
     fn rank(self, task: &Task) -> i64 {
         match (self, &task.state) {
             (Sort::Created, _) => newest(task.created_at),
@@ -67,7 +67,7 @@ fn newest(at: StoreTime) -> i64 {
     at.as_millis().saturating_neg()
 }
 
-impl List {
+impl ListArgs {
     fn filter(&self) -> Result<Filter> {
         let status = self.status.as_deref().map(Status::parse).transpose()?;
         let tags = self.tags.iter().map(|text| tag(text)).collect::<Result<_>>()?;
@@ -75,7 +75,7 @@ impl List {
     }
 }
 
-pub(crate) async fn run(queue: &Queue, args: &List, printer: &Printer) -> anyhow::Result<()> {
+pub(crate) async fn run(queue: &Queue, args: &ListArgs, printer: &Printer) -> anyhow::Result<()> {
     let filter = args.filter()?;
     let spinner = printer.spinner("listing");
     let mut rows = Rows::new(queue, printer);
@@ -96,12 +96,12 @@ pub(crate) async fn run(queue: &Queue, args: &List, printer: &Printer) -> anyhow
         printer.note("no tasks match");
     }
     if are_more {
-        printer.note(&format!("there are more than {}; see --limit", args.limit));
+        printer.note(&format!("limit of {} reached; raise --limit to list more", args.limit));
     }
     Ok(())
 }
 
-/// Shows tasks while they are read. Gives how many were shown, and whether there are more.
+/// Shows tasks while they are read. Returns how many were shown, and whether there are more.
 async fn as_stored(
     queue: &Queue,
     filter: Filter,
@@ -127,7 +127,7 @@ async fn as_stored(
     Ok((shown, false))
 }
 
-/// The first tasks in an order, as many as are asked for.
+/// First tasks of a sort order, up to a limit.
 struct Kept {
     sort: Sort,
     limit: usize,
@@ -144,15 +144,15 @@ impl Kept {
         }
     }
 
-    /// Whether no task that the store has stamped then or earlier can belong to the first.
+    /// True if no task that the store stamped at this time or earlier can belong to the kept tasks.
     fn are_before(&self, stamp: StoreTime) -> bool {
         let last = || self.tasks.last_key_value().map(|((rank, _), _)| *rank);
         self.sort != Sort::Due && self.are_more && last().is_none_or(|last| newest(stamp.plus(SLACK)) > last)
     }
 }
 
-/// Reads the tasks from the one that was written last. A task was created, and updated, no later than the store has
-/// stamped it: where that decides, no more are read than needed.
+/// Reads the tasks, most recently written first. A task was created and updated no later than the store stamped it, so
+/// reading stops as soon as no other task can belong to the result.
 async fn sorted(
     queue: &Queue,
     filter: Filter,
@@ -180,11 +180,11 @@ async fn sorted(
     Ok(kept)
 }
 
-/// The tasks that were written last, from the newest.
-async fn last_written(queue: &Queue, note: &impl Fn(&str)) -> Result<Vec<Listed>> {
+/// Lists the most recently written tasks, newest first.
+async fn last_written(queue: &Queue, note: &impl Fn(&str)) -> Result<Vec<ListedTask>> {
     let (mut listed, mut left_out) = (Vec::new(), 0);
     let mut all = std::pin::pin!(queue.listed());
-    let newest_first = |one: &Listed| Reverse(one.modified);
+    let newest_first = |one: &ListedTask| Reverse(one.modified);
     while let Some(one) = all.try_next().await? {
         listed.push(one);
         if listed.len() == 2 * LISTED_MAX {
@@ -197,22 +197,22 @@ async fn last_written(queue: &Queue, note: &impl Fn(&str)) -> Result<Vec<Listed>
     left_out += listed.len().saturating_sub(LISTED_MAX);
     listed.truncate(LISTED_MAX);
     if left_out > 0 {
-        note(&format!("{left_out} tasks that were written longest ago are left out; --sort id lists all"));
+        note(&format!("{left_out} least recently changed tasks are left out; --sort id lists all"));
     }
     Ok(listed)
 }
 
-/// Tasks, one below the other, printed while they are read.
+/// Table of tasks, printed while they are read.
 pub(crate) struct Rows<'a> {
     queue: &'a Queue,
     printer: &'a Printer,
-    table: Table,
+    table: TextTable,
     is_first: bool,
 }
 
 impl<'a> Rows<'a> {
     pub(crate) fn new(queue: &'a Queue, printer: &'a Printer) -> Self {
-        let table = Table::default().left("ID", 36).left("STATUS", 9).right("ATTEMPT", 7);
+        let table = TextTable::default().left("ID", 36).left("STATUS", 9).right("ATTEMPT", 7);
         let table = table.left("DUE (UTC)", MOMENT).left("UPDATED (UTC)", MOMENT).left("TYPE", 0);
         Self { queue, printer, table, is_first: true }
     }

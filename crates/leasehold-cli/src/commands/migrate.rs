@@ -1,11 +1,11 @@
-//! `leasehold migrate-shards`: changing the number of shards of a live queue.
+//! `leasehold migrate-shards`: changes the number of shards of a live queue.
 
 use clap::Args;
 use futures::future::{Either, select};
 use indicatif::ProgressBar;
 use leasehold_core::{Error, Kind};
-use leasehold_queue::migrate::{Wait, Work};
-use leasehold_queue::{MigrateOptions, Migrated, Plan, Progress, Queue};
+use leasehold_queue::migrate::{MigrationPass, MigrationWait};
+use leasehold_queue::{MigrateOptions, Migrated, MigrationPlan, Progress, Queue};
 use leasehold_worker::Shutdown;
 use leasehold_worker::shutdown::Stage;
 use std::sync::{Mutex, PoisonError};
@@ -15,22 +15,23 @@ use crate::printer::{Printer, line};
 
 #[derive(Debug, Args)]
 pub(crate) struct Migrate {
-    /// How many hex digits are to name a shard: 1 (16 shards) to 4 (65,536)
+    /// New number of hex digits of a shard: 1 (16 shards) to 4 (65,536 shards)
     #[arg(long, value_name = "N", required_unless_present = "abort")]
     to: Option<u8>,
-    /// Only say what would be done
+    /// Print the plan without changing anything
     #[arg(long, conflicts_with = "abort")]
     dry_run: bool,
-    /// Call a migration off, before the switch: bring everything back to where it was
+    /// Abort a migration before the switch, and move all tasks back
     #[arg(long, conflicts_with = "to")]
     abort: bool,
-    /// Do not wait for half an hour to remove what is left of the old place; the same command does it later
+    /// Do not wait 30 minutes to delete leftovers of the old layout; run the same command later to delete them
     #[arg(long)]
     no_wait: bool,
-    /// Wait so many seconds, not two minutes, until all clients know. Only when nothing else uses the queue
+    /// Seconds to wait until all clients have read the migration; use it only when nothing else uses the queue
+    /// [default: 120]
     #[arg(long, value_name = "SECONDS", hide = true)]
     known_secs: Option<f64>,
-    /// Remove what is left after so many seconds, not half an hour. Only when nothing else uses the queue
+    /// Seconds to wait before leftovers are deleted; use it only when nothing else uses the queue [default: 1800]
     #[arg(long, value_name = "SECONDS", hide = true)]
     grace_secs: Option<f64>,
 }
@@ -55,7 +56,7 @@ pub(crate) async fn run(
     let stopped = shutdown.reached(Stage::Drain);
     match select(Box::pin(migrated), Box::pin(stopped)).await {
         Either::Left((migrated, _)) => told(&migrated?, printer),
-        // Stopping it here is like a crash, which it survives at any point.
+        // Stopping here is like a crash, which a migration survives at any point.
         Either::Right(_) => Err(interrupted().into()),
     }
 }
@@ -73,30 +74,28 @@ fn options(args: &Migrate) -> anyhow::Result<MigrateOptions> {
 }
 
 fn interrupted() -> Error {
-    let message = "interrupted: until the migration is finished by the same command, or called off with --abort, \
-                   nothing is submitted or claimed";
+    let message = "migration interrupted; no task is submitted or claimed until you run the same command again, or abort \
+                   the migration with --abort";
     Error::new(Kind::Unavailable, message)
 }
 
-fn told_plan(plan: &Plan, printer: &Printer) -> anyhow::Result<()> {
+fn told_plan(plan: &MigrationPlan, printer: &Printer) -> anyhow::Result<()> {
     if printer.is_json() {
         line(serde_json::to_string(plan)?);
         return Ok(());
     }
-    let Plan { shard_prefix_len: from, to, under_way, tasks, there, entries } = plan;
+    let MigrationPlan { shard_prefix_len: from, to, under_way, tasks, there, entries } = plan;
     line(format_args!("{} shards now (shard_prefix_len {})", from.count(), from.digits()));
     if let Some(under_way) = under_way {
-        line(format_args!("{under_way}: the command would go on from there"));
+        line(format_args!("{under_way}: the command would resume from there"));
     }
     if from == to {
         return Ok(());
     }
-    line(format_args!("{} shards are wanted (shard_prefix_len {})", to.count(), to.digits()));
-    line(format_args!(
-        "{tasks} tasks and {entries} index entries would move; {there} tasks are there already"
-    ));
-    line("meanwhile nothing would be submitted or claimed, for two minutes and as long as the moving takes");
-    line("clients that are connected would be refused afterwards, until they connect again");
+    line(format_args!("{} shards after the migration (shard_prefix_len {})", to.count(), to.digits()));
+    line(format_args!("{tasks} tasks and {entries} index entries to move; {there} tasks already moved"));
+    line("no task can be submitted or claimed for two minutes and while tasks are moved");
+    line("connected clients are refused afterwards until they reconnect");
     Ok(())
 }
 
@@ -108,15 +107,15 @@ fn told(migrated: &Migrated, printer: &Printer) -> anyhow::Result<()> {
     let shards = migrated.shard_prefix_len.count();
     line(format_args!("{} tasks moved; the queue has {shards} shards", migrated.moved));
     for corrupt in &migrated.corrupt {
-        printer.note(&format!("left where it was: {corrupt}"));
+        printer.note(&format!("not moved: {corrupt}"));
     }
     if let Some(after) = migrated.sweep_after {
-        line(format_args!("what is left of the old place is removed by the same command after {after}"));
+        line(format_args!("run the same command after {after} to delete leftovers of the old layout"));
     }
     Ok(())
 }
 
-/// Shows how far a migration is: a bar for each part of it, or a note where there is no terminal.
+/// Progress display of a migration: a bar for each phase on a terminal, else a note.
 struct Shown<'a> {
     printer: &'a Printer,
     part: Mutex<Option<(&'static str, ProgressBar)>>,
@@ -144,7 +143,7 @@ impl<'a> Shown<'a> {
         }
         if let Some((_, bar)) = &*part {
             match progress {
-                // The bar of a wait was made as long as the whole of it.
+                // The bar of a wait is as long as the whole wait.
                 Progress::Waiting(_, left) => {
                     bar.set_position(bar.length().unwrap_or(0).saturating_sub(left.as_secs()));
                 }
@@ -154,19 +153,19 @@ impl<'a> Shown<'a> {
     }
 }
 
-fn waiting(wait: Wait) -> &'static str {
+fn waiting(wait: MigrationWait) -> &'static str {
     match wait {
-        Wait::Known => "waiting until all clients know of it",
-        Wait::Landed => "waiting until nothing can land in the old place any more",
-        Wait::Removed => "waiting until nothing of the last migration is on its way any more",
+        MigrationWait::Known => "waiting until all clients have read the migration",
+        MigrationWait::Landed => "waiting until no write to the old layout can be under way",
+        MigrationWait::Removed => "waiting until no write of the last migration can be under way",
     }
 }
 
-fn working(work: Work) -> &'static str {
+fn working(work: MigrationPass) -> &'static str {
     match work {
-        Work::Move => "moving tasks",
-        Work::Close => "making sure that nothing moves any more",
-        Work::Verify => "verifying",
-        Work::Sweep => "removing what is left",
+        MigrationPass::Move => "moving tasks",
+        MigrationPass::Close => "closing the old layout",
+        MigrationPass::Verify => "verifying",
+        MigrationPass::Sweep => "deleting leftovers",
     }
 }

@@ -1,4 +1,4 @@
-//! `leasehold cancel`, `leasehold retry`, `leasehold reschedule`, `leasehold purge`: changing tasks.
+//! `leasehold cancel`, `leasehold retry`, `leasehold reschedule` and `leasehold purge`: change tasks.
 
 use clap::Args;
 use futures::{StreamExt, TryStreamExt, stream};
@@ -13,30 +13,30 @@ use super::task_ref::TaskRef;
 use crate::printer::{Printer, line};
 use crate::table::count;
 
-/// So many tasks are changed at once: a bucket takes its time for each.
+/// Number of tasks that are changed at once: each takes several round trips to a bucket.
 const AT_ONCE: usize = 32;
 
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
-pub(crate) struct Which {
-    /// Task ids, or their first 4 or more characters
+pub(crate) struct TaskSelector {
+    /// Task ids, or prefixes of at least 4 characters
     #[arg(value_name = "ID")]
     pub(crate) ids: Vec<TaskRef>,
-    /// All tasks of this type to which it can happen
+    /// Select all tasks of this type whose status allows it
     #[arg(long = "type", value_name = "TYPE")]
     pub(crate) task_type: Option<String>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Reschedule {
-    /// Task id, or its first 4 or more characters
+    /// Task id, or a prefix of at least 4 characters
     id: TaskRef,
-    /// When it is to start, by the store's time
+    /// New start time, by the store's clock, such as 2026-12-24T18:00:00Z
     #[arg(long, value_name = "TIME")]
     at: StoreTime,
 }
 
-pub(crate) async fn cancel(queue: &Queue, which: &Which, printer: &Printer) -> anyhow::Result<()> {
+pub(crate) async fn cancel(queue: &Queue, which: &TaskSelector, printer: &Printer) -> anyhow::Result<()> {
     let statuses = [Status::Pending, Status::Running];
     each(queue, which, &statuses, printer, "cancelled", async |id| {
         queue.cancel(&id).await.map_err(|error| named(queue, &error))
@@ -44,25 +44,27 @@ pub(crate) async fn cancel(queue: &Queue, which: &Which, printer: &Printer) -> a
     .await
 }
 
-pub(crate) async fn retry(queue: &Queue, which: &Which, printer: &Printer) -> anyhow::Result<()> {
+pub(crate) async fn retry(queue: &Queue, which: &TaskSelector, printer: &Printer) -> anyhow::Result<()> {
     let statuses = [Status::Failed, Status::Cancelled, Status::Expired];
-    each(queue, which, &statuses, printer, "put back", async |id| {
+    each(queue, which, &statuses, printer, "retried", async |id| {
         queue.retry(&id).await.map_err(|error| named(queue, &error))
     })
     .await
 }
 
 pub(crate) async fn reschedule(queue: &Queue, args: &Reschedule, printer: &Printer) -> anyhow::Result<()> {
-    let which = Which { ids: vec![args.id.clone()], task_type: None };
+    let which = TaskSelector { ids: vec![args.id.clone()], task_type: None };
     let at = args.at;
-    each(queue, &which, &[Status::Pending], printer, "planned", async |id| queue.reschedule(&id, at).await)
-        .await
+    each(queue, &which, &[Status::Pending], printer, "rescheduled", async |id| {
+        queue.reschedule(&id, at).await
+    })
+    .await
 }
 
-/// Does something to each task, and says what became of it.
+/// Applies an operation to each task and prints its result.
 async fn each(
     queue: &Queue,
-    which: &Which,
+    which: &TaskSelector,
     statuses: &[Status],
     printer: &Printer,
     done: &str,
@@ -101,7 +103,7 @@ fn print(id: TaskId, operated: &Operated, done: &str, printer: &Printer) {
     match operated {
         Operated::Done(task) if printer.is_json() => line(json!({"id": id, "status": task.status()})),
         Operated::Done(task) if task.status() == Status::Running => {
-            line(format_args!("{id}: its worker will stop it at the next renewal"));
+            line(format_args!("{id}: running; its worker stops it at the next renewal"));
         }
         Operated::Done(_) => line(format_args!("{id}: {done}")),
         Operated::Refused(rejected) if printer.is_json() => {
@@ -139,10 +141,10 @@ async fn of_type(
 
 #[derive(Debug, Args)]
 pub(crate) struct Purge {
-    /// Only tasks that have been final for so many days; tasks younger than a day are always kept
+    /// Minimum number of days since the task became final; tasks younger than a day are always kept
     #[arg(long, value_name = "DAYS", default_value_t = 7.0)]
     older_than_days: f64,
-    /// Only tasks in this status; can be given several times
+    /// Purge only tasks with this status; repeatable [default: all final]
     #[arg(long, value_name = "STATUS")]
     status: Vec<String>,
 }
@@ -151,7 +153,7 @@ pub(crate) async fn purge(queue: &Queue, args: &Purge, printer: &Printer) -> any
     let older_than: Duration = super::submit::seconds("older-than-days", args.older_than_days * 86_400.0)?;
     let statuses = args.status.iter().map(|text| final_status(text)).collect::<Result<_>>()?;
     let retention = Retention { statuses, older_than };
-    let spinner = printer.spinner("tasks looked at");
+    let spinner = printer.spinner("scanning tasks");
     let (mut marked, mut deleted, mut kept, mut too_new) = (0u64, 0u64, 0u64, 0u64);
     let tasks = queue.list(Filter::default());
     let retention = &retention;
@@ -181,7 +183,7 @@ pub(crate) async fn purge(queue: &Queue, args: &Purge, printer: &Printer) -> any
         let too_new =
             if too_new > 0 { format!(", {too_new} of them younger than a day") } else { String::new() };
         line(format_args!(
-            "{marked} marked (a purge a day later deletes them), {deleted} deleted, {kept} kept{too_new}"
+            "{marked} marked for deletion by a purge a day later, {deleted} deleted, {kept} kept{too_new}"
         ));
     }
     Ok(())
@@ -192,5 +194,5 @@ fn final_status(text: &str) -> Result<Status> {
     if status.is_final() {
         return Ok(status);
     }
-    Err(Error::invalid(format!("a task that is {status} cannot be purged; cancel it first")))
+    Err(Error::invalid(format!("cannot purge {status} tasks; cancel them first")))
 }

@@ -1,12 +1,13 @@
-//! `leasehold outpost`: a queue in a folder of this machine, which a supervisor keeps in step with a bucket. The commands
-//! that also work on a bucket (`submit`, `worker`, `get`, `cancel`, `retry`) are the same here, and come here by themselves
-//! when `queue.type` is `filesystem`.
+//! `leasehold outpost`: runs a queue in a local folder, which a supervisor syncs with a bucket. The commands that also work
+//! on a bucket (`submit`, `worker`, `get`, `cancel`, `retry`) use these functions when `queue.type` is `filesystem`.
 
 use clap::{Args, Subcommand};
 use futures::FutureExt;
 use leasehold_core::outpost::Consistency;
-use leasehold_core::{Error, Kind, Matter, Name, Result, StoreTime, Task, TaskId};
-use leasehold_outpost::{Durability, OutpostConfig, Recovered, Spool, Supervisor, SupervisorOptions, Synced};
+use leasehold_core::{Error, Kind, Name, Reason, Result, StoreTime, Task, TaskId};
+use leasehold_outpost::{
+    OutpostConfig, Recovered, Spool, SpoolDurability, Supervisor, SupervisorOptions, Synced,
+};
 use leasehold_queue::Queue;
 use leasehold_store::{HostExt, SystemHost};
 use leasehold_worker::{Counts, Shutdown, Worker, WorkerOptions};
@@ -27,87 +28,87 @@ use crate::settings::kind::without_user;
 mod status;
 
 #[derive(Debug, Args)]
-pub(crate) struct Outpost {
+pub(crate) struct OutpostArgs {
     #[command(subcommand)]
     pub(crate) command: OutpostCommand,
-    /// Which queue: CAMPAIGN/QUEUE (setting `queue.campaign`)
+    /// Queue of the outpost (setting `queue.campaign`)
     #[arg(long, value_name = "CAMPAIGN/QUEUE", global = true)]
     pub(crate) campaign: Option<String>,
-    /// Where the folders of this machine's outposts are (setting `outpost.data`)
+    /// Directory of the outposts of this machine (setting `outpost.data`) [default: ~/.local/share/leasehold]
     #[arg(long, value_name = "PATH", global = true)]
     pub(crate) data: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum OutpostCommand {
-    /// Make the folder, and the queue in the bucket if that can be reached
+    /// Create the folder, and the queue in the bucket if it is reachable
     #[command(after_help = "Example:\n  leasehold outpost init --campaign survey/photos --node pi-1")]
-    Init(Init),
-    /// Submit a task here; the bucket hears of it when it can be reached
+    Init(OutpostInitArgs),
+    /// Submit a task to the folder; the next sync sends it to the bucket
     #[command(after_help = "Example:\n  leasehold outpost submit -t resize -i '{\"file\": \"a.png\"}'")]
-    Submit(submit::Submit),
-    /// Run tasks with programs, from the folder alone
+    Submit(submit::SubmitArgs),
+    /// Run tasks with programs, using only the folder
     #[command(after_help = "Example:\n  leasehold outpost work --exec 'resize=./resize.sh'")]
-    Work(worker::Work),
-    /// Count what is here, and what the bucket does not know yet
+    Work(worker::WorkerArgs),
+    /// Count the tasks of the folder, and the changes not yet sent to the bucket
     #[command(after_help = "Example:\n  leasehold outpost status --json")]
     Status,
-    /// Bring folder and bucket into line once
+    /// Sync the folder with the bucket once
     #[command(after_help = "Example:\n  leasehold outpost sync")]
     Sync,
-    /// Keep folder and bucket in step, until interrupted
+    /// Sync the folder with the bucket until interrupted
     #[command(after_help = "Example:\n  leasehold outpost run")]
     Run,
-    /// Claim tasks in advance, for a time without the bucket
+    /// Claim tasks in advance, to run them without the bucket
     #[command(after_help = "Example:\n  leasehold outpost checkout 50 --for 12h")]
-    Checkout(Checkout),
-    /// Let tasks run again that have failed or were cancelled here
+    Checkout(CheckoutArgs),
+    /// Retry tasks that failed or were cancelled in this folder
     #[command(after_help = "Example:\n  leasehold outpost requeue 3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3")]
     Requeue(Ids),
-    /// Call tasks off
+    /// Cancel tasks
     #[command(after_help = "Example:\n  leasehold outpost cancel 3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3")]
     Cancel(Ids),
-    /// Bring the folder into order after a crash: every command that opens it does so, too
+    /// Recover the folder after a crash; every command that opens the folder does this too
     #[command(after_help = "Example:\n  leasehold outpost recover")]
     Recover,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Init {
-    /// The name of this machine; by default one made by chance
+pub(crate) struct OutpostInitArgs {
+    /// Node id of this machine [default: random]
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
-    /// strict: only what the bucket has confirmed is started; relaxed: work goes on without the bucket, and some of it may
-    /// be done twice
+    /// strict: start only tasks whose claim the bucket has confirmed; relaxed: start tasks without the bucket, some may run
+    /// twice
     #[arg(long, value_name = "RULE", default_value = "strict")]
     consistency: Consistency,
-    /// light: heartbeats are not forced to the disk; full: everything is
+    /// light: fsync everything except heartbeats; full: fsync everything
     #[arg(long, value_name = "RULE", default_value = "light")]
-    durability: Durability,
-    /// Let a program come to its end although others have its task by now
+    durability: SpoolDurability,
+    /// Let a program finish although another worker has taken over its task
     #[arg(long)]
     finish: bool,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Checkout {
-    /// How many at most; without it, all
+pub(crate) struct CheckoutArgs {
+    /// Maximum number of tasks to claim [default: all]
     #[arg(value_name = "N")]
     most: Option<usize>,
-    /// Only those of these shards, separated by commas
+    /// Claim only tasks of these shards, separated by commas [default: all]
     #[arg(long, value_name = "SHARDS")]
     shards: Option<String>,
-    /// Until then
+    /// Time at which the claims expire, such as 2026-12-24T18:00:00Z
     #[arg(long, value_name = "TIME", required_unless_present = "lasting")]
     until: Option<StoreTime>,
-    /// For so long: seconds, or like 45m, 12h, 2d
+    /// Duration of the claims: seconds, or such as 45m, 12h, 2d
     #[arg(long = "for", value_name = "DURATION", value_parser = duration, conflicts_with = "until")]
     lasting: Option<Duration>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Ids {
-    /// Task ids, or their first 4 or more characters
+    /// Task ids, or prefixes of at least 4 characters
     #[arg(value_name = "ID", required = true)]
     ids: Vec<TaskRef>,
 }
@@ -149,7 +150,7 @@ pub(crate) async fn run(
             } else {
                 let Recovered { finished, unreadable, swept } = recovered;
                 line(format_args!(
-                    "{finished} changes finished, {unreadable} tasks unreadable, {swept} files removed"
+                    "{finished} changes finished, {unreadable} tasks unreadable, {swept} files deleted"
                 ));
             }
         }
@@ -157,7 +158,7 @@ pub(crate) async fn run(
     Ok(())
 }
 
-/// The outpost of these settings.
+/// Opens the outpost of the settings.
 pub(crate) fn open(settings: &Settings) -> Result<Spool> {
     let (data, of) = place(settings)?;
     Spool::open(&data, &of, Arc::new(SystemHost))
@@ -165,23 +166,22 @@ pub(crate) fn open(settings: &Settings) -> Result<Spool> {
 
 fn place(settings: &Settings) -> Result<(PathBuf, leasehold_core::outpost::Campaign)> {
     let of = settings.queue.campaign.clone();
-    let of = of.ok_or_else(|| {
-        Error::invalid("an outpost needs to know its queue; set queue.campaign, like `survey/photos`")
-    })?;
+    let of =
+        of.ok_or_else(|| Error::invalid("outpost has no queue; set queue.campaign, like `survey/photos`"))?;
     let data = settings.outpost.data.clone();
-    let data = data.ok_or_else(|| Error::invalid("there is no home for an outpost; set outpost.data"))?;
+    let data = data.ok_or_else(|| Error::invalid("no directory for outposts; set outpost.data, or HOME"))?;
     Ok((data, of))
 }
 
-async fn init(args: &Init, settings: &Settings, printer: &Printer) -> anyhow::Result<()> {
+async fn init(args: &OutpostInitArgs, settings: &Settings, printer: &Printer) -> anyhow::Result<()> {
     let (data, of) = place(settings)?;
-    // Who asks again without a name means the node that is there.
+    // Without --node, an existing outpost keeps its node id.
     let there = match Spool::open(&data, &of, Arc::new(SystemHost)) {
-        Err(error) if error.matter() == Some(Matter::Missing) => None,
+        Err(error) if error.matter() == Some(Reason::Missing) => None,
         there => Some(there?.config().node_id.to_string()),
     };
-    let by_chance = || format!("node-{:08x}", SystemHost.random_bits() & 0xffff_ffff);
-    let node_id = Name::checked("node", &args.node.clone().or(there).unwrap_or_else(by_chance))?;
+    let random = || format!("node-{:08x}", SystemHost.random_bits() & 0xffff_ffff);
+    let node_id = Name::checked("node", &args.node.clone().or(there).unwrap_or_else(random))?;
     let config = OutpostConfig {
         consistency: args.consistency,
         durability: args.durability,
@@ -202,12 +202,12 @@ async fn init(args: &Init, settings: &Settings, printer: &Printer) -> anyhow::Re
     let bucket = without_user(&settings.queue.store);
     line(format_args!("node {}, {}, {bucket}", config.node_id, config.consistency));
     if !is_reached {
-        printer.note("the bucket cannot be reached now; `leasehold outpost run` tries again");
+        printer.note("bucket unreachable; `leasehold outpost run` retries");
     }
     Ok(())
 }
 
-/// Founds the queue in the bucket; false if that is out of reach.
+/// Creates the queue in the bucket. Returns false if the bucket is unreachable.
 async fn reach(settings: &Settings) -> Result<bool> {
     let client = super::client(&settings.queue)?.with_patience(Duration::from_secs(3));
     match Queue::with_config(client, super::config(&settings.queue, "cli")).await {
@@ -217,8 +217,8 @@ async fn reach(settings: &Settings) -> Result<bool> {
     }
 }
 
-/// Puts one task into the folder.
-pub(crate) fn submit(spool: &Spool, args: &submit::Submit, printer: &Printer) -> anyhow::Result<()> {
+/// Submits one task to the folder.
+pub(crate) fn submit(spool: &Spool, args: &submit::SubmitArgs, printer: &Printer) -> anyhow::Result<()> {
     let id = spool.submit(submit::order_here(args)?)?;
     if printer.is_json() {
         line(json!({"id": id}));
@@ -228,16 +228,16 @@ pub(crate) fn submit(spool: &Spool, args: &submit::Submit, printer: &Printer) ->
     Ok(())
 }
 
-/// A worker that runs the programs of `--exec` for tasks of the folder.
+/// Runs a worker with the programs of `--exec` on the tasks of the folder.
 pub(crate) async fn work(
     spool: &Spool,
-    args: &worker::Work,
+    args: &worker::WorkerArgs,
     settings: &Settings,
     printer: &Printer,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
-    let by_chance = || format!("w-{:08x}", SystemHost.random_bits() & 0xffff_ffff);
-    let name = settings.worker.id.as_ref().map_or_else(by_chance, ToString::to_string);
+    let random = || format!("w-{:08x}", SystemHost.random_bits() & 0xffff_ffff);
+    let name = settings.worker.id.as_ref().map_or_else(random, ToString::to_string);
     let mut worker = Worker::at(Arc::new(spool.clone()), Arc::new(SystemHost), &name)?;
     for (task_type, program) in programs(&args.exec, &settings.worker, printer)? {
         worker = worker.handle(&task_type, move |context, input| program.clone().run(context, input))?;
@@ -254,7 +254,7 @@ pub(crate) async fn work(
     }
     let Counts { completed, failed, cancelled, put_back, lost, .. } = counts;
     line(format_args!(
-        "{completed} completed, {failed} failed, {cancelled} cancelled, {put_back} put back, {lost} lost"
+        "{completed} completed, {failed} failed, {cancelled} cancelled, {put_back} requeued, {lost} lost"
     ));
     Ok(())
 }
@@ -283,14 +283,14 @@ fn say(synced: &Synced, printer: &Printer) {
     }
     let Synced { sent, confirmed, refused, conflicts, duplicates, mirrored, forgotten, renewed } = synced;
     line(format_args!(
-        "{sent} sent, {mirrored} fetched, {forgotten} taken by others, {confirmed} claims confirmed, {refused} refused, \
-         {renewed} renewed, {conflicts} conflicts, {duplicates} run twice"
+        "{sent} sent, {mirrored} fetched, {forgotten} taken by other workers, {confirmed} claims confirmed, {refused} \
+         refused, {renewed} renewed, {conflicts} conflicts, {duplicates} run twice"
     ));
 }
 
 async fn checkout(
     spool: &Spool,
-    args: &Checkout,
+    args: &CheckoutArgs,
     settings: &Arc<Settings>,
     printer: &Printer,
 ) -> anyhow::Result<()> {
@@ -305,12 +305,12 @@ async fn checkout(
     if printer.is_json() {
         line(json!({"checked_out": taken, "until": until}));
     } else {
-        line(format_args!("{taken} tasks are this node's until {until}"));
+        line(format_args!("{taken} tasks claimed for this node until {until}"));
     }
     Ok(())
 }
 
-/// The ids of tasks that a person has named; all are resolved before any is changed.
+/// Resolves task ids. All are resolved before any task is changed.
 fn resolved(spool: &Spool, ids: &[TaskRef]) -> Result<Vec<TaskId>> {
     ids.iter().map(|id| id.resolve_here(spool)).collect()
 }
@@ -318,7 +318,7 @@ fn resolved(spool: &Spool, ids: &[TaskRef]) -> Result<Vec<TaskId>> {
 pub(crate) fn requeue(spool: &Spool, ids: &[TaskRef], printer: &Printer) -> anyhow::Result<()> {
     for id in resolved(spool, ids)? {
         let task = spool.requeue(&id)?;
-        told(&task, "put back", printer);
+        told(&task, "retried", printer);
     }
     Ok(())
 }
@@ -347,8 +347,8 @@ fn told(task: &Task, what: &str, printer: &Printer) {
 pub(crate) fn get(spool: &Spool, id: &TaskRef, printer: &Printer) -> anyhow::Result<()> {
     let id = id.resolve_here(spool)?;
     let found = spool.get(&id)?.ok_or_else(|| {
-        let message = format!("there is no task {id} in {}; the bucket may have it", spool.root().display());
-        Error::invalid(message).about(Matter::Missing)
+        let message = format!("no task {id} in {}; the bucket may have it", spool.root().display());
+        Error::invalid(message).about(Reason::Missing)
     })?;
     super::get::print(&found.task, printer);
     Ok(())

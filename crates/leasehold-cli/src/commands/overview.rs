@@ -3,28 +3,28 @@
 use clap::Args;
 use futures::{StreamExt, TryStreamExt, stream};
 use leasehold_core::{ArtifactId, Error, Kind, Now, Result, ShardLen, State, Status, StoreTime, Task, keys};
-use leasehold_pieces::manifest::Record;
+use leasehold_pieces::manifest::ManifestRecord;
 use leasehold_pieces::prune;
 use leasehold_queue::check::{Checked, CorruptObject, Healing, Remedy};
 use leasehold_queue::inspect::READS_AT_ONCE;
-use leasehold_queue::{Listed, Queue};
+use leasehold_queue::{ListedTask, Queue};
 use leasehold_store::Purpose;
 use serde::Serialize;
 use serde_json::json;
 use std::collections::BTreeMap;
 
 use crate::printer::{Printer, Style, line};
-use crate::table::{Cell, Table, count, moment, status as status_cell};
+use crate::table::{Cell, TextTable, count, moment, status as status_cell};
 
-/// So many tasks are read to count them by status: some seconds on a bucket, and less than a cent.
+/// Maximum number of tasks that are read to count them by status: some seconds on a bucket, and less than a cent.
 const READ_MAX: usize = 10_000;
 
 #[derive(Debug, Args)]
-pub(crate) struct Init {
-    /// How many hex digits name a shard: 1 (16 shards) to 4 (65,536)
+pub(crate) struct InitArgs {
+    /// Number of hex digits of a shard: 1 (16 shards) to 4 (65,536 shards) [default: 1 for a new queue]
     #[arg(long, value_name = "N")]
     pub(crate) shard_prefix_len: Option<u8>,
-    /// Create queue.json again for the tasks of a queue whose queue.json was lost
+    /// Recreate queue.json of a queue that has lost it, from its tasks
     #[arg(long)]
     pub(crate) restore: bool,
 }
@@ -35,21 +35,21 @@ pub(crate) fn init(queue: &Queue, printer: &Printer) -> anyhow::Result<()> {
         line(serde_json::to_string(agreement)?);
     } else {
         let shards = queue.shard_len().count();
-        line(format_args!("{} holds a queue with {shards} shards", queue.client().describe()));
+        line(format_args!("queue with {shards} shards in {}", queue.client().describe()));
     }
     Ok(())
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Stats {
-    /// Read every task of a queue with more than 10,000. Without it, only the due, scheduled and running tasks of such a queue
-    /// are counted, from the index: one request per 1,000
+pub(crate) struct StatsArgs {
+    /// Read every task of a queue with more than 10,000 [default: count only its due, scheduled and running tasks, from the
+    /// index: one request per 1,000]
     #[arg(long)]
     all: bool,
 }
 
-/// Counts by status, from the tasks themselves: one list per thousand and one read for each. Keys have no status, and final
-/// tasks have no index entries, so lists alone cannot tell.
+/// Counts by status, from the tasks themselves. Requests: 1 list per thousand tasks and 1 get per task. Keys have no
+/// status, and final tasks have no index entries, so lists alone do not suffice.
 #[derive(Debug, Default, Serialize)]
 struct Census {
     due: u64,
@@ -97,10 +97,10 @@ impl Census {
     }
 }
 
-pub(crate) async fn stats(queue: &Queue, args: &Stats, printer: &Printer) -> anyhow::Result<()> {
+pub(crate) async fn stats(queue: &Queue, args: &StatsArgs, printer: &Printer) -> anyhow::Result<()> {
     let spinner = printer.spinner("counting tasks");
     let mut listed = std::pin::pin!(queue.listed());
-    let first: Vec<Listed> = listed.as_mut().take(READ_MAX + 1).try_collect().await?;
+    let first: Vec<ListedTask> = listed.as_mut().take(READ_MAX + 1).try_collect().await?;
     if first.len() > READ_MAX && !args.all {
         let stats = queue.stats().await?;
         spinner.finish_and_clear();
@@ -115,7 +115,7 @@ pub(crate) async fn stats(queue: &Queue, args: &Stats, printer: &Printer) -> any
             );
         }
         printer.note(&format!(
-            "more than {READ_MAX} tasks: only those that are not final are counted, to the minute; --all reads every task"
+            "more than {READ_MAX} tasks: counted only tasks that are not final, to the minute; --all counts every task"
         ));
         return Ok(());
     }
@@ -163,22 +163,23 @@ fn print_census(census: &Census, printer: &Printer) {
     if *corrupt > 0 {
         rows.push(vec![Cell::new(Style::Bad, "corrupt"), corrupt.into()]);
     }
-    Table::default().left("STATUS", 0).right("TASKS", 0).rows(&rows, printer);
+    TextTable::default().left("STATUS", 0).right("TASKS", 0).rows(&rows, printer);
     if !census.shards.is_empty() {
         line("");
         print_shards([*due, *scheduled, *running], census.oldest_due_secs, &census.shards, printer);
     }
 }
 
-/// The whole queue, then its shards that are not empty: due, scheduled, running.
+/// Prints counts of due, scheduled and running tasks: of the whole queue, then of each shard that is not empty.
 fn print_shards(
     all: [u64; 3],
     oldest_due_secs: Option<u64>,
     shards: &BTreeMap<String, [u64; 3]>,
     printer: &Printer,
 ) {
-    let table = Table::default().left("SHARD", 0).right("DUE", 0).right("SCHEDULED", 0).right("RUNNING", 0);
-    let oldest = oldest_due_secs.map_or("nothing is due".into(), |secs| format!("{secs} s"));
+    let table =
+        TextTable::default().left("SHARD", 0).right("DUE", 0).right("SCHEDULED", 0).right("RUNNING", 0);
+    let oldest = oldest_due_secs.map_or("-".into(), |secs| format!("{secs} s"));
     let all =
         std::iter::once("all".into()).chain(all.iter().map(Cell::from)).chain([oldest.into()]).collect();
     let shards = shards.iter().map(|(shard, counts)| {
@@ -190,17 +191,17 @@ fn print_shards(
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Check {
-    /// Write missing index entries, and remove those that no task calls for
+pub(crate) struct CheckArgs {
+    /// Create missing index entries and delete dangling ones
     #[arg(long)]
     pub(crate) repair: bool,
-    /// Treat index entries as abandoned after so many seconds. Only when nothing else uses the queue [default: 1800
-    /// without a task, 60 when the task has moved on]
+    /// Seconds after which an index entry counts as abandoned; use it only when nothing else uses the queue [default: 1800
+    /// for an entry without a task, 60 for an outdated entry]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) grace_secs: Option<u64>,
 }
 
-pub(crate) async fn check(queue: &Queue, args: &Check, printer: &Printer) -> anyhow::Result<()> {
+pub(crate) async fn check(queue: &Queue, args: &CheckArgs, printer: &Printer) -> anyhow::Result<()> {
     let clock = printer.clock("checking every object");
     let checked = check_all(queue, args.repair).await;
     clock.finish_and_clear();
@@ -216,7 +217,7 @@ pub(crate) async fn check(queue: &Queue, args: &Check, printer: &Printer) -> any
     }
 }
 
-/// The objects of the queue, and the manifests of artifacts, which the queue itself cannot read.
+/// Checks the objects of the queue, and the manifests of artifacts, which the queue crate cannot read.
 async fn check_all(queue: &Queue, repair: bool) -> Result<Checked> {
     let mut checked = queue.check(repair).await?;
     for (artifact, listed) in prune::list(queue.client(), Purpose::Admin).await? {
@@ -228,7 +229,7 @@ async fn check_all(queue: &Queue, repair: bool) -> Result<Checked> {
 async fn check_artifact(
     queue: &Queue,
     artifact: &ArtifactId,
-    listed: prune::Listed,
+    listed: prune::ListedArtifact,
 ) -> Result<Option<CorruptObject>> {
     let corrupt = |key, reason, remedy| Ok(Some(CorruptObject { key, reason, remedy }));
     if listed.manifest.is_none() {
@@ -248,23 +249,23 @@ async fn check_artifact(
         }
         object => object?,
     };
-    match object.map(|object| Record::read(&key, artifact, &object.body)) {
+    match object.map(|object| ManifestRecord::read(&key, artifact, &object.body)) {
         Some(Err(error)) => corrupt(key, error.to_string(), Remedy::Quarantine),
         _ => Ok(None),
     }
 }
 
-/// The error that a check ends with; nothing if every object is fine, heals by itself, or was repaired.
+/// Error message of a check; none if every object is consistent, heals by itself, or was repaired.
 fn verdict(checked: &Checked) -> Option<String> {
     let (repairable, decisions) = (checked.repairable() - checked.repaired, checked.corrupt.len() as u64);
-    let repair = format!("{repairable} can be repaired with --repair");
+    let repair = format!("run again with --repair to repair {repairable}");
     let decide = if decisions == 1 { "1 needs a decision" } else { &format!("{decisions} need a decision") };
     let found = format!("check found {}", count(repairable + decisions, "inconsistency", "inconsistencies"));
     match (repairable, decisions) {
         (0, 0) => None,
-        (_, 0) => Some(format!("{found}: {repair}")),
-        (0, _) => Some(format!("{found}: {decide}, see above")),
-        _ => Some(format!("{found}: {repair}, {decide}, see above")),
+        (_, 0) => Some(format!("{found}; {repair}")),
+        (0, _) => Some(format!("{found}; {decide}, see above")),
+        _ => Some(format!("{found}; {repair}; {decide}, see above")),
     }
 }
 
@@ -279,7 +280,7 @@ fn print_checked(checked: &Checked, now: StoreTime, printer: &Printer) {
     if rows.is_empty() {
         return line(printer.paint(Style::Good, "no inconsistencies"));
     }
-    Table::default().left("CLASS", 0).left("WHAT", 0).left("WHAT TO DO", 0).rows(&rows, printer);
+    TextTable::default().left("CLASS", 0).left("OBJECT", 0).left("ACTION", 0).rows(&rows, printer);
     if let Some(last) = checked.healing.iter().map(|healing| healing.by).max() {
         let objects = count(checked.healing.len() as u64, "object heals", "objects heal");
         let by = moment(last, now);
@@ -292,7 +293,7 @@ fn print_checked(checked: &Checked, now: StoreTime, printer: &Printer) {
 
 fn healing_rows(checked: &Checked, now: StoreTime) -> impl Iterator<Item = Vec<Cell>> {
     checked.healing.iter().map(move |Healing { key, by, reason }| {
-        let todo = format!("nothing: heals by {}", moment(*by, now));
+        let todo = format!("none: heals by {}", moment(*by, now));
         vec![Cell::from("heals"), format!("{key}: {reason}").into(), todo.into()]
     })
 }
@@ -303,7 +304,7 @@ fn repair_rows(checked: &Checked) -> impl Iterator<Item = Vec<Cell>> {
         vec![Cell::new(Style::Strong, "repair"), format!("{key}: {what}").into(), todo.into()]
     };
     let uncovered = checked.uncovered.iter().map(move |key| row(key, "task without an index entry"));
-    let dangling = checked.dangling.iter().map(move |key| row(key, "index entry that no task calls for"));
+    let dangling = checked.dangling.iter().map(move |key| row(key, "dangling index entry"));
     let leftover = checked.leftover.iter().map(move |key| row(key, "left over from a probe"));
     uncovered.chain(dangling).chain(leftover)
 }
@@ -313,8 +314,8 @@ fn person_row(corrupt: &CorruptObject) -> Vec<Cell> {
     let todo = match remedy {
         Remedy::Quarantine => format!("leasehold quarantine {key}"),
         Remedy::Prune => "leasehold artifact prune".into(),
-        Remedy::Update => "update leasehold: a newer version has written it".into(),
+        Remedy::Update => "update leasehold: a newer version wrote this object".into(),
         Remedy::StoreTools => "delete it with the tools of the store".into(),
     };
-    vec![Cell::new(Style::Bad, "person"), reason.into(), todo.into()]
+    vec![Cell::new(Style::Bad, "corrupt"), reason.into(), todo.into()]
 }

@@ -1,9 +1,9 @@
-//! `leasehold quarantine`: takes corrupt objects out of the way.
+//! `leasehold quarantine`: quarantines corrupt objects.
 
 use clap::Args;
 use leasehold_core::{Error, Result, keys};
-use leasehold_pieces::manifest::Record;
-use leasehold_queue::quarantine::Outcome;
+use leasehold_pieces::manifest::ManifestRecord;
+use leasehold_queue::quarantine::QuarantineOutcome;
 use leasehold_queue::{Keep, Quarantined, Queue};
 use leasehold_store::Purpose;
 use serde_json::json;
@@ -15,7 +15,7 @@ pub(crate) struct Quarantine {
     /// Keys of corrupt objects, as `leasehold check` prints them
     #[arg(value_name = "KEY", required = true)]
     keys: Vec<String>,
-    /// Keep no copy below `quarantine/`
+    /// Do not keep a copy below `quarantine/`
     #[arg(long)]
     delete: bool,
 }
@@ -39,11 +39,11 @@ pub(crate) async fn run(queue: &Queue, args: &Quarantine, printer: &Printer) -> 
 fn print(quarantined: &Quarantined) {
     let Quarantined { key, copy, outcome } = quarantined;
     let done = match outcome {
-        Outcome::TaskCancelled => "task cancelled",
-        Outcome::KeyFreed => "idempotency key freed",
-        Outcome::LeaseReleased => "lease released",
-        Outcome::Rewritten => "written anew",
-        Outcome::Deleted => "deleted",
+        QuarantineOutcome::TaskCancelled => "task cancelled",
+        QuarantineOutcome::KeyFreed => "idempotency key freed",
+        QuarantineOutcome::LeaseReleased => "lease released",
+        QuarantineOutcome::Rewritten => "rewritten",
+        QuarantineOutcome::Deleted => "deleted",
     };
     match copy {
         Some(copy) => line(format_args!("{key}: {done}; copy at {copy}")),
@@ -51,17 +51,17 @@ fn print(quarantined: &Quarantined) {
     }
 }
 
-/// Marks an artifact whose manifest is corrupt for removal, as a prune does; nothing if this is not the key of one. The file
-/// can be published again once no delete of its data can be under way.
+/// Marks an artifact whose manifest is corrupt for removal, as a prune does. Returns `None` if this is not the key of a
+/// manifest. The file can be published again once no delete of its data can be under way.
 async fn quarantine_manifest(queue: &Queue, key: &str, keep: Keep) -> Result<Option<Quarantined>> {
     let Some(artifact) = keys::parse_manifest(key) else { return Ok(None) };
     let client = queue.client();
     let found = client.get(Purpose::Admin, key).await?;
     let object = found.ok_or_else(|| Error::invalid(format!("no object at `{key}`")))?;
-    if Record::read(key, &artifact, &object.body).is_ok() {
+    if ManifestRecord::read(key, &artifact, &object.body).is_ok() {
         return Err(Error::invalid(format!("`{key}` is not corrupt")));
     }
-    let closing = Record::Closing(queue.now()?.latest_known()).write(&artifact, client.write_id());
+    let closing = ManifestRecord::Closing(queue.now()?.latest_known()).write(&artifact, client.write_id());
     let copy = queue.replace_corrupt(key, &object, closing, keep).await?;
-    Ok(Some(Quarantined { key: key.to_owned(), copy, outcome: Outcome::Rewritten }))
+    Ok(Some(Quarantined { key: key.to_owned(), copy, outcome: QuarantineOutcome::Rewritten }))
 }

@@ -1,4 +1,4 @@
-//! `leasehold serve-pieces`: gives the pieces of this machine's cache to peers. A worker can do so, too.
+//! `leasehold serve-pieces`: serves the pieces of cached artifacts to peers. A worker can do this too.
 
 use clap::Args;
 use futures::future::{BoxFuture, join};
@@ -14,20 +14,21 @@ use std::sync::Arc;
 use super::{existing, pieces};
 use crate::printer::{Printer, line};
 use crate::settings::Settings;
-use crate::settings::typed::Pieces;
+use crate::settings::typed::PiecesSettings;
 
 #[derive(Debug, Args)]
 pub(crate) struct ServePieces {
-    /// The name under which peers know it; by default one made by chance
+    /// Peer id [default: random]
     #[arg(long, value_name = "NAME")]
     id: Option<String>,
-    /// Where to listen; other machines can ask only if there is a secret (setting `pieces.secret`)
+    /// Address to listen on; one that other machines can reach needs a secret (setting `pieces.secret`)
+    /// [default: 127.0.0.1:0]
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) listen: Option<String>,
-    /// The address that peers are told, if it is another
+    /// Address that is announced to peers [default: the listen address]
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) advertise: Option<String>,
-    /// The cache to serve
+    /// Cache directory to serve (setting `pieces.cache`) [default: ~/.cache/leasehold]
     #[arg(long, value_name = "DIR")]
     pub(crate) cache: Option<String>,
 }
@@ -46,7 +47,7 @@ pub(crate) async fn run(
         line(json!({"peer": id, "address": address, "cache": cache}));
     } else {
         line(format_args!("{id} serves {cache} at {address}"));
-        printer.note("Ctrl-C drains, twice aborts");
+        printer.note("Ctrl-C drains, a second Ctrl-C stops at once");
     }
     let Served { connections, requests, answered, bytes, .. } = serving.run(&shutdown).await?;
     if printer.is_json() {
@@ -57,12 +58,12 @@ pub(crate) async fn run(
     Ok(())
 }
 
-/// A name that nobody else has.
+/// Random name with a prefix.
 pub(super) fn by_chance(client: &Client, beginning: &str) -> String {
     format!("{beginning}-{:08x}", client.host().random_bits() & 0xffff_ffff)
 }
 
-/// A server that listens, and of which others know.
+/// Piece server that is listening and announced to peers.
 pub(super) struct Serving {
     server: PieceServer,
     announcement: Announcement,
@@ -73,7 +74,7 @@ pub(super) struct Serving {
 
 impl Serving {
     /// Marks the cache as served, listens, and announces it.
-    pub(super) async fn start(client: &Client, id: &str, settings: &Pieces) -> Result<Self> {
+    pub(super) async fn start(client: &Client, id: &str, settings: &PiecesSettings) -> Result<Self> {
         let name = Name::checked("peer id", id)?;
         let cache = pieces::cache(settings)?;
         let options = ServeOptions {
@@ -83,7 +84,7 @@ impl Serving {
             ..ServeOptions::default()
         };
         let (clock, host) = (client.clone(), client.host().clone());
-        // First of all: of several that begin together, the others are to know whom they have lost to.
+        // First of all: of several servers that start together, the losers report which one serves the cache.
         let (marked, me) = (cache.clone(), name.clone());
         let mark = host.blocking(move || marked.serve_as(&me)).await?;
         let present = Arc::new(move || clock.now());
@@ -93,10 +94,10 @@ impl Serving {
         Ok(Self { server, announcement, cache, address, _mark: mark })
     }
 
-    /// Serves until it is stopped, or its name is lost.
+    /// Serves until it is stopped, or the lease on its peer id is lost.
     pub(super) async fn run(self, shutdown: &Shutdown) -> Result<Served> {
         let tally = self.server.tally();
-        // One of the two takes the other with it.
+        // When one of the two ends, the other is stopped.
         let stop = shutdown.below();
         let announced = async {
             let ended = self.announcement.run(stop.clone()).await;
@@ -113,7 +114,7 @@ impl Serving {
         Ok(tally.served())
     }
 
-    /// Serves while a worker works. A worker that cannot serve any more goes on.
+    /// Serves pieces beside a worker. The worker continues if serving fails.
     pub(super) async fn beside<T>(
         serving: Option<Self>,
         work: BoxFuture<'_, T>,
@@ -129,21 +130,21 @@ impl Serving {
         };
         let serve = async {
             if let Err(error) = serving.run(&stop).await {
-                printer.note(&format!("pieces are not served any more: {error}"));
+                printer.note(&format!("stopped serving pieces: {error}"));
             }
         };
         join(work, serve).await.0
     }
 }
 
-/// The address that others are told.
+/// Address that is announced to peers.
 fn told(bound: SocketAddr, advertise: Option<SocketAddr>) -> Result<SocketAddr> {
     let mut told = advertise.unwrap_or(bound);
     if told.port() == 0 {
         told.set_port(bound.port());
     }
     if told.ip().is_unspecified() {
-        let message = format!("nobody can ask at {told}; say at which address with --advertise ADDR:PORT");
+        let message = format!("peers cannot connect to {told}; set their address with --advertise ADDR:PORT");
         return Err(Error::invalid(message));
     }
     Ok(told)
@@ -154,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn peers_are_told_an_address_that_they_can_ask_at() {
+    fn peers_can_connect_to_the_announced_address() {
         let parsed = |text: &str| text.parse::<SocketAddr>().unwrap();
         let bound = parsed("0.0.0.0:7400");
         assert!(told(bound, None).is_err());

@@ -1,4 +1,4 @@
-//! `leasehold shards`: who holds what, on a map, in numbers, and one by one.
+//! `leasehold shards`: shows which worker holds which shards, as a map, as counts and as a table.
 
 use leasehold_core::{ShardRange, WorkerId};
 use leasehold_queue::{LeaseState, Queue, SeenLease};
@@ -6,12 +6,12 @@ use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::printer::{Printer, Style, line};
-use crate::table::{Cell, Table, count, moment};
+use crate::table::{Cell, TextTable, count, moment};
 
-/// How many groups stand side by side on the map, and how many of them close together.
+/// Number of groups in a row of the map, and in a block without spaces.
 const MAP_COLUMNS: usize = 16;
 const MAP_CLOSE: usize = 4;
-/// One for each worker that can hold a group: there are at most 64.
+/// Marks on the map, one for each worker that can hold a group: there are at most 64.
 const MARKS: &[u8; 64] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@&";
 
 type Group = (ShardRange, SeenLease);
@@ -61,7 +61,7 @@ fn summary(groups: &[Group]) -> String {
     }
 }
 
-/// How each group is marked on the map: with a letter and a colour for its worker.
+/// Letter and colour of each worker on the map.
 struct Marks(BTreeMap<WorkerId, usize>);
 
 impl Marks {
@@ -125,7 +125,12 @@ fn print_legend(groups: &[Group], marks: &Marks, printer: &Printer) {
             }));
         }
     }
-    Table::default().left("", 1).left("WORKER", 0).right("GROUPS", 0).right("SHARDS", 0).rows(&rows, printer);
+    TextTable::default()
+        .left("", 1)
+        .left("WORKER", 0)
+        .right("GROUPS", 0)
+        .right("SHARDS", 0)
+        .rows(&rows, printer);
 }
 
 fn print_groups(queue: &Queue, groups: &[Group], printer: &Printer) -> anyhow::Result<()> {
@@ -144,12 +149,12 @@ fn print_groups(queue: &Queue, groups: &[Group], printer: &Printer) -> anyhow::R
             ]
         })
         .collect();
-    let table = Table::default().left("SHARDS", 0).left("STATE", 7).left("HOLDER", 0).right("EPOCH", 0);
+    let table = TextTable::default().left("SHARDS", 0).left("STATE", 7).left("HOLDER", 0).right("EPOCH", 0);
     table.left("UNTIL (UTC)", 0).rows(&rows, printer);
     Ok(())
 }
 
-/// The word for a state in its colour.
+/// State of a lease in its colour.
 pub(super) fn state(state: LeaseState, word: &str) -> Cell {
     let style = match state {
         LeaseState::Free => Style::Plain,

@@ -1,4 +1,4 @@
-//! Saying what a stop waits for.
+//! Notes about what a stopping worker waits for.
 
 use futures::future::{BoxFuture, Either, select};
 use leasehold_worker::shutdown::Stage;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::printer::Printer;
 use crate::table::count;
 
-/// Lets a worker run to its end. Once it is told to stop, says how many tasks it still runs, and for how long.
+/// Runs a worker to its end. When it is stopped, prints how many tasks still run, and the time they have to finish.
 pub(super) async fn stoppable<T>(
     running: BoxFuture<'_, T>,
     monitor: &Monitor,
@@ -31,7 +31,7 @@ pub(super) async fn stoppable<T>(
         printer.note("stopping now; running tasks are released");
         std::future::pending::<Infallible>().await
     };
-    // Said first, even if nothing is left to wait for.
+    // The notes are polled first, so that they are printed even if the worker ends at once.
     match select(Box::pin(telling), running).await {
         Either::Left((never, _)) => match never {},
         Either::Right((ended, _)) => ended,

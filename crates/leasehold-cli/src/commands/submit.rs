@@ -1,4 +1,4 @@
-//! `leasehold submit`: one task.
+//! `leasehold submit`: submits one task.
 
 use clap::Args;
 use leasehold_core::new_task::Start;
@@ -15,54 +15,54 @@ use std::time::Duration;
 use super::artifact::published;
 use crate::durations::{duration, whole_secs};
 use crate::printer::{Printer, line};
-use crate::settings::typed::Pieces;
+use crate::settings::typed::PiecesSettings;
 
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
-pub(crate) struct Submit {
-    /// What kind of work it is: which handler runs it
+pub(crate) struct SubmitArgs {
+    /// Task type, which selects the handler
     #[arg(short = 't', long = "type", value_name = "TYPE")]
     task_type: String,
-    /// Its input: JSON, `@file` or `-` for standard input
+    /// Input: JSON, `@file` or `-` for standard input
     #[arg(short, long, value_name = "JSON", default_value = "null")]
     input: String,
-    /// Start it after this long: seconds, or like 5m, 12h, 3d
+    /// Delay before the task can start: seconds, or such as 5m, 12h, 3d [default: 0]
     #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with = "at")]
     delay: Option<Duration>,
-    /// Start it at this moment of the store's time
+    /// Earliest start, by the store's clock, such as 2026-12-24T18:00:00Z [default: now]
     #[arg(long, value_name = "TIME")]
     at: Option<StoreTime>,
-    /// Submit it only once under this key
+    /// Idempotency key: submit only one task with this key [default: none]
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
-    /// With --key: retry the task of that key if it has failed or expired
+    /// With --key: retry the existing task if it has failed or expired
     #[arg(long, requires = "key")]
     key_retry_failed: bool,
-    /// How many attempts it has
+    /// Maximum number of attempts [default: 4]
     #[arg(long, value_name = "N")]
     max_attempts: Option<u32>,
-    /// Stop an attempt that takes longer: seconds, or like 5m, 12h, in whole seconds
+    /// Time limit of an attempt: seconds, or such as 5m, 12h, in whole seconds [default: none]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     timeout: Option<Duration>,
-    /// Do not start it after this long: seconds, or like 5m, 12h, 3d
+    /// Time after which an unstarted task expires: seconds, or such as 5m, 12h, 3d [default: never]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     expires: Option<Duration>,
-    /// Which of the tasks of one minute goes first: 0 to 9, 9 first
+    /// Priority 0–9, 9 first, among tasks due in the same minute [default: 5]
     #[arg(long, value_name = "N")]
     priority: Option<u8>,
-    /// For finding it; can be given several times
+    /// Tag to find the task by; repeatable
     #[arg(long = "tag", value_name = "KEY=VALUE")]
     tags: Vec<String>,
-    /// A file that it needs: the hash of an artifact, under a name by which the handler finds it. Can be given several times
+    /// Input file: name for the handler, and hash of an artifact; repeatable
     #[arg(long = "artifact", value_name = "NAME=HASH")]
     artifacts: Vec<String>,
-    /// The same with a file of this machine, which is put into the store first
+    /// Input file: name for the handler, and path of a local file to publish first; repeatable
     #[arg(long = "file", value_name = "NAME=PATH")]
     files: Vec<String>,
-    /// Put it into the inbox of one live worker, if there is one (setting `queue.dispatch_mode`)
+    /// Send the task to the inbox of a live worker, if there is one (setting `queue.dispatch_mode`)
     #[arg(long)]
     pub(crate) direct: bool,
-    /// Wait until it is final; the exit code tells how it ended
+    /// Wait until the task is final; the exit code shows its status
     #[arg(long)]
     wait: bool,
     /// With --wait: print only the output of the completed task, as JSON
@@ -72,8 +72,8 @@ pub(crate) struct Submit {
 
 pub(crate) async fn run(
     queue: &Queue,
-    args: &Submit,
-    settings: &Pieces,
+    args: &SubmitArgs,
+    settings: &PiecesSettings,
     printer: &Printer,
 ) -> anyhow::Result<()> {
     let key = args.key.clone();
@@ -99,26 +99,26 @@ pub(crate) async fn run(
     Ok(())
 }
 
-/// Says that the key belongs to a task already, and what became of that.
-fn tell_existing(submitted: &Submitted, args: &Submit, printer: &Printer) {
+/// Prints a note if the key already belongs to a task, with the status of that task.
+fn tell_existing(submitted: &Submitted, args: &SubmitArgs, printer: &Printer) {
     let (Some(status), Some(key)) = (submitted.existing, &args.key) else { return };
     let advice = match status {
         _ if submitted.is_retried => ", retried",
         Status::Failed | Status::Expired if !args.key_retry_failed => "; --key-retry-failed retries it",
-        Status::Cancelled => "; `leasehold retry` runs it again",
+        Status::Cancelled => "; `leasehold retry` retries it",
         _ => "",
     };
     printer.note(&format!("key `{key}` belongs to this task, existing: {status}{advice}"));
 }
 
-/// A submit for machines.
+/// Result of a submit as JSON.
 pub(super) fn receipt(submitted: &Submitted) -> Value {
     let Submitted { id, is_new, existing, is_retried } = submitted;
     json!({"id": id, "is_new": is_new, "existing": existing, "is_retried": is_retried})
 }
 
-/// The task for an outpost, which has no store to wait for or to put files into.
-pub(crate) fn order_here(args: &Submit) -> Result<NewTask> {
+/// Task for an outpost. Refuses options that need the bucket.
+pub(crate) fn order_here(args: &SubmitArgs) -> Result<NewTask> {
     for (is_given, flag) in [
         (args.wait, "--wait"),
         (args.direct, "--direct"),
@@ -126,7 +126,7 @@ pub(crate) fn order_here(args: &Submit) -> Result<NewTask> {
         (args.key_retry_failed, "--key-retry-failed"),
     ] {
         if is_given {
-            return Err(Error::invalid(format!("{flag} needs the bucket; an outpost works without")));
+            return Err(Error::invalid(format!("{flag} needs the bucket; it cannot be used on an outpost")));
         }
     }
     let mut order = order(args)?;
@@ -134,7 +134,7 @@ pub(crate) fn order_here(args: &Submit) -> Result<NewTask> {
     Ok(order)
 }
 
-fn order(args: &Submit) -> Result<NewTask> {
+fn order(args: &SubmitArgs) -> Result<NewTask> {
     let mut order = NewTask::new(&args.task_type, parse_input(&args.input)?)?;
     order.start = match (args.delay, args.at) {
         (Some(delay), _) => Start::After(delay),
@@ -150,25 +150,25 @@ fn order(args: &Submit) -> Result<NewTask> {
         let (name, hash) = named("artifact", text)?;
         if let Some(other) = order.artifacts.insert(name, hash.parse()?) {
             return Err(Error::invalid(format!(
-                "artifact `{text}` has the name of {other}; give it its own"
+                "artifact `{text}` has the same name as {other}; choose another name"
             )));
         }
     }
     Ok(order)
 }
 
-/// Puts the files of this machine into the store, once all else is known to be right.
+/// Publishes the local files. Comes after all checks of the arguments, so that a mistake uploads nothing.
 async fn publish_files(
     queue: &Queue,
     artifacts: &mut Artifacts,
-    args: &Submit,
-    settings: &Pieces,
+    args: &SubmitArgs,
+    settings: &PiecesSettings,
     printer: &Printer,
 ) -> Result<()> {
     let files = args.files.iter().map(|text| named("file", text)).collect::<Result<Vec<_>>>()?;
     let names: BTreeSet<_> = files.iter().map(|(name, _)| name).chain(artifacts.keys()).collect();
     if names.len() < files.len() + artifacts.len() {
-        return Err(Error::invalid("two files of the task have the same name"));
+        return Err(Error::invalid("two files of the task have the same name; choose different names"));
     }
     let options = PublishOptions { keep: settings.keep, ..PublishOptions::default() };
     for (name, path) in files {
@@ -178,25 +178,25 @@ async fn publish_files(
     Ok(())
 }
 
-/// Reads `NAME=…`.
+/// Parses `NAME=…`.
 fn named<'a>(what: &str, text: &'a str) -> Result<(Name, &'a str)> {
     let (name, rest) = text
         .split_once('=')
-        .ok_or_else(|| Error::invalid(format!("{what} `{text}` has no `=`; write it like photo={text}")))?;
+        .ok_or_else(|| Error::invalid(format!("{what} `{text}` has no `=`; write NAME={text}")))?;
     Ok((Name::checked(&format!("name of the {what}"), name)?, rest))
 }
 
-/// Reads `KEY=VALUE`.
+/// Parses `KEY=VALUE`.
 pub(crate) fn tag(text: &str) -> Result<(String, String)> {
     let (key, value) = text
         .split_once('=')
-        .ok_or_else(|| Error::invalid(format!("tag `{text}` has no `=`; write it like colour=red")))?;
+        .ok_or_else(|| Error::invalid(format!("tag `{text}` has no `=`; write KEY=VALUE")))?;
     Ok((key.to_owned(), value.to_owned()))
 }
 
 pub(crate) fn seconds(what: &str, secs: f64) -> Result<Duration> {
     Duration::try_from_secs_f64(secs)
-        .map_err(|_| Error::invalid(format!("{what} {secs} is not a number of seconds from now on")))
+        .map_err(|_| Error::invalid(format!("{what} must be from 0 to 1.8e19 seconds, got {secs}")))
 }
 
 fn parse_input(input: &str) -> Result<Value> {
@@ -215,10 +215,10 @@ fn parse_input(input: &str) -> Result<Value> {
     crate::json::read("the input", &text)
 }
 
-/// One line of `submit-many`: a task, and everything that can be said about it.
+/// One line of `submit-many`: a task with all its options.
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Line {
+pub struct TaskLine {
     task_type: String,
     #[serde(default)]
     input: Value,
@@ -247,12 +247,14 @@ enum KeyScope {
     TaskType,
 }
 
-impl Line {
-    /// The submit that it asks for; nothing is sent before that is awaited.
+impl TaskLine {
+    /// Converts the line into a submit. Sends nothing before it is awaited.
     pub fn submit(self, queue: &Queue) -> Result<Submitting<'_>> {
         let mut order = NewTask::new(&self.task_type, self.input)?;
         order.start = match (self.delay_secs, self.at) {
-            (Some(_), Some(_)) => return Err(Error::invalid("delay_secs and at exclude each other")),
+            (Some(_), Some(_)) => {
+                return Err(Error::invalid("delay_secs and at exclude each other; remove one"));
+            }
             (Some(secs), None) => Start::After(seconds("delay_secs", secs)?),
             (None, Some(at)) => Start::At(at),
             (None, None) => Start::Now,
@@ -277,7 +279,7 @@ impl Line {
     }
 }
 
-/// A task as one line of JSON.
+/// Prints a task as one line of JSON.
 pub(crate) fn json_line(task: &leasehold_core::Task) {
     line(record::value(task));
 }

@@ -1,8 +1,9 @@
-//! `leasehold submit-many`: one JSON object per line.
+//! `leasehold submit-many`: submits tasks from a file, one JSON object per line.
 //!
-//! An error of one task, such as a key with another input, is reported with its line, and the rest goes on. An error of the
-//! store stops it: nothing new is submitted, and it says with which lines to continue. Several submits are under way at once,
-//! so lines after the first one that failed may be submitted: `--from` names exactly those that are not.
+//! An error of one task, such as a key with another input, is reported with its line, and the other lines are submitted.
+//! An error of the store stops the command: nothing new is submitted, and the error names the lines to continue with.
+//! Several submits are under way at once, so lines after the first one that failed may be submitted: `--from` names
+//! exactly those that are not.
 
 use clap::Args;
 use futures::StreamExt;
@@ -14,20 +15,20 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use super::submit::{Line, receipt};
+use super::submit::{TaskLine, receipt};
 use crate::json::check_numbers;
 use crate::printer::{Printer, line};
 use crate::table::count;
 
 #[derive(Debug, Args)]
 pub(crate) struct SubmitMany {
-    /// A file with one JSON object per line, or `-` for standard input
+    /// File with one JSON object per line, or `-` for standard input
     #[arg(value_name = "FILE")]
     file: String,
-    /// Submit only these lines, such as `58,61-64,70`; a number at the end stands for its line and all lines after it
+    /// Submit only these lines, such as `58,61-64,70`; a single number at the end includes all lines after it
     #[arg(long, value_name = "LINES", default_value = "1")]
     from: Lines,
-    /// Put them into the inboxes of live workers, if there are any (setting `queue.dispatch_mode`)
+    /// Send the tasks to the inboxes of live workers, if there are any (setting `queue.dispatch_mode`)
     #[arg(long)]
     pub(crate) direct: bool,
 }
@@ -41,7 +42,7 @@ pub(crate) async fn run(queue: &Queue, args: SubmitMany, printer: &Printer) -> a
             Error::invalid(format!("`{}` cannot be read: {error}", args.file)).because(error)
         })?)
     };
-    // Everything is read and understood before anything is written: a mistake in line 900 submits nothing.
+    // All lines are parsed before anything is written: a mistake in line 900 submits nothing.
     let (mut numbers, mut submits) = (Vec::new(), Vec::new());
     for (number, text) in BufReader::new(source).lines().enumerate() {
         let (number, text) = (number + 1, text?);
@@ -50,7 +51,7 @@ pub(crate) async fn run(queue: &Queue, args: SubmitMany, printer: &Printer) -> a
         }
         let place = format!("line {number}");
         check_numbers(&place, &text)?;
-        let parsed: Line = serde_json::from_str(&text)
+        let parsed: TaskLine = serde_json::from_str(&text)
             .map_err(|error| Error::invalid(format!("{place} is not a task: {error}")))?;
         let submit = parsed.submit(queue);
         submits.push(submit.map_err(|error| Error::new(error.kind(), format!("{place}: {error}")))?);
@@ -60,7 +61,7 @@ pub(crate) async fn run(queue: &Queue, args: SubmitMany, printer: &Printer) -> a
     let is_stopped = AtomicBool::new(false);
     let mut results = Results::new(numbers.clone());
     {
-        // Those under way end; no other begins. The results come in order.
+        // After an error of the store, submits under way finish and no other starts. The results come in order.
         let submits = submits.into_iter().take_while(|_| !is_stopped.load(Relaxed));
         let mut submitted = std::pin::pin!(queue.submit_many(submits));
         for number in &numbers {
@@ -87,7 +88,7 @@ fn print(number: usize, result: &leasehold_core::Result<Submitted>, printer: &Pr
         })),
         // The id is in the message.
         Err(error) if error.outcome_is_unknown() => printer.note(&format!("line {number}: {error}")),
-        // The error that stops it is printed once, at the end.
+        // The error that stops the command is printed once, at the end.
         Err(error) if !is_of_the_store(error) => {
             printer.note(&format!("line {number} was not submitted: {error}"));
         }
@@ -95,7 +96,7 @@ fn print(number: usize, result: &leasehold_core::Result<Submitted>, printer: &Pr
     }
 }
 
-/// Whether it would happen to every other task as well.
+/// True for an error that would happen to every other task as well.
 fn is_of_the_store(error: &Error) -> bool {
     matches!(error.kind(), Kind::Unavailable | Kind::Denied | Kind::Internal)
 }
@@ -131,7 +132,7 @@ impl FromStr for Lines {
     }
 }
 
-/// The value of `--from` for those of these lines that are left, as [`Lines`] are parsed.
+/// Value of `--from` for the remaining lines, in the format that [`Lines`] parses.
 fn rest(numbers: &[usize], is_left: impl Fn(usize) -> bool) -> String {
     let runs = numbers.chunk_by(|one, next| is_left(*one) == is_left(*next));
     let runs = runs.filter_map(|run| match (*run.first()?, *run.last()?) {
@@ -151,17 +152,17 @@ fn rest(numbers: &[usize], is_left: impl Fn(usize) -> bool) -> String {
     runs.join(",")
 }
 
-/// The results so far, by the numbers of their lines.
+/// Results so far, by line number.
 #[derive(Default)]
 struct Results {
-    /// All lines that were to be submitted.
+    /// All lines to submit.
     numbers: Vec<usize>,
     done: Vec<usize>,
     existed: usize,
-    /// Those of them that had failed or expired, and were not retried.
+    /// Existing tasks that had failed or expired, and were not retried.
     dead: usize,
     failed: Vec<usize>,
-    /// Those of them that would fail again.
+    /// Failed lines that would fail again.
     refused: Vec<usize>,
     unknown: Vec<usize>,
     /// The first error of a task.
@@ -192,7 +193,7 @@ impl Results {
             self.stopped_by.get_or_insert(error);
             return;
         }
-        // What was fenced off because it took too long can be submitted again.
+        // A submit that was fenced off because it took too long can be submitted again.
         if error.kind() != Kind::Lost && !error.outcome_is_unknown() {
             self.refused.push(number);
         }
@@ -234,7 +235,7 @@ impl Results {
     }
 }
 
-/// Numbers of lines in words: `lines 3, 7-9`.
+/// Line numbers as text: `lines 3, 7-9`.
 fn ranges(numbers: &[usize]) -> String {
     let runs = numbers.chunk_by(|one, next| one + 1 == *next).filter_map(|run| match run {
         [] => None,
@@ -273,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_told_as_ranges() {
+    fn lines_are_printed_as_ranges() {
         assert_eq!(ranges(&[7]), "line 7");
         assert_eq!(ranges(&[1, 2, 3, 5, 8, 9]), "lines 1-3, 5, 8-9");
     }

@@ -1,15 +1,15 @@
-//! `leasehold tail`: tasks as they change.
+//! `leasehold tail`: prints tasks as they change.
 //!
-//! A look lists all tasks with their stamps, one request per thousand, and reads only those that were written since.
-//! Three things make that less simple than it sounds:
+//! A scan lists all tasks with their timestamps, one request per thousand, and reads only those written since the last
+//! scan. Three cases need care:
 //!
-//! * A list is not one moment. What changes behind its back is stamped later than all that was seen before it began, so
-//!   a look goes back to the newest stamp of the look before the last.
-//! * Some stores stamp in whole seconds, and not all of their servers agree: a few seconds of overlap.
-//! * A task may change twice under one stamp, so it is read once more when its stamp cannot be given out any longer.
+//! * A list is not a snapshot. A task that changes behind the cursor is stamped later than all tasks read before the list
+//!   began, so a scan starts from the newest stamp of the scan before the last.
+//! * Some stores stamp in whole seconds, and the clocks of their servers differ: scans overlap by a few seconds.
+//! * A task may change twice with the same stamp, so it is read once more when no other write can get that stamp.
 //!
-//! The revision tells whether what was read is news. Only tasks within the overlap are remembered. If the store's stamps
-//! jump back by more than the overlap, changes go unseen until they have caught up.
+//! The revision decides whether a task has changed. Only tasks within the overlap are remembered. If the store's stamps
+//! jump back by more than the overlap, changes are missed until the stamps have caught up.
 
 use clap::Args;
 use futures::future::{Either, select};
@@ -18,7 +18,7 @@ use leasehold_core::{Kind, Result, StoreTime, Task, TaskId, keys};
 use leasehold_queue::Queue;
 use leasehold_queue::inspect::READS_AT_ONCE;
 use leasehold_store::host::Instant;
-use leasehold_store::{Entry, List, Purpose};
+use leasehold_store::{List, ListEntry, Purpose};
 use leasehold_worker::Shutdown;
 use leasehold_worker::shutdown::Stage;
 use std::collections::HashMap;
@@ -28,22 +28,22 @@ use super::list::Rows;
 use crate::durations::duration;
 use crate::printer::Printer;
 
-/// Where tasks lie.
+/// Prefix of the tasks.
 const TASKS: &str = "tasks/";
-/// How far apart the stamps of one moment can be.
+/// Maximum difference between the stamps of writes at the same time.
 const OVERLAP: Duration = Duration::from_secs(5);
-/// So long after it was first seen, a stamp of whole seconds is not given to another write.
+/// Time after the first read of a stamp, in whole seconds, from which on no other write gets it.
 const SETTLED: Duration = Duration::from_secs(2);
-/// So many tasks are remembered, about ten megabytes. When more change at once, all are forgotten, and some may be
-/// printed twice.
+/// Maximum number of remembered tasks, about ten megabytes. When more change at once, all are forgotten, and some may
+/// be printed twice.
 const SEEN_MAX: usize = 100_000;
 
 #[derive(Debug, Args)]
 pub(crate) struct Tail {
-    /// Pause between scans: seconds, or like 30s, 5m
+    /// Pause between scans: seconds, or such as 30s, 5m
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "2")]
     every: Duration,
-    /// Begin with all tasks there are
+    /// Print all existing tasks first
     #[arg(long)]
     all: bool,
 }
@@ -55,7 +55,7 @@ pub(crate) async fn run(
     shutdown: &Shutdown,
 ) -> anyhow::Result<()> {
     let following = Box::pin(follow(queue, args.every, args.all, printer));
-    // Only reads: it can be left at any point.
+    // Only reads: it can be dropped at any point.
     match select(following, Box::pin(shutdown.reached(Stage::Drain))).await {
         Either::Left((followed, _)) => Ok(followed?),
         Either::Right(_) => Ok(()),
@@ -78,21 +78,21 @@ async fn follow(queue: &Queue, every: Duration, all: bool, printer: &Printer) ->
     }
 }
 
-/// What is known of the tasks so far.
+/// State of the scans so far.
 struct Watch<'a> {
     queue: &'a Queue,
-    /// What is stamped earlier is no news.
+    /// Tasks with an earlier stamp are not read.
     from: StoreTime,
-    /// The newest stamp of all.
+    /// Newest stamp of all tasks.
     newest: StoreTime,
     seen: HashMap<TaskId, Seen>,
 }
 
-/// A task as it was last read.
+/// Task as of its last read.
 struct Seen {
     stamp: StoreTime,
     rev: u64,
-    /// When this stamp was first seen.
+    /// Time of the first read with this stamp.
     first_at: Instant,
     read_at: Instant,
 }
@@ -111,12 +111,12 @@ impl<'a> Watch<'a> {
         Ok(watch)
     }
 
-    fn note_newest(&mut self, entries: &[Entry]) {
+    fn note_newest(&mut self, entries: &[ListEntry]) {
         let newest = entries.iter().map(|entry| entry.modified).max();
         self.newest = newest.map_or(self.newest, |newest| newest.max(self.newest));
     }
 
-    /// Looks at everything once, and shows what is news.
+    /// Scans all tasks once, and shows those that have changed.
     async fn look(&mut self, printer: &Printer, mut show: impl FnMut(&Task)) -> Result<()> {
         let next_from = self.newest.minus(OVERLAP);
         let mut list = Some(List::all(TASKS));
@@ -131,7 +131,7 @@ impl<'a> Watch<'a> {
                 match task {
                     Ok(task) if self.is_news(&task, stamp, next_from) && !task.is_tombstone() => show(&task),
                     Ok(_) => {}
-                    // Gone since it was listed.
+                    // Deleted since it was listed.
                     Err(error) if error.kind() == Kind::Invalid => {}
                     Err(error) if error.kind() == Kind::Corrupt => printer.note(&error.to_string()),
                     Err(error) => return Err(error),
@@ -144,8 +144,8 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    /// The task behind this entry, if it may have been written since it was last read.
-    fn written(&self, entry: &Entry) -> Option<(TaskId, StoreTime)> {
+    /// Task of a list entry, if it may have been written since its last read.
+    fn written(&self, entry: &ListEntry) -> Option<(TaskId, StoreTime)> {
         let (_, id) = keys::parse_task(&entry.key)?;
         let is_known = self
             .seen
@@ -154,7 +154,7 @@ impl<'a> Watch<'a> {
         (entry.modified >= self.from && !is_known).then_some((id, entry.modified))
     }
 
-    /// Whether this revision was not seen before; remembers it as long as it could be met again.
+    /// True if this revision was not read before. Remembers it as long as it can be read again.
     fn is_news(&mut self, task: &Task, stamp: StoreTime, next_from: StoreTime) -> bool {
         let read_at = self.queue.client().host().instant();
         let seen = self.seen.get(&task.id);
@@ -178,7 +178,7 @@ mod tests {
     use leasehold_store::{Client, Host, MemoryStore, Verb};
     use std::sync::Arc;
 
-    /// A queue whose store stamps in whole seconds, with some tasks a minute old and one of now.
+    /// Queue whose store stamps in whole seconds, with some tasks a minute old and one new task.
     async fn queue(host: &FakeHost) -> (Queue, Vec<TaskId>) {
         let clock = host.clone();
         let store = MemoryStore::with_time(move || {
@@ -196,7 +196,7 @@ mod tests {
         (queue, ids)
     }
 
-    /// The tasks that one look shows, and how many lists and gets it took.
+    /// Tasks that one scan shows, and its number of list and get requests.
     async fn look(watch: &mut Watch<'_>) -> (Vec<TaskId>, [u64; 2]) {
         let mut shown = Vec::new();
         let before = watch.queue.client().ledger().snapshot();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_look_reads_only_what_may_have_changed() {
+    async fn a_scan_reads_only_tasks_that_may_have_changed() {
         let host = FakeHost::new();
         let (queue, ids) = queue(&host).await;
         let mut watch = Watch::from_now(&queue).await.unwrap();
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_has_not_changed_for_long_is_forgotten() {
+    async fn tasks_that_have_not_changed_for_long_are_forgotten() {
         let host = FakeHost::new();
         let (queue, ids) = queue(&host).await;
         let mut watch = Watch::from_now(&queue).await.unwrap();

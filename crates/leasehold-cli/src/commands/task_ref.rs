@@ -1,13 +1,13 @@
-//! Naming a task by its id, or by the first characters of it.
+//! References to tasks: a whole id, or a prefix of one.
 
-use leasehold_core::{Error, Matter, Result, TaskId, TaskIdPrefix};
+use leasehold_core::{Error, Reason, Result, TaskId, TaskIdPrefix};
 use leasehold_outpost::Spool;
 use leasehold_queue::Queue;
 use std::str::FromStr;
 
 use super::get::named;
 
-/// A task as a person names it.
+/// Reference to a task on the command line.
 #[derive(Debug, Clone)]
 pub(crate) enum TaskRef {
     Id(TaskId),
@@ -26,18 +26,18 @@ impl FromStr for TaskRef {
 }
 
 impl TaskRef {
-    /// The id. One list if only its first characters are given.
+    /// Resolves the id. Requests: 1 list for a prefix, none for a whole id.
     pub(crate) async fn resolve(&self, queue: &Queue) -> Result<TaskId> {
         match self {
             Self::Id(id) => Ok(*id),
             Self::Prefix(prefix) => queue.find(prefix).await.map_err(|error| match error.matter() {
-                Some(Matter::Missing) => named(queue, &error),
+                Some(Reason::Missing) => named(queue, &error),
                 _ => error,
             }),
         }
     }
 
-    /// The id of a task of an outpost.
+    /// Resolves the id of a task of an outpost.
     pub(crate) fn resolve_here(&self, spool: &Spool) -> Result<TaskId> {
         match self {
             Self::Id(id) => Ok(*id),

@@ -1,11 +1,11 @@
-//! `leasehold up`: a queue that works, with one command. It creates the queue if there is none, runs programs for its
-//! tasks, does the monitor's duties, and shows how it goes: on one line, and on the dashboard.
+//! `leasehold up`: runs a queue with one command. Creates the queue if there is none, runs programs for its tasks, runs
+//! the maintenance duties of `monitor`, and shows the progress on one line and on the dashboard.
 //!
-//! Whatever is to run beside the worker belongs into [`beside`]; it ends with the worker, and not when that begins to
-//! drain: one may want to watch it.
+//! Everything that runs beside the worker belongs into [`beside`]. It ends with the worker, not when the worker begins to
+//! drain, so that the drain can be watched.
 //!
-//! Showing must not cost much on a bucket. What the worker has done and sent, it knows itself. What waits is counted by
-//! lists of the index: soon while the worker is busy, more and more seldom while nothing happens.
+//! The display must not cost much on a bucket. The worker counts its own tasks and requests. Pending tasks are counted
+//! with list requests on the index: every second while the worker is busy, up to every 30 seconds while it is idle.
 
 use clap::Args;
 use futures::future::{BoxFuture, Either, FutureExt, select};
@@ -22,30 +22,30 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use super::dashboard;
-use super::drain::Waits;
+use super::drain::DrainReporter;
 use super::serve_pieces::Serving;
 use super::stopping::stoppable;
-use super::worker::{self, Work};
+use super::worker::{self, WorkerArgs};
 use crate::printer::{Printer, line};
 use crate::settings::Settings;
 
-/// How often the live line is drawn again.
+/// Interval at which the live line is redrawn.
 const DRAW_EVERY: Duration = Duration::from_millis(250);
-/// How often a line may be logged.
+/// Minimum interval between two printed lines.
 const LOG_EVERY: Duration = Duration::from_secs(5);
-/// How often the index is counted while something happens, and while nothing does: four lists at
-/// least each time, six cents a day at the slowest.
+/// Interval between two counts of the index while tasks change, and while none do: at least four lists for each count,
+/// six cents a day at the longest interval.
 const COUNT_MIN: Duration = Duration::from_secs(1);
 const COUNT_MAX: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Args)]
 pub(crate) struct Up {
     #[command(flatten)]
-    pub(crate) work: Work,
+    pub(crate) work: WorkerArgs,
     /// Do not serve the dashboard
     #[arg(long)]
     no_dashboard: bool,
-    /// The port of the dashboard; if it is taken, one of the next
+    /// Port of the dashboard; if it is in use, one of the next 19 [default: 7423]
     #[arg(long, value_name = "N", conflicts_with = "no_dashboard")]
     pub(crate) dashboard_port: Option<u16>,
     /// Let viewers of the dashboard cancel, retry and run tasks [default: read-only]
@@ -83,17 +83,16 @@ pub(crate) async fn run(
     Ok(())
 }
 
-fn greet(queue: &Queue, name: &str, args: &Work, printer: &Printer) {
+fn greet(queue: &Queue, name: &str, args: &WorkerArgs, printer: &Printer) {
     let (store, shards) = (queue.client().describe(), queue.shard_len().count());
-    printer.note(&format!("{name} is up on {store}, {shards} shards; Ctrl-C drains"));
+    printer.note(&format!("worker {name} on {store}, {shards} shards; Ctrl-C drains"));
     if args.exec.is_empty() {
-        printer.note(
-            "it recovers lost tasks and runs none; to run some, add --exec 'TYPE=PROGRAM ARGS' for each type",
-        );
+        printer
+            .note("recovering lost tasks only; to run tasks, add --exec 'TYPE=PROGRAM ARGS' for each type");
     }
 }
 
-/// Lets something run until the worker has ended.
+/// Runs another future until the worker has ended.
 pub(super) async fn beside(
     worker: BoxFuture<'_, Result<Counts>>,
     other: BoxFuture<'_, Infallible>,
@@ -119,14 +118,14 @@ async fn show(watch: &mut Watch<'_>, screen: &mut Screen) -> Infallible {
     }
 }
 
-/// How it goes.
+/// State of the queue, the worker and its requests.
 struct Progress {
     moved: Moved,
     requests: Snapshot,
     stage: Stage,
 }
 
-/// The part of it that is worth a line when it changes; requests are sent all the time.
+/// Part of the progress whose change is printed. Requests are not part of it: they change all the time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Moved {
     due: u64,
@@ -142,11 +141,11 @@ impl Progress {
         let Moved { due, scheduled, running, completed, failed, waits_for } = self.moved;
         let stage = if self.stage == Stage::Go { "" } else { "draining: " };
         let waiting = due + scheduled;
-        let later = if scheduled > 0 { format!(" ({scheduled} for later)") } else { String::new() };
+        let later = if scheduled > 0 { format!(" ({scheduled} scheduled)") } else { String::new() };
         let (requests, price) = (self.requests.requests(), worker::price(&self.requests));
         let wait = waits_for.map(|wait| format!("; waiting for {wait}")).unwrap_or_default();
         format!(
-            "{stage}{waiting} waiting{later}, {running} running, {completed} completed, {failed} failed; \
+            "{stage}{waiting} pending{later}, {running} running, {completed} completed, {failed} failed; \
              {requests} requests, US$ {price:.6} on S3{wait}"
         )
     }
@@ -165,11 +164,11 @@ impl Progress {
     }
 }
 
-/// Looks at the worker and the index.
+/// Reads the progress from the worker and the index.
 struct Watch<'a> {
     queue: &'a Queue,
     monitor: Monitor,
-    waits: Waits,
+    waits: DrainReporter,
     shutdown: Shutdown,
     stats: Stats,
     counts: Counts,
@@ -180,7 +179,7 @@ struct Watch<'a> {
 impl<'a> Watch<'a> {
     fn new(queue: &'a Queue, monitor: Monitor, shutdown: Shutdown) -> Self {
         let (stats, counts) = (Stats::default(), Counts::default());
-        let waits = Waits::new(monitor.clone());
+        let waits = DrainReporter::new(monitor.clone());
         Self { queue, monitor, waits, shutdown, stats, counts, counted_at: None, pause: COUNT_MIN }
     }
 
@@ -207,19 +206,19 @@ impl<'a> Watch<'a> {
     async fn count(&mut self) {
         match self.queue.stats().await {
             Ok(stats) => {
-                // Not the whole of it: the oldest task grows older all the time.
+                // The age of the oldest task is not compared: it changes all the time.
                 let is_same = [stats.due, stats.scheduled, stats.running]
                     == [self.stats.due, self.stats.scheduled, self.stats.running];
                 self.pause = if is_same { (self.pause * 2).min(COUNT_MAX) } else { COUNT_MIN };
                 self.stats = stats;
             }
-            // The worker has its own patience with the store; what is shown grows old meanwhile.
-            Err(error) => tracing::warn!("the queue was not counted: {error}"),
+            // The worker retries its own requests. Until the next count, the display is stale.
+            Err(error) => tracing::warn!(%error, "failed to count tasks, retrying"),
         }
     }
 }
 
-/// Where it is shown: on one live line for a person who watches, else as lines.
+/// Output of the progress: one live line on a terminal, else one line for each change.
 enum Screen {
     Live(ProgressBar),
     Log { json: bool, last: Option<Moved> },
@@ -279,7 +278,7 @@ mod tests {
         let mut watch = Watch::new(&queue, worker.monitor(), Shutdown::default());
         for _ in 0..600 {
             let progress = watch.look().await;
-            assert!(progress.words().starts_with("1 waiting, 0 running"), "{}", progress.words());
+            assert!(progress.words().starts_with("1 pending, 0 running"), "{}", progress.words());
             fake.advance(Duration::from_secs(1));
         }
         let lists = queue.client().ledger().snapshot().verb(Verb::List);

@@ -14,53 +14,53 @@ use super::stopping::stoppable;
 use super::{drain, pieces, up};
 use crate::printer::{Printer, line};
 use crate::settings::Settings;
-use crate::settings::typed::{self, Polling, ShardChoice};
+use crate::settings::typed::{self, PollingSettings, ShardChoice};
 
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
-pub(crate) struct Work {
-    /// The worker's name; by default one made by chance
+pub(crate) struct WorkerArgs {
+    /// Worker id [default: random]
     #[arg(long, value_name = "NAME")]
     pub(crate) id: Option<String>,
-    /// Run tasks of a type with a program: input JSON on its standard input, output JSON from its standard output, exit
-    /// code 0 = completed, 65 = failed for good, any other = failed, retried by the task's retry policy. Its files are in `LEASEHOLD_ARTIFACTS`, and what it puts into
-    /// `LEASEHOLD_RESULTS` is published. Can be given several times; `*` stands for every other type
+    /// Run tasks of a type with a program: input JSON on standard input, output JSON on standard output, exit code 0 =
+    /// completed, 65 = failed for good, any other = failed, retried by the task's retry policy. Input files are in
+    /// `LEASEHOLD_ARTIFACTS`; files written to `LEASEHOLD_RESULTS` are published. Repeatable; `*` matches every other type
     #[arg(long, value_name = "TYPE=PROGRAM ARGS", required = true)]
     pub(crate) exec: Vec<String>,
-    /// How many tasks run at once
+    /// Number of tasks to run at once [default: 8]
     #[arg(long, value_name = "N")]
     pub(crate) concurrency: Option<usize>,
-    /// Only these shards, separated by commas
+    /// Scan only these shards, separated by commas [default: all]
     #[arg(long, value_name = "SHARDS", conflicts_with = "shard_range")]
     pub(crate) shards: Option<String>,
-    /// Only the shards of this inclusive range, like 00-3f
+    /// Scan only the shards of this inclusive range, such as 00-3f [default: all]
     #[arg(long, value_name = "FIRST-LAST")]
     pub(crate) shard_range: Option<String>,
-    /// Divide the shards with all workers that do so, and look only at a fair share
+    /// Lease a fair share of the shards instead of scanning all (settings `[worker.shard_leasing]`)
     #[arg(long, conflicts_with_all = ["shards", "shard_range"])]
     pub(crate) shard_leasing: bool,
-    /// Have an inbox, into which producers put tasks for this worker alone (setting `queue.dispatch_mode`)
+    /// Open an inbox for tasks that producers send to this worker (setting `queue.dispatch_mode`)
     #[arg(long)]
     pub(crate) direct: bool,
-    /// How long a claim lasts without renewal, in seconds, at least 3 [default: 60]
+    /// Seconds until a claim expires unless it is renewed, at least 3 [default: 60]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) lease_secs: Option<u64>,
-    /// How long handlers may go on after Ctrl-C, in seconds
+    /// Seconds that running tasks have to finish after Ctrl-C [default: 30]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) drain_secs: Option<u64>,
-    /// Give the pieces of the artifacts in this machine's cache to peers (settings `[pieces]`)
+    /// Serve the pieces of cached artifacts to peers (settings `[pieces]`)
     #[arg(long)]
     pub(crate) serve_pieces: bool,
     /// Let programs inherit the credentials of the store, the piece secret and the dashboard token
     #[arg(long)]
     pub(crate) pass_secrets: bool,
-    /// Stop when there is nothing left to do
+    /// Exit when there is nothing left to do
     #[arg(long)]
     drain: bool,
 }
 
-impl Work {
-    /// Whether it is to stop when there is nothing left to do.
+impl WorkerArgs {
+    /// True if the worker exits when there is nothing left to do.
     pub(crate) fn is_drain(&self) -> bool {
         self.drain
     }
@@ -68,7 +68,7 @@ impl Work {
 
 pub(crate) async fn work(
     queue: &Queue,
-    args: &Work,
+    args: &WorkerArgs,
     settings: &Settings,
     printer: &Printer,
     shutdown: Shutdown,
@@ -88,12 +88,13 @@ pub(crate) async fn work(
     Ok(())
 }
 
-/// The piece server of a worker that is to have one. Its name is not the worker's own, which a worker that was restarted
-/// could not have again before the lease of its predecessor has run out. Of several workers with one cache, one serves it.
+/// Starts the piece server of a worker, if the settings ask for one. Its peer id differs from the worker id, which a
+/// restarted worker could not use before the lease of its predecessor expires. Of several workers with one cache, one
+/// serves it.
 pub(super) async fn serving(
     queue: &Queue,
     name: &str,
-    settings: &typed::Pieces,
+    settings: &typed::PiecesSettings,
     printer: &Printer,
 ) -> Result<Option<Serving>> {
     if !settings.serve {
@@ -101,24 +102,24 @@ pub(super) async fn serving(
     }
     match Serving::start(queue.client(), &by_chance(queue.client(), name), settings).await {
         Ok(serving) => {
-            printer.note(&format!("pieces are served at {}", serving.address));
+            printer.note(&format!("serving pieces at {}", serving.address));
             Ok(Some(serving))
         }
         Err(error) => {
             let cache = pieces::cache(settings)?;
             let other = queue.client().host().blocking(move || Ok(cache.served_as())).await?;
             let other = other.ok_or(error)?;
-            printer.note(&format!("pieces of this cache are served by {other}"));
+            printer.note(&format!("peer {other} already serves the pieces of this cache"));
             Ok(None)
         }
     }
 }
 
-/// A worker whose name is in use leases nothing, and would seem to have nothing to do.
+/// Prints a note if the worker id is in use: the worker leases nothing until then, and would seem idle.
 pub(super) async fn warn_of_namesake(
     queue: &Queue,
     name: &str,
-    settings: &typed::Worker,
+    settings: &typed::WorkerSettings,
     printer: &Printer,
 ) -> Result<()> {
     if settings.leasing.is_none() {
@@ -127,21 +128,21 @@ pub(super) async fn warn_of_namesake(
     let key = keys::worker_lease(&WorkerId::checked("worker id", name)?);
     match read_lease(queue.client(), &key).await {
         Ok(Some(lease)) if !lease.is_free(queue.now()?) => printer.note(&format!(
-            "the name {name} is in use until {}; no shards are leased before it is free",
+            "worker id {name} is in use until {}; no shards are leased before it is free",
             lease.expires_at
         )),
-        // What makes no sense is replaced in time.
+        // The worker replaces a corrupt lease.
         Err(error) if error.kind() != Kind::Corrupt => return Err(error),
         _ => {}
     }
     Ok(())
 }
 
-/// A worker that runs the programs of `--exec`.
+/// Creates a worker that runs the programs of `--exec`.
 pub(super) fn with_programs(
     queue: &Queue,
     name: &str,
-    args: &Work,
+    args: &WorkerArgs,
     settings: &Settings,
     printer: &Printer,
 ) -> anyhow::Result<Worker> {
@@ -155,7 +156,7 @@ pub(super) fn with_programs(
 
 pub(crate) async fn monitor(
     queue: &Queue,
-    settings: &typed::Worker,
+    settings: &typed::WorkerSettings,
     printer: &Printer,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
@@ -175,18 +176,18 @@ pub(super) fn summary(queue: &Queue, name: &str, counts: &Counts, printer: &Prin
     }
     let Counts { completed, failed, cancelled, put_back, lost, recovered, .. } = counts;
     line(format_args!(
-        "{completed} completed, {failed} failed, {cancelled} cancelled, {put_back} put back, {lost} lost, \
-         {recovered} recovered from others"
+        "{completed} completed, {failed} failed, {cancelled} cancelled, {put_back} requeued, {lost} lost, \
+         {recovered} recovered from other workers"
     ));
-    line(format_args!("{} requests; on S3 they would cost US$ {:.6}", ledger.requests(), price(&ledger)));
+    line(format_args!("{} requests; cost on S3: US$ {:.6}", ledger.requests(), price(&ledger)));
 }
 
-/// What all of it would cost on S3, in US dollars.
+/// Cost of these requests on S3, in US dollars.
 pub(super) fn price(ledger: &Snapshot) -> f64 {
     Prices::of("aws").map(|prices| prices.total(ledger)).unwrap_or_default()
 }
 
-pub(crate) fn name(queue: &Queue, settings: &typed::Worker) -> String {
+pub(crate) fn name(queue: &Queue, settings: &typed::WorkerSettings) -> String {
     match &settings.id {
         Some(id) => id.to_string(),
         None => format!("w-{:08x}", queue.client().host().random_bits() & 0xffff_ffff),
@@ -206,10 +207,10 @@ pub(crate) fn shards(queue: &Queue, choice: &ShardChoice) -> Result<Option<Vec<S
     }
 }
 
-pub(crate) fn options(settings: &typed::Worker) -> WorkerOptions {
+pub(crate) fn options(settings: &typed::WorkerSettings) -> WorkerOptions {
     let polling = match settings.polling {
-        Polling::Adaptive { min, max, factor } => leasehold_worker::Polling { min, max, factor },
-        Polling::Fixed { interval } => leasehold_worker::Polling::fixed(interval),
+        PollingSettings::Adaptive { min, max, factor } => leasehold_worker::Polling { min, max, factor },
+        PollingSettings::Fixed { interval } => leasehold_worker::Polling::fixed(interval),
     };
     WorkerOptions {
         concurrency: settings.concurrency,

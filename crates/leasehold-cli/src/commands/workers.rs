@@ -1,4 +1,4 @@
-//! `leasehold workers`: the names of workers that divide the shards among themselves or have an inbox, and what is in it.
+//! `leasehold workers`: lists workers that lease shards or have an inbox, and the size of the inbox.
 
 use clap::Args;
 use futures::StreamExt;
@@ -9,17 +9,17 @@ use std::collections::BTreeMap;
 
 use super::shards;
 use crate::printer::{Printer, line};
-use crate::table::{Cell, Table, moment};
+use crate::table::{Cell, TextTable, moment};
 
 #[derive(Debug, Args)]
-pub(crate) struct Workers {
-    /// At most so many; names stay for a week after their last use
+pub(crate) struct WorkersArgs {
+    /// Maximum number of workers to list; they stay listed for a week after their last use
     #[arg(long, value_name = "N", default_value_t = 1000)]
     limit: usize,
 }
 
-pub(crate) async fn run(queue: &Queue, args: &Workers, printer: &Printer) -> anyhow::Result<()> {
-    let spinner = printer.spinner("reading names");
+pub(crate) async fn run(queue: &Queue, args: &WorkersArgs, printer: &Printer) -> anyhow::Result<()> {
+    let spinner = printer.spinner("reading workers");
     let mut names = std::pin::pin!(queue.worker_leases());
     let mut seen = Vec::new();
     while seen.len() < args.limit
@@ -38,16 +38,16 @@ pub(crate) async fn run(queue: &Queue, args: &Workers, printer: &Printer) -> any
     }
     print(queue, &seen, printer)?;
     if are_more {
-        printer.note(&format!("there are more than {}; see --limit", args.limit));
+        printer.note(&format!("limit of {} reached; raise --limit to list more", args.limit));
     }
     Ok(())
 }
 
-/// One name, with what is in its inbox, if it has one.
+/// One worker, with the size of its inbox, if it has one.
 struct Row {
     worker: WorkerId,
     name_for: NameFor,
-    /// Nothing if there is an inbox, but no lease on it any more.
+    /// `None` if there is an inbox without a lease.
     seen: Option<SeenLease>,
     inbox: Option<u64>,
 }
@@ -64,7 +64,7 @@ impl Row {
     }
 }
 
-/// Inboxes whose workers have no name any more: a producer has written there late.
+/// Inboxes without a lease: a producer has written there late.
 fn nameless(seen: &[Row], sizes: &BTreeMap<WorkerId, u64>) -> Vec<Row> {
     let is_named = |worker: &WorkerId| seen.iter().any(|row| row.worker == *worker && row.inbox.is_some());
     let left = sizes.iter().filter(|(worker, _)| !is_named(worker));
@@ -83,9 +83,7 @@ fn print(queue: &Queue, seen: &[Row], printer: &Printer) -> anyhow::Result<()> {
         return Ok(());
     }
     if seen.is_empty() {
-        printer.note(
-            "no worker has divided the shards or had an inbox here yet; those that share all shards are not listed",
-        );
+        printer.note("no workers with leased shards or inboxes; workers that scan all shards are not listed");
         return Ok(());
     }
     let now = queue.now()?.earliest;
@@ -105,7 +103,7 @@ fn print(queue: &Queue, seen: &[Row], printer: &Printer) -> anyhow::Result<()> {
             ]
         })
         .collect();
-    let table = Table::default().left("WORKER", 0).left("FOR", 6).left("STATE", 8).right("EPOCH", 0);
+    let table = TextTable::default().left("WORKER", 0).left("FOR", 6).left("STATE", 8).right("EPOCH", 0);
     let table = table.left("UNTIL (UTC)", 0).right("IN INBOX", 0);
     table.rows(&rows, printer);
     Ok(())
@@ -125,7 +123,7 @@ fn print_json(row: &Row) {
     }));
 }
 
-/// A name that is free was given back: it would not stand there otherwise.
+/// State of a worker. A free lease was released: otherwise it would not exist.
 fn word(row: &Row) -> &'static str {
     match (&row.seen, row.state()) {
         (None, _) => "gone",

@@ -1,4 +1,4 @@
-//! The two files: where they are looked for, and what they say.
+//! Settings files: their paths and their contents.
 
 use leasehold_core::{Error, Result};
 use std::io;
@@ -6,19 +6,19 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::kind::{Kind, Value};
+use super::kind::{SettingKind, Value};
 use super::table::{self, Setting};
-use super::{Given, Layer, Origin, Surroundings, nearest, refused};
+use super::{Given, Layer, Surroundings, ValueOrigin, nearest, refused};
 
 const PROJECT_FILE: &str = "leasehold.toml";
 const USER_FILE: &str = "leasehold/config.toml";
 
-/// One place where a file was looked for.
+/// Path where a settings file was looked up.
 pub(crate) struct Looked {
     /// [`Layer::UserFile`] or [`Layer::ProjectFile`].
     pub(crate) layer: Layer,
     pub(crate) path: PathBuf,
-    /// Its text, or why there is none.
+    /// Text of the file, or the error of reading it.
     pub(crate) text: io::Result<String>,
 }
 
@@ -33,7 +33,7 @@ impl Looked {
     }
 }
 
-/// Looks for the user's file, then for the project's: in the working directory, then in its parents.
+/// Looks up the user's file, then the project's: in the working directory, then in its parents.
 pub(crate) fn look(around: &Surroundings) -> Vec<Looked> {
     let mut looked: Vec<_> =
         user_folder(around).map(|dir| Looked::at(Layer::UserFile, dir.join(USER_FILE))).into_iter().collect();
@@ -52,41 +52,41 @@ fn user_folder(around: &Surroundings) -> Option<PathBuf> {
     xdg(around, "XDG_CONFIG_HOME", ".config")
 }
 
-/// Where the artifacts of this machine are unless someone says otherwise.
+/// Default directory of the artifact cache.
 pub(super) fn cache_folder(around: &Surroundings) -> Option<PathBuf> {
     Some(xdg(around, "XDG_CACHE_HOME", ".cache")?.join("leasehold"))
 }
 
-/// Where the outposts of this machine are, if nobody says where.
+/// Default directory of the outposts of this machine.
 pub(super) fn data_folder(around: &Surroundings) -> Option<PathBuf> {
     Some(xdg(around, "XDG_DATA_HOME", ".local/share")?.join("leasehold"))
 }
 
 fn xdg(around: &Surroundings, variable: &str, usual: &str) -> Option<PathBuf> {
-    // The specification of XDG says to ignore relative paths.
+    // The XDG specification requires relative paths to be ignored.
     let wanted = around.variables.get(variable).map(PathBuf::from).filter(|path| path.is_absolute());
     wanted.or_else(|| Some(around.home.as_ref()?.join(usual)))
 }
 
-/// What one file says.
+/// Contents of one file.
 pub(super) struct Said {
-    /// Everything it sets, all its profiles included.
+    /// Values that it sets, including those of all profiles.
     pub(super) given: Vec<Given>,
-    /// The profiles it has.
+    /// Profiles that it defines.
     pub(super) profiles: Vec<String>,
 }
 
-/// Reads a file that was found; nothing if there is none.
+/// Parses a file; `None` if it does not exist.
 pub(super) fn read(looked: &Looked, cwd: &Path) -> Result<Option<Said>> {
     let path = looked.path.display();
     let text = match &looked.text {
         Ok(text) => text,
         Err(_) if looked.is_missing() => return Ok(None),
-        Err(error) => return Err(Error::invalid(format!("{path} cannot be read: {error}"))),
+        Err(error) => return Err(Error::invalid(format!("cannot read {path}: {error}"))),
     };
     let mut reader = Reader { looked, text, cwd, said: Said { given: Vec::new(), profiles: Vec::new() } };
     let document = DeTable::parse(text).map_err(|error| {
-        // Not the error's own display, which quotes the line: a secret may stand there.
+        // Not the error's own display, which quotes the line: it may contain a secret.
         let place = reader.place(error.span().map_or(0, |span| span.start));
         Error::invalid(format!("{place} is not TOML: {}", error.message().replace('\n', ", ")))
     })?;
@@ -109,7 +109,7 @@ impl Reader<'_> {
             match (table::find(&name), value.get_ref()) {
                 (Some(setting), _) => self.setting(setting, value, place, profile)?,
                 (None, value) if name == "profiles" && profile.is_none() => self.profiles(value, &place)?,
-                // The keys of a table that does not exist say best what was meant.
+                // The keys of an unknown table give the best suggestion.
                 (None, DeValue::Table(inner)) if table::is_table(&name) || !inner.is_empty() => {
                     self.table(inner, &name, profile)?;
                 }
@@ -144,7 +144,7 @@ impl Reader<'_> {
             (Some(name), Layer::UserFile) => (Layer::UserProfile, format!("{place}, profile {name}")),
             (Some(name), _) => (Layer::ProjectProfile, format!("{place}, profile {name}")),
         };
-        let origin = Origin { layer, place };
+        let origin = ValueOrigin { layer, place };
         let Some(read) = setting.kind.read(value.get_ref()) else {
             let written = match value.get_ref() {
                 DeValue::Table(_) => "a table".to_owned(),
@@ -152,13 +152,13 @@ impl Reader<'_> {
             };
             return Err(refused(setting, &written, &origin));
         };
-        let is_path = matches!(setting.kind, Kind::Address | Kind::Path);
+        let is_path = matches!(setting.kind, SettingKind::Address | SettingKind::Path);
         let value = if is_path { self.anchored(read) } else { read };
         self.said.given.push(Given { setting, value, origin, profile: profile.map(ToOwned::to_owned) });
         Ok(())
     }
 
-    /// A relative path counts from the file's own folder.
+    /// Resolves a relative path against the folder of the file.
     fn anchored(&self, address: Value) -> Value {
         match (address, self.looked.path.parent()) {
             (Value::Text(path), Some(folder))

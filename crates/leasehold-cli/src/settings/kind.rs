@@ -1,5 +1,5 @@
-//! What a setting may be, and what it is. Files, variables and flags are read by the same rules; whatever does
-//! not fit is refused with one sentence that says what would.
+//! Kinds and values of settings. Files, variables and flags are parsed by the same rules; an invalid value is refused with
+//! an error that names the allowed values.
 
 use leasehold_core::Name;
 use serde_json::json;
@@ -9,21 +9,21 @@ use toml::de::{DeInteger, DeValue};
 
 use crate::printer::escaped;
 
-/// What stands for a secret wherever something is shown.
+/// Placeholder for secrets in all output.
 const MASK: &str = "********";
 
-/// What a setting may be.
+/// Kind of a setting: its type and allowed values.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Kind {
+pub(crate) enum SettingKind {
     Text,
-    /// Text that nobody gets to see.
+    /// Text that is masked in all output.
     Secret,
-    /// The address of a store. A relative path in a file counts from the file's own folder, because a project's
-    /// file also holds for the folders below it.
+    /// Address of a store. A relative path in a file is relative to the folder of the file, because a project's file also
+    /// applies to the folders below it.
     Address,
-    /// A path on this machine; a relative one counts as for addresses.
+    /// Path on this machine, resolved like an address.
     Path,
-    /// The name of a worker.
+    /// Id of a worker.
     Name,
     Choice(&'static [&'static str]),
     Whole {
@@ -35,46 +35,54 @@ pub(crate) enum Kind {
         to: f64,
     },
     Switch,
-    /// In a variable, separated by commas.
+    /// List, separated by commas in a variable.
     List,
 }
 
-impl Kind {
-    /// What a variable or a flag says, if that is allowed.
+impl SettingKind {
+    /// Parses the value of a variable or a flag; `None` if it is invalid.
     pub(super) fn parse(self, text: &str) -> Option<Value> {
         let text = text.trim();
         let value = match self {
-            Kind::Text | Kind::Address | Kind::Path | Kind::Name | Kind::Choice(_) => {
-                Value::Text(text.to_owned())
-            }
-            Kind::Secret => Value::Secret(text.to_owned()),
-            Kind::Whole { .. } => Value::Whole(text.parse().ok()?),
-            Kind::Number { .. } => Value::Number(text.parse().ok()?),
-            Kind::Switch => Value::Switch(match text {
+            SettingKind::Text
+            | SettingKind::Address
+            | SettingKind::Path
+            | SettingKind::Name
+            | SettingKind::Choice(_) => Value::Text(text.to_owned()),
+            SettingKind::Secret => Value::Secret(text.to_owned()),
+            SettingKind::Whole { .. } => Value::Whole(text.parse().ok()?),
+            SettingKind::Number { .. } => Value::Number(text.parse().ok()?),
+            SettingKind::Switch => Value::Switch(match text {
                 "true" | "1" => true,
                 "false" | "0" => false,
                 _ => return None,
             }),
-            Kind::List => Value::List(text.split(',').map(|part| part.trim().to_owned()).collect()),
+            SettingKind::List => Value::List(text.split(',').map(|part| part.trim().to_owned()).collect()),
         };
         self.allows(&value).then_some(value)
     }
 
-    /// What a file says, if that is allowed.
+    /// Converts the value in a file; `None` if it is invalid.
     pub(super) fn read(self, value: &DeValue<'_>) -> Option<Value> {
         let value = match (self, value) {
             (
-                Kind::Text | Kind::Address | Kind::Path | Kind::Name | Kind::Choice(_),
+                SettingKind::Text
+                | SettingKind::Address
+                | SettingKind::Path
+                | SettingKind::Name
+                | SettingKind::Choice(_),
                 DeValue::String(text),
             ) => Value::Text(text.to_string()),
-            (Kind::Secret, DeValue::String(text)) => Value::Secret(text.to_string()),
-            (Kind::Whole { .. }, DeValue::Integer(number)) => Value::Whole(whole(number)?),
-            (Kind::Number { .. }, DeValue::Integer(number)) if number.radix() == 10 => {
+            (SettingKind::Secret, DeValue::String(text)) => Value::Secret(text.to_string()),
+            (SettingKind::Whole { .. }, DeValue::Integer(number)) => Value::Whole(whole(number)?),
+            (SettingKind::Number { .. }, DeValue::Integer(number)) if number.radix() == 10 => {
                 Value::Number(number.as_str().parse().ok()?)
             }
-            (Kind::Number { .. }, DeValue::Float(number)) => Value::Number(number.as_str().parse().ok()?),
-            (Kind::Switch, DeValue::Boolean(on)) => Value::Switch(*on),
-            (Kind::List, DeValue::Array(parts)) => {
+            (SettingKind::Number { .. }, DeValue::Float(number)) => {
+                Value::Number(number.as_str().parse().ok()?)
+            }
+            (SettingKind::Switch, DeValue::Boolean(on)) => Value::Switch(*on),
+            (SettingKind::List, DeValue::Array(parts)) => {
                 let texts = parts.iter().map(|part| part.get_ref().as_str().map(ToOwned::to_owned));
                 Value::List(texts.collect::<Option<_>>()?)
             }
@@ -85,42 +93,42 @@ impl Kind {
 
     fn allows(self, value: &Value) -> bool {
         match (self, value) {
-            (Kind::Name, Value::Text(text)) => Name::checked("name", text).is_ok(),
-            (Kind::Choice(choices), Value::Text(text)) => choices.contains(&text.as_str()),
-            (Kind::Whole { from, to }, Value::Whole(number)) => (from..=to).contains(number),
-            (Kind::Number { from, to }, Value::Number(number)) => (from..=to).contains(number),
+            (SettingKind::Name, Value::Text(text)) => Name::checked("name", text).is_ok(),
+            (SettingKind::Choice(choices), Value::Text(text)) => choices.contains(&text.as_str()),
+            (SettingKind::Whole { from, to }, Value::Whole(number)) => (from..=to).contains(number),
+            (SettingKind::Number { from, to }, Value::Number(number)) => (from..=to).contains(number),
             (_, Value::Text(text) | Value::Secret(text)) => !text.is_empty(),
             (_, Value::List(parts)) => !parts.is_empty() && parts.iter().all(|part| !part.is_empty()),
             _ => true,
         }
     }
 
-    /// What is said about a value that is not allowed: the value itself, except for secrets.
+    /// Invalid value as quoted in an error; secrets are masked.
     pub(super) fn quote(self, written: &str) -> String {
         match (self, written) {
             (_, "") => "empty".to_owned(),
-            (Kind::Secret, _) => MASK.to_owned(),
+            (SettingKind::Secret, _) => MASK.to_owned(),
             _ => format!("`{}`", escaped(&without_user(written))),
         }
     }
 }
 
-/// What is allowed, as the end of "it must be …".
-impl fmt::Display for Kind {
+/// Allowed values, as the end of "must be …".
+impl fmt::Display for SettingKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Kind::Text | Kind::Secret => f.write_str("text that is not empty"),
-            Kind::Address => f.write_str("a path or an address"),
-            Kind::Path => f.write_str("a path"),
-            Kind::Name => f.write_str("a name of letters, digits, `-`, `_` and `.`"),
-            Kind::Choice(choices) => {
+            SettingKind::Text | SettingKind::Secret => f.write_str("non-empty text"),
+            SettingKind::Address => f.write_str("a path or an address"),
+            SettingKind::Path => f.write_str("a path"),
+            SettingKind::Name => f.write_str("a name of letters, digits, `-`, `_` and `.`"),
+            SettingKind::Choice(choices) => {
                 let choices: Vec<_> = choices.iter().map(|choice| format!("`{choice}`")).collect();
                 f.write_str(&choices.join(" or "))
             }
-            Kind::Whole { from, to } => write!(f, "a whole number from {from} to {to}"),
-            Kind::Number { from, to } => write!(f, "a number from {from} to {to}"),
-            Kind::Switch => f.write_str("`true` or `false`"),
-            Kind::List => f.write_str("a list of at least one text, none of them empty"),
+            SettingKind::Whole { from, to } => write!(f, "a whole number from {from} to {to}"),
+            SettingKind::Number { from, to } => write!(f, "a number from {from} to {to}"),
+            SettingKind::Switch => f.write_str("`true` or `false`"),
+            SettingKind::List => f.write_str("a list of at least one non-empty text"),
         }
     }
 }
@@ -129,7 +137,7 @@ fn whole(number: &DeInteger<'_>) -> Option<u64> {
     u64::from_str_radix(number.as_str(), number.radix()).ok()
 }
 
-/// What a setting is.
+/// Value of a setting.
 #[derive(Clone, PartialEq)]
 pub(crate) enum Value {
     Text(String),
@@ -141,7 +149,7 @@ pub(crate) enum Value {
 }
 
 impl Value {
-    /// For machines; secrets are masked here too.
+    /// Value as JSON, with secrets masked.
     pub(crate) fn json(&self) -> serde_json::Value {
         match self {
             Value::Text(text) => json!(without_user(text)),
@@ -154,7 +162,7 @@ impl Value {
     }
 }
 
-/// For people.
+/// Value as text, with secrets masked.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -168,18 +176,18 @@ impl fmt::Display for Value {
     }
 }
 
-/// The same as for people: a secret must not come to light by way of a log.
+/// Equals the `Display` form: a secret must not reach a log.
 impl fmt::Debug for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-/// An address without its user and password: the store refuses these, but a message about that must not show them either.
+/// Masks user and password in an address. The store refuses them, and the error must not show them either.
 pub(crate) fn without_user(text: &str) -> Cow<'_, str> {
     let Some((scheme, rest)) = text.split_once("://") else { return text.into() };
     let Some((user, host)) = rest.rsplit_once('@') else { return text.into() };
-    // A password may have slashes; in a path alone, an `@` is a character like any other.
+    // A password may contain slashes; in a plain path, an `@` is an ordinary character.
     if user.contains(['/', '?', '#']) && !user.contains(':') {
         return text.into();
     }

@@ -1,11 +1,11 @@
-//! "Did you mean …?"
+//! Suggestions for unknown keys and variables: "did you mean …?"
 
 use super::table::{Setting, TABLE};
 
-/// The prefix of all our variables.
+/// Prefix of all environment variables of Leasehold.
 pub(super) const PREFIX: &str = "LEASEHOLD_";
 
-/// The setting that someone probably meant by this key: in the wrong table, or misspelled, or both.
+/// Setting that is probably meant by an unknown key: in the wrong table, misspelled, or both.
 pub(super) fn key(unknown: &str) -> Option<&'static Setting> {
     let names = TABLE.iter().map(|setting| (setting.name.to_owned(), setting));
     let lasts = TABLE.iter().map(|setting| (last(setting.name).to_owned(), setting));
@@ -13,8 +13,8 @@ pub(super) fn key(unknown: &str) -> Option<&'static Setting> {
     elsewhere.or_else(|| nearest(unknown, names)).or_else(|| nearest(last(unknown), lasts))
 }
 
-/// The setting that someone probably meant by this variable. Besides its own spelling, a variable may have been
-/// guessed from the setting's full name, or from the last part of it.
+/// Setting that is probably meant by an unknown variable. Besides the variable itself, compares the full name of the
+/// setting and its last part.
 pub(super) fn variable(unknown: &str) -> Option<&'static Setting> {
     let bare = |variable: &str| variable.strip_prefix(PREFIX).unwrap_or(variable).to_owned();
     let spellings = TABLE.iter().flat_map(|setting| {
@@ -27,7 +27,7 @@ fn nearest(
     unknown: &str,
     spellings: impl Iterator<Item = (String, &'static Setting)>,
 ) -> Option<&'static Setting> {
-    // With more than a quarter of the letters wrong it is a guess, and a wrong guess misleads.
+    // With more than a quarter of the letters wrong, a suggestion would mislead.
     let allowed = (unknown.chars().count() / 4).max(1);
     let (distance, setting) =
         spellings.map(|(name, setting)| (distance(unknown, &name), setting)).min_by_key(|(far, _)| *far)?;
@@ -38,12 +38,12 @@ fn last(name: &str) -> &str {
     name.rsplit('.').next().unwrap_or(name)
 }
 
-/// A dotted name as part of a variable's.
+/// Dotted name in the form of a variable.
 pub(super) fn snake(name: &str) -> String {
     name.to_uppercase().replace('.', "_")
 }
 
-/// How many letters must be changed, added, removed or swapped with their neighbour.
+/// Edit distance: letters to change, add, remove or swap with their neighbour.
 fn distance(left: &str, right: &str) -> usize {
     let (left, right): (Vec<char>, Vec<char>) = (left.chars().collect(), right.chars().collect());
     let mut table = vec![vec![0; right.len() + 1]; left.len() + 1];

@@ -1,4 +1,4 @@
-//! `docs/reference/settings.md`, written from the table.
+//! Generates `docs/reference/settings.md` from the table.
 
 use std::fmt::Write;
 
@@ -15,17 +15,17 @@ Later wins: defaults < user file < project file < profile < environment < flags.
 - The **project file** is `leasehold.toml` in the working directory, or in the nearest parent that has one.
 - A **profile** is a part `[profiles.<name>]` of either file with the same tables as the top level, such as
   `[profiles.production.queue]`. It is chosen by `--profile` or `LEASEHOLD_PROFILE`; the project's wins over the user's.
-- In the **environment** an empty variable counts as unset, lists are separated by commas, and `1` and `0` will do for
-  `true` and `false`.
+- In the **environment** an empty variable counts as unset, lists are separated by commas, and `1` and `0` are accepted
+  for `true` and `false`.
 
-A relative path in a file counts from the file's own folder, elsewhere from the working directory.
+A relative path in a file is relative to the folder of the file, elsewhere to the working directory.
 
 Unknown keys are errors. An unknown variable `LEASEHOLD_…` is an error if it resembles a setting, otherwise it is ignored
-with a warning. What Kubernetes sets for a service of that name (`LEASEHOLD_SERVICE_HOST`, `LEASEHOLD_PORT=tcp://…`) is
-ignored.
+with a warning. Variables that Kubernetes sets for a service of that name (`LEASEHOLD_SERVICE_HOST`,
+`LEASEHOLD_PORT=tcp://…`) are ignored.
 
-`leasehold config show` prints what holds and where it came from, `leasehold config paths` where files are looked for. For
-buckets the standard variables and files (`AWS_ACCESS_KEY_ID`, `AWS_REGION`, …) are asked for whatever is unset here.
+`leasehold config show` prints every setting and its origin, `leasehold config paths` the paths of settings files. For
+buckets, the standard variables and files (`AWS_ACCESS_KEY_ID`, `AWS_REGION`, …) apply where a setting here is unset.
 ";
 
 fn reference() -> String {
@@ -35,7 +35,7 @@ fn reference() -> String {
         let (above, key) = setting.name.rsplit_once('.').unwrap();
         if above != table {
             table = above;
-            write!(text, "\n## [{table}]\n\n| key | may be | default | variable | what it is |\n").unwrap();
+            write!(text, "\n## [{table}]\n\n| key | values | default | variable | description |\n").unwrap();
             text.push_str("| --- | --- | --- | --- | --- |\n");
         }
         let Setting { kind, variable, help, .. } = setting;

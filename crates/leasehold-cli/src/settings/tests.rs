@@ -1,10 +1,10 @@
 use super::*;
-use kind::Kind;
+use kind::SettingKind;
 use leasehold_worker::ShardLeasing;
 use std::time::Duration;
-use typed::{Polling, QueueType, ShardChoice};
+use typed::{PollingSettings, ShardChoice, StoreKind};
 
-/// Every layer above the defaults, from below.
+/// Layers above the defaults, in ascending order.
 const LAYERS: [Layer; 6] = [
     Layer::UserFile,
     Layer::ProjectFile,
@@ -14,7 +14,7 @@ const LAYERS: [Layer; 6] = [
     Layer::Flag,
 ];
 
-/// A home and, beside it, a project; a folder of its own, gone afterwards.
+/// Temporary folder with a home and a project.
 struct Place(tempfile::TempDir);
 
 impl Place {
@@ -52,24 +52,24 @@ impl Place {
     }
 }
 
-/// Something that the setting may be, as in a variable, and never the same for neighbours.
+/// Valid value of a setting, as in a variable, different for neighbouring numbers.
 fn sample(setting: &Setting, number: usize) -> String {
     match setting.kind {
-        Kind::Text | Kind::Secret | Kind::Name => format!("text-{number}"),
-        Kind::Address | Kind::Path => format!("/text-{number}"),
-        Kind::Choice(choices) => choices[number % choices.len()].to_owned(),
-        Kind::Whole { from, to } => (from + number as u64 % (to - from + 1)).to_string(),
-        Kind::Number { .. } => format!("{}.5", number + 1),
-        Kind::Switch => ["false", "true"][number % 2].to_owned(),
-        Kind::List => format!("0{number},f{number}"),
+        SettingKind::Text | SettingKind::Secret | SettingKind::Name => format!("text-{number}"),
+        SettingKind::Address | SettingKind::Path => format!("/text-{number}"),
+        SettingKind::Choice(choices) => choices[number % choices.len()].to_owned(),
+        SettingKind::Whole { from, to } => (from + number as u64 % (to - from + 1)).to_string(),
+        SettingKind::Number { .. } => format!("{}.5", number + 1),
+        SettingKind::Switch => ["false", "true"][number % 2].to_owned(),
+        SettingKind::List => format!("0{number},f{number}"),
     }
 }
 
-/// The same in a file.
+/// Value of a setting as a line of a file.
 fn in_file(table: &str, setting: &Setting, text: &str) -> String {
     let value = match setting.kind {
-        Kind::Whole { .. } | Kind::Number { .. } | Kind::Switch => text.to_owned(),
-        Kind::List => format!("{:?}", text.split(',').collect::<Vec<_>>()),
+        SettingKind::Whole { .. } | SettingKind::Number { .. } | SettingKind::Switch => text.to_owned(),
+        SettingKind::List => format!("{:?}", text.split(',').collect::<Vec<_>>()),
         _ => format!("{text:?}"),
     };
     format!("{table}{} = {value}\n", setting.name)
@@ -134,14 +134,14 @@ fn every_setting_has_a_name_and_a_variable_of_its_own() {
 fn commands_get_types() {
     let place = Place::new();
     let Settings { queue, worker, .. } = place.load(&[]).unwrap();
-    assert_eq!((queue.store.as_str(), queue.kind), ("./leasehold-data", QueueType::Bucket));
+    assert_eq!((queue.store.as_str(), queue.kind), ("./leasehold-data", StoreKind::Bucket));
     assert_eq!((queue.shard_len, queue.direct), (None, None));
     assert!(queue.open.access_key.is_none() && worker.id.is_none() && worker.leasing.is_none());
     assert_eq!((worker.concurrency, worker.shards), (8, ShardChoice::All));
     assert_eq!((worker.lease, worker.drain), (Duration::from_mins(1), Duration::from_secs(30)));
     assert_eq!(worker.stop_wait, Duration::from_secs(10));
     let (min, max) = (Duration::from_millis(100), Duration::from_secs(5));
-    assert_eq!(worker.polling, Polling::Adaptive { min, max, factor: 2.0 });
+    assert_eq!(worker.polling, PollingSettings::Adaptive { min, max, factor: 2.0 });
 
     let variables = [
         ("LEASEHOLD_QUEUE_TYPE", "filesystem"),
@@ -156,13 +156,13 @@ fn commands_get_types() {
         ("LEASEHOLD_WORKER_SWEEP_SECS", "90"),
     ];
     let Settings { queue, worker, .. } = place.load(&variables).unwrap();
-    assert_eq!((queue.kind, queue.direct.is_some()), (QueueType::Filesystem, true));
+    assert_eq!((queue.kind, queue.direct.is_some()), (StoreKind::Filesystem, true));
     assert_eq!(queue.shard_len.map(leasehold_core::ShardLen::count), Some(256));
     assert_eq!(queue.open.folder.durability, leasehold_store::Durability::Os);
     assert_eq!(queue.open.access_key.unwrap().secret, "hush");
     assert_eq!(worker.id.unwrap().as_str(), "w-1");
     assert_eq!(worker.shards, ShardChoice::List(vec!["00".into(), "01".into()]));
-    assert_eq!(worker.polling, Polling::Fixed { interval: Duration::from_millis(100) });
+    assert_eq!(worker.polling, PollingSettings::Fixed { interval: Duration::from_millis(100) });
     assert_eq!(worker.sweep_every, Duration::from_secs(90));
     assert_eq!((worker.recover_every, worker.leasing), (Duration::from_secs(5), None));
 }
@@ -254,7 +254,7 @@ fn what_does_not_fit_is_explained() {
 }
 
 #[test]
-fn variables_of_kubernetes_are_told_from_settings() {
+fn variables_of_kubernetes_are_distinguished_from_settings() {
     for (name, value, is_theirs) in [
         ("LEASEHOLD_SERVICE_HOST", "10.0.0.1", true),
         ("LEASEHOLD_SERVICE_PORT", "80", true),

@@ -1,4 +1,4 @@
-//! The settings as commands use them, checked against each other.
+//! Typed settings for the commands, checked against each other.
 
 use leasehold_core::outpost::Campaign;
 use leasehold_core::{Error, Result, ShardLen, WorkerId};
@@ -14,52 +14,52 @@ use std::time::Duration;
 use super::Effective;
 use super::kind::Value;
 
-/// The queue, and how to reach it.
+/// Settings of the queue and its store.
 #[derive(Debug)]
-pub(crate) struct Queue {
-    /// The address of the store.
+pub(crate) struct QueueSettings {
+    /// Address of the store.
     pub(crate) store: String,
-    /// What the address leaves open.
+    /// Options of the store that are not part of its address.
     pub(crate) open: OpenOptions,
-    pub(crate) kind: QueueType,
-    /// Which queue below the store; nothing if it is the store itself.
+    pub(crate) kind: StoreKind,
+    /// Queue below the store; `None` if the queue is the store itself.
     pub(crate) campaign: Option<Campaign>,
-    /// Unset: what the queue says, or the default for a new one.
+    /// `None`: that of the queue, or the default for a new one.
     pub(crate) shard_len: Option<ShardLen>,
-    /// Nothing if tasks are for any worker.
+    /// `None` with shared dispatch.
     pub(crate) direct: Option<DirectDispatch>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum QueueType {
+pub(crate) enum StoreKind {
     /// Work on the store itself.
     Bucket,
     /// Work on an outpost's folder.
     Filesystem,
 }
 
-/// How a worker works.
+/// Settings of a worker.
 #[derive(Debug)]
-pub(crate) struct Worker {
+pub(crate) struct WorkerSettings {
     pub(crate) id: Option<WorkerId>,
     pub(crate) concurrency: usize,
     pub(crate) shards: ShardChoice,
     pub(crate) lease: Duration,
     pub(crate) drain: Duration,
     pub(crate) stop_wait: Duration,
-    /// Whether programs inherit credentials.
+    /// True if programs inherit credentials.
     pub(crate) passes_secrets: bool,
     pub(crate) recover_every: Duration,
     pub(crate) sweep_every: Duration,
-    pub(crate) polling: Polling,
-    /// Nothing if the worker does not lease its shards.
+    pub(crate) polling: PollingSettings,
+    /// `None` if the worker does not lease shards.
     pub(crate) leasing: Option<ShardLeasing>,
-    /// Nothing if the worker has no inbox.
+    /// `None` if the worker has no inbox.
     pub(crate) inbox: Option<InboxLease>,
     pub(crate) overflow_every: Duration,
 }
 
-/// The shards to look through, not yet checked: how they are written depends on the queue.
+/// Shards to scan. Not yet validated: their format depends on the queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ShardChoice {
     All,
@@ -68,52 +68,52 @@ pub(crate) enum ShardChoice {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Polling {
+pub(crate) enum PollingSettings {
     Adaptive { min: Duration, max: Duration, factor: f64 },
     Fixed { interval: Duration },
 }
 
-/// Artifacts: where they are kept, and how their pieces are shared.
+/// Settings of artifacts: the cache, and how pieces are shared.
 #[derive(Debug)]
-pub(crate) struct Pieces {
-    /// Nothing if nobody says where, and there is no home for it either.
+pub(crate) struct PiecesSettings {
+    /// `None` if it is unset and there is no home directory.
     pub(crate) cache: Option<PathBuf>,
     pub(crate) cache_bytes: u64,
-    /// For how long what is published is kept.
+    /// Minimum retention of published artifacts.
     pub(crate) keep: Duration,
-    /// Whether to fetch from peers, too.
+    /// True if artifacts are fetched from peers too.
     pub(crate) peers: bool,
-    /// What all peers know.
+    /// Secret shared by all peers.
     pub(crate) secret: Option<Secret>,
-    /// Whether a worker serves what it has.
+    /// True if a worker serves the pieces of its cache.
     pub(crate) serve: bool,
     pub(crate) listen: SocketAddr,
-    /// The address that others are told; nothing if it is the one that is listened on.
+    /// Address that is announced to peers; `None` for the listening address.
     pub(crate) advertise: Option<SocketAddr>,
     pub(crate) upload_bytes_per_sec: Option<u64>,
     pub(crate) download_bytes_per_sec: Option<u64>,
 }
 
-/// The outposts of this machine.
+/// Settings of the outposts of this machine.
 #[derive(Debug)]
-pub(crate) struct Outpost {
-    /// Nothing if nobody says where, and there is no home for it either.
+pub(crate) struct OutpostSettings {
+    /// `None` if it is unset and there is no home directory.
     pub(crate) data: Option<PathBuf>,
     pub(crate) cycle: Duration,
     pub(crate) window: usize,
 }
 
-/// The dashboard.
+/// Settings of the dashboard.
 #[derive(Debug, Clone)]
-pub(crate) struct Dashboard {
+pub(crate) struct DashboardSettings {
     pub(crate) addr: SocketAddr,
-    /// What viewers have to know.
+    /// Token that viewers need.
     pub(crate) token: Option<Token>,
     pub(crate) allows_actions: bool,
     pub(crate) prices: Prices,
 }
 
-impl Queue {
+impl QueueSettings {
     pub(super) fn new(all: &[Effective]) -> Result<Self> {
         let durability = required(text(all, "queue.durability")).parse()?;
         let access = required(text(all, "queue.folder_access")).parse()?;
@@ -124,8 +124,8 @@ impl Queue {
             access_key: access_key(all)?,
         };
         let kind = match text(all, "queue.type") {
-            Some("filesystem") => QueueType::Filesystem,
-            _ => QueueType::Bucket,
+            Some("filesystem") => StoreKind::Filesystem,
+            _ => StoreKind::Bucket,
         };
         let digits = whole(all, "queue.shard_prefix_len");
         let shard_len = digits.map(|digits| ShardLen::new(u8::try_from(digits).unwrap_or(u8::MAX)));
@@ -145,7 +145,7 @@ fn campaign(all: &[Effective]) -> Result<Option<Campaign>> {
     parsed.map_err(|error: Error| Error::invalid(format!("{name} ({}): {error}", get(all, name).origin)))
 }
 
-impl Worker {
+impl WorkerSettings {
     pub(super) fn new(all: &[Effective]) -> Result<Self> {
         let id = text(all, "worker.id").map(|id| WorkerId::checked("worker.id", id));
         Ok(Self {
@@ -166,7 +166,7 @@ impl Worker {
     }
 }
 
-impl Pieces {
+impl PiecesSettings {
     pub(super) fn new(all: &[Effective], usual_cache: Option<PathBuf>) -> Result<Self> {
         Ok(Self {
             cache: text(all, "pieces.cache").map(PathBuf::from).or(usual_cache),
@@ -183,7 +183,7 @@ impl Pieces {
     }
 }
 
-impl Outpost {
+impl OutpostSettings {
     pub(super) fn new(all: &[Effective], usual_data: Option<PathBuf>) -> Self {
         Self {
             data: text(all, "outpost.data").map(PathBuf::from).or(usual_data),
@@ -193,7 +193,7 @@ impl Outpost {
     }
 }
 
-impl Dashboard {
+impl DashboardSettings {
     pub(super) fn new(all: &[Effective]) -> Result<Self> {
         let port = u16::try_from(required(whole(all, "dashboard.port"))).unwrap_or(u16::MAX);
         Ok(Self {
@@ -205,7 +205,8 @@ impl Dashboard {
     }
 }
 
-/// Only an address, so that nobody listens elsewhere than they think; and the one name that always means this machine.
+/// Parses the host of the dashboard. Only IP addresses and `localhost`: another name could resolve to an unexpected
+/// address.
 fn listening(all: &[Effective]) -> Result<IpAddr> {
     let name = "dashboard.host";
     match required(text(all, name)) {
@@ -244,7 +245,7 @@ fn address(all: &[Effective], name: &str) -> Result<Option<SocketAddr>> {
 fn access_key(all: &[Effective]) -> Result<Option<AccessKey>> {
     let half = |given: &str, missing| {
         let origin = &get(all, given).origin;
-        Err(Error::invalid(format!("{given} ({origin}) is of no use alone; set {missing} too")))
+        Err(Error::invalid(format!("{given} ({origin}) is set without {missing}; set both")))
     };
     let (id, secret) = ("queue.access_key_id", "queue.secret_access_key");
     match (text(all, id), text(all, secret)) {
@@ -255,7 +256,8 @@ fn access_key(all: &[Effective]) -> Result<Option<AccessKey>> {
     }
 }
 
-/// A list and a range exclude each other: the later counts, so that a flag can replace what a file says.
+/// Chosen shards. A list and a range exclude each other within a layer; across layers the later one wins, so that a flag can
+/// override a file.
 fn shards(all: &[Effective]) -> Result<ShardChoice> {
     let (list, range) = (get(all, "worker.shards"), get(all, "worker.shard_range"));
     Ok(match (&list.value, &range.value) {
@@ -274,14 +276,14 @@ fn shards(all: &[Effective]) -> Result<ShardChoice> {
     })
 }
 
-fn polling(all: &[Effective]) -> Result<Polling> {
+fn polling(all: &[Effective]) -> Result<PollingSettings> {
     let (shortest, longest) = ("worker.polling.min_interval_ms", "worker.polling.max_interval_ms");
     let (min, max) = (required(whole(all, shortest)), required(whole(all, longest)));
     if text(all, "worker.polling.strategy") == Some("fixed") {
-        return Ok(Polling::Fixed { interval: Duration::from_millis(min) });
+        return Ok(PollingSettings::Fixed { interval: Duration::from_millis(min) });
     }
     if min > max {
-        let advice = "raise the second or lower the first";
+        let advice = "raise the maximum or lower the minimum";
         return Err(clash(all, shortest, "is above", longest, advice));
     }
     let factor = match get(all, "worker.polling.factor").value {
@@ -289,7 +291,7 @@ fn polling(all: &[Effective]) -> Result<Polling> {
         _ => None,
     };
     let (min, max) = (Duration::from_millis(min), Duration::from_millis(max));
-    Ok(Polling::Adaptive { min, max, factor: required(factor) })
+    Ok(PollingSettings::Adaptive { min, max, factor: required(factor) })
 }
 
 fn leasing(all: &[Effective]) -> Result<Option<ShardLeasing>> {
@@ -302,13 +304,7 @@ fn leasing(all: &[Effective]) -> Result<Option<ShardLeasing>> {
     let named =
         ["worker.shards", "worker.shard_range"].into_iter().find(|name| get(all, name).value.is_some());
     if let Some(named) = named {
-        return Err(clash(
-            all,
-            named,
-            "excludes",
-            enabled,
-            "leave one of them out: leasing chooses the shards",
-        ));
+        return Err(clash(all, named, "excludes", enabled, "remove one of them: leasing chooses the shards"));
     }
     let leasing = ShardLeasing {
         shards_per_worker: count(all, "worker.shard_leasing.shards_per_worker"),
@@ -349,23 +345,23 @@ fn check_renewals(
     (ttl, lasts): (&str, Duration),
 ) -> Result<()> {
     if renew_every * RENEWALS_MIN > lasts {
-        let advice = "one failed renewal would lose the lease";
+        let advice = "lower it, so that one failed renewal does not lose the lease";
         return Err(clash(all, renew, "is more than a third of", ttl, advice));
     }
     Ok(())
 }
 
 fn clash(all: &[Effective], first: &str, relation: &str, second: &str, advice: &str) -> Error {
-    let told = |name| {
+    let described = |name| {
         let Effective { value, origin, .. } = get(all, name);
         let value = value.as_ref().map(|value| format!(" {value}")).unwrap_or_default();
         format!("{name}{value} ({origin})")
     };
-    Error::invalid(format!("{} {relation} {}; {advice}", told(first), told(second)))
+    Error::invalid(format!("{} {relation} {}; {advice}", described(first), described(second)))
 }
 
 fn get<'a>(all: &'a [Effective], name: &str) -> &'a Effective {
-    all.iter().find(|effective| effective.setting.name == name).expect("the name stands in the table")
+    all.iter().find(|effective| effective.setting.name == name).expect("the name is in the table")
 }
 
 fn text<'a>(all: &'a [Effective], name: &str) -> Option<&'a str> {
@@ -390,7 +386,7 @@ fn secs(all: &[Effective], name: &str) -> Duration {
     Duration::from_secs(required(whole(all, name)))
 }
 
-/// Of a setting that has a default.
+/// Value of a setting that has a default.
 fn required<T>(value: Option<T>) -> T {
     value.expect("the setting has a default")
 }

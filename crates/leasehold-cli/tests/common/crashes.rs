@@ -15,20 +15,20 @@ use super::leasehold;
 /// leases more than they compute.
 static MACHINE: Semaphore = Semaphore::const_new(3);
 
-/// Waits for a place among the tests that fill the machine; it is free again when this is dropped.
+/// Waits for a permit of [`MACHINE`]; dropping it releases it.
 pub(crate) async fn machine() -> SemaphorePermit<'static> {
     MACHINE.acquire().await.unwrap()
 }
 
-/// Of workers that are killed: short, so that little has to be waited for.
+/// Lease of workers that are killed: short, so that the tests wait little.
 const LEASE: Duration = Duration::from_secs(3);
-/// Attempts of a task, more than leases can expire while a busy machine stalls: a task that uses up its attempts fails, as it should, and
-/// not what these tests are for.
+/// Attempts of a task: more than leases can expire while a busy machine stalls. Tasks that use up their attempts are tested
+/// elsewhere.
 pub(crate) const ATTEMPTS: u32 = 100;
-/// So much longer a machine may take that is busy with other things.
+/// Additional time for a busy machine.
 const ALLOWANCE: Duration = Duration::from_secs(3);
 
-/// A store, as the command line and as the library address it.
+/// Store, for the command line and for the library.
 pub(crate) struct Place {
     pub(crate) store: String,
     pub(crate) variables: Vec<(&'static str, String)>,
@@ -50,7 +50,7 @@ impl Place {
         self.worker_with(id, exec, LEASE, more)
     }
 
-    /// A worker whose claims do not run out when the machine lets it wait.
+    /// Worker whose claims do not expire on a busy machine.
     fn patient_worker(&self, id: &str, exec: &str) -> Child {
         self.worker_with(id, exec, LEASE * 4, &[])
     }
@@ -60,7 +60,7 @@ impl Place {
         let args =
             ["worker", "--id", id, "--exec", exec, "--lease-secs", &lease, "--concurrency", "16", "--json"];
         let mut command = self.command(&args);
-        // What it complains about belongs into the test's log.
+        // Its standard error belongs into the test's log.
         command.args(more).stdout(Stdio::piped()).spawn().unwrap()
     }
 }
@@ -70,7 +70,7 @@ fn signal(child: &Child, name: &str) {
     assert!(done.success());
 }
 
-/// Lets a worker end by itself, and reads what it has done.
+/// Stops a worker with SIGTERM, and reads its summary.
 pub(crate) fn summary(child: Child) -> Value {
     signal(&child, "-TERM");
     let output = child.wait_with_output().unwrap();
@@ -78,14 +78,14 @@ pub(crate) fn summary(child: Child) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Another process claims it: nothing tells us but the task itself.
+/// Polls a task until another process has claimed it.
 async fn until_claimed(queue: &Queue, id: &TaskId) {
     while queue.get(id).await.unwrap().epoch == 0 {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
-/// Waits until nothing is left to do. What is never done fails the test instead of holding it up.
+/// Waits until all tasks are final. A task that never completes fails the test instead of blocking it.
 pub(crate) async fn until_empty(queue: &Queue) {
     let began = Instant::now();
     loop {
@@ -98,7 +98,7 @@ pub(crate) async fn until_empty(queue: &Queue) {
     }
 }
 
-/// Tasks worked by four processes, one of which is killed and replaced every second.
+/// Runs tasks in four processes, one of which is killed and replaced every second.
 pub(crate) async fn killed_every_second(place: &Place) {
     let (tasks, kills) = Lane::current().sized((2_000, 8), (10_000, 20));
     let _machine = machine().await;
@@ -123,7 +123,7 @@ pub(crate) async fn killed_every_second(place: &Place) {
         audit.taken_over > 0,
         "no kill hit a running task: the test shows nothing ({recovered} recovered)"
     );
-    // With nobody left to be waited for, what crashed processes left behind can be removed as soon as its grace is over.
+    // No other process uses the queue: leftovers of crashed processes can be removed as soon as their grace is over.
     let began = Instant::now();
     loop {
         place.command(&["check", "--repair", "--grace-secs", "1"]).output().unwrap();
@@ -135,7 +135,8 @@ pub(crate) async fn killed_every_second(place: &Place) {
     }
 }
 
-/// Two workers, one of which is killed and replaced all the time, and a producer: nothing of what they do is a fault.
+/// Checks the queue while two workers, one of which is killed and replaced all the time, and a producer use it: there is no
+/// inconsistency.
 pub(crate) async fn checked_while_busy(place: &Place) {
     let _machine = machine().await;
     let queue = place.queue().await;
@@ -167,7 +168,7 @@ pub(crate) async fn checked_while_busy(place: &Place) {
     }
 }
 
-/// What `check` reports, in whatever class; nothing if every task has its entry, and every entry its task.
+/// Objects that `check` reports, of all classes; none if every task has its entry, and every entry its task.
 fn faults(place: &Place) -> Vec<Value> {
     let output = place.command(&["check", "--json"]).output().unwrap();
     let checked: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -187,7 +188,7 @@ pub(crate) struct Audit {
 }
 
 /// Reads every task as plain JSON and checks its history: one completion, epochs and attempts without gaps, times in
-/// order, no claim before the lease of the one before it had run out or was ended.
+/// order, no claim before the previous lease had expired or was released.
 pub(crate) async fn audit(queue: &Queue) -> Audit {
     let client = queue.client();
     let mut found = Audit { tasks: 0, taken_over: 0 };
@@ -230,7 +231,7 @@ pub(crate) fn audit_task(task: &Value) {
     }
 }
 
-/// A worker that is stopped for longer than its lease, and goes on: it is told, and can change nothing.
+/// Stops a worker for longer than its lease and continues it: it has lost its task, and can change nothing.
 pub(crate) async fn stopped_longer_than_its_lease(place: &Place) {
     let _machine = machine().await;
     let queue = place.queue().await;
@@ -243,15 +244,15 @@ pub(crate) async fn stopped_longer_than_its_lease(place: &Place) {
     let task = queue.wait(&id, None).await.unwrap();
     assert_eq!(task.epoch, 2);
     signal(&sleeper, "-CONT");
-    // Its program ends because the run was told to stop, not because 600 s have passed.
-    let told = summary(sleeper);
-    assert_eq!(told["counts"]["lost"], 1, "{told}");
+    // Its program ends because the run was stopped, not because 600 s have passed.
+    let report = summary(sleeper);
+    assert_eq!(report["counts"]["lost"], 1, "{report}");
     assert_eq!(summary(other)["counts"]["completed"], 1);
     let after = queue.get(&id).await.unwrap();
     assert_eq!(after, task, "a fenced worker has changed the task");
 }
 
-/// A worker that dies, with no monitor: its task runs again within the lease and ten seconds.
+/// Kills a worker, without a monitor: its task runs again within the lease and ten seconds.
 pub(crate) async fn recovered_in_time(place: &Place) {
     let _machine = machine().await;
     let queue = place.queue().await;
@@ -271,7 +272,8 @@ pub(crate) async fn recovered_in_time(place: &Place) {
     summary(other);
 }
 
-/// Ctrl-C: what does not finish within the drain time is given back, has lost no attempt, and runs at once elsewhere.
+/// Interrupts a worker: a task that does not finish within the drain time is released, keeps its attempts, and runs at once
+/// elsewhere.
 pub(crate) async fn interrupted(place: &Place) {
     let _machine = machine().await;
     let queue = place.queue().await;
@@ -282,8 +284,8 @@ pub(crate) async fn interrupted(place: &Place) {
     signal(&first, "-INT");
     let output = first.wait_with_output().unwrap();
     assert!(output.status.success());
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(told["counts"]["put_back"], 1);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["counts"]["put_back"], 1);
     let task = queue.get(&id).await.unwrap();
     assert_eq!((task.status(), task.attempt), (leasehold_core::Status::Pending, 0));
     let second = place.patient_worker("second", "slow=true");

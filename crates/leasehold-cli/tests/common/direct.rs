@@ -1,4 +1,4 @@
-//! Real processes with inboxes, on any store: one is killed with a full one.
+//! Real worker processes with inboxes, on any store: one is killed with a full inbox.
 
 use futures::StreamExt;
 use leasehold_core::{WorkerId, keys};
@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use super::crashes::{self, Place};
 
-/// Short, so that little has to be waited for. A worker that the machine lets wait for longer keeps its name all the same,
-/// as long as nobody else wants it.
+/// Short intervals, so that the tests wait little. A worker that is delayed for longer keeps its lease as long as no other
+/// worker takes it.
 const NAMES: [(&str, &str); 3] = [
     ("LEASEHOLD_WORKER_LEASE_DURATION_SECS", "6"),
     ("LEASEHOLD_WORKER_LEASE_RENEWAL_INTERVAL_SECS", "2"),
     ("LEASEHOLD_WORKER_OVERFLOW_SCAVENGE_INTERVAL_SECS", "4"),
 ];
 
-/// A producer that relies for ever on what it has listed once.
+/// Producer that caches its list of workers for the whole test.
 pub(crate) async fn stubborn(place: &Place) -> Queue {
     let direct = DirectDispatch { discovery_ttl: Duration::from_hours(1), ..DirectDispatch::default() };
     let config = QueueConfig { direct: Some(direct), ..QueueConfig::default() };
@@ -31,7 +31,7 @@ pub(crate) async fn until_named(queue: &Queue, worker: &str) {
     }
 }
 
-/// Waits until the lease on a worker's name has expired, also by the clock of a process that has just started: after its
+/// Waits until the lease on a worker's inbox has expired, also by the clock of a process that has just started: after its
 /// first requests on a busy machine it knows the store's time less exactly than this one.
 async fn until_free(queue: &Queue, worker: &str) {
     let key = keys::inbox_lease(&WorkerId::checked("worker id", worker).unwrap());
@@ -57,8 +57,8 @@ fn kill(mut child: Child) {
     child.wait().unwrap();
 }
 
-/// A worker is killed with a full inbox; another that empties it is killed, too. Whoever is left works all of it, also what a
-/// producer puts there later; the worker comes back under its name meanwhile.
+/// A worker is killed with a full inbox; another worker that empties it is killed too. The remaining workers run all tasks,
+/// also those that a producer puts there later; meanwhile the worker restarts with the same id.
 pub(crate) async fn killed_with_a_full_inbox(place: &mut Place, tasks: usize) {
     let _machine = crashes::machine().await;
     place.variables.extend(NAMES.map(|(name, value)| (name, value.to_owned())));
@@ -66,10 +66,10 @@ pub(crate) async fn killed_with_a_full_inbox(place: &mut Place, tasks: usize) {
     let dead = place.worker("dead", "t=sleep 120", &["--direct"]);
     until_named(&queue, "dead").await;
     submit(&stubborn, tasks).await;
-    // Its name is its own while it lives.
-    let told = place.command(&["worker", "--id", "dead", "--exec", "t=true", "--direct"]).output().unwrap();
-    let complaint = String::from_utf8(told.stderr).unwrap();
-    assert_eq!(told.status.code(), Some(75), "{complaint}");
+    // Its id is in use while it runs.
+    let report = place.command(&["worker", "--id", "dead", "--exec", "t=true", "--direct"]).output().unwrap();
+    let complaint = String::from_utf8(report.stderr).unwrap();
+    assert_eq!(report.status.code(), Some(75), "{complaint}");
     assert!(complaint.contains("worker id \"dead\" is in use until "), "{complaint}");
     kill(dead);
     let first = place.worker("first", "t=true", &["--direct"]);

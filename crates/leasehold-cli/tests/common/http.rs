@@ -4,13 +4,13 @@ use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-/// The address in what a dashboard has printed.
+/// Address in the output of a dashboard.
 pub(crate) fn address(said: &str) -> String {
     let (_, rest) = said.split_once("http://").unwrap();
     rest.split('/').next().unwrap().to_owned()
 }
 
-/// Sends one request and reads all of its answer.
+/// Sends one request and reads the whole answer.
 pub(crate) fn ask(address: &str, request: &str, headers: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "{request} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{headers}\r\n").unwrap();
@@ -19,7 +19,7 @@ pub(crate) fn ask(address: &str, request: &str, headers: &str) -> String {
     answer
 }
 
-/// The body of an answer, as JSON.
+/// Body of an answer as JSON.
 pub(crate) fn json(answer: &str) -> Value {
     serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
 }

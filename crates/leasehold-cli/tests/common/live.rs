@@ -1,4 +1,4 @@
-//! Producers and workers that go on while a queue is migrated: they pause when they are told so, and connect again when
+//! Producers and workers that keep running while a queue is migrated: they pause during the migration, and reconnect when
 //! they are refused.
 
 use leasehold_core::{Kind, Result, TaskId};
@@ -17,29 +17,29 @@ use tokio::task::JoinSet;
 use super::crashes::{ATTEMPTS, Place, audit_task};
 use super::migrating::raw_tasks;
 
-/// How long these clients trust what they know of the layout, instead of a minute.
+/// Time for which these clients trust the layout that they have read, instead of a minute.
 const TRUSTED: Duration = Duration::from_secs(1);
 const PRODUCERS: u64 = 2;
 const WORKERS: u64 = 2;
-/// Every other task runs for up to so long: some are held all the while they are moved.
+/// Maximum run time of every other task: some are running while they are moved.
 const RUN_MAX: Duration = Duration::from_secs(12);
 
-/// Everyone who goes on.
+/// Running producers and workers.
 pub(crate) struct Live {
     producers: JoinSet<()>,
     workers: JoinSet<()>,
     seen: Arc<Seen>,
 }
 
-/// What they have seen.
+/// Records of the producers and workers.
 #[derive(Default)]
 struct Seen {
     enough: Shutdown,
     shutdown: Shutdown,
     acknowledged: Mutex<BTreeSet<TaskId>>,
-    /// How often each task has run to its end.
+    /// Number of completed runs of each task.
     runs: Mutex<BTreeMap<TaskId, u32>>,
-    /// Submits that were told to wait for a migration, runs that ended during one, clients that had to connect again.
+    /// Submits that had to wait for a migration, runs that ended during one, clients that had to reconnect.
     told_to_wait: AtomicU64,
     ended_meanwhile: AtomicU64,
     refused: AtomicU64,
@@ -50,7 +50,7 @@ impl fmt::Display for Live {
         let Seen { acknowledged, told_to_wait, ended_meanwhile, refused, .. } = &*self.seen;
         write!(
             f,
-            "{} submitted meanwhile, {} told to wait, {} runs ended while tasks were moved, {} connected again",
+            "{} submitted meanwhile, {} had to wait, {} runs ended while tasks were moved, {} reconnected",
             acknowledged.lock().unwrap().len(),
             told_to_wait.load(Relaxed),
             ended_meanwhile.load(Relaxed),
@@ -75,7 +75,7 @@ impl Live {
         live
     }
 
-    /// Waits until tasks are submitted again, and so much longer.
+    /// Waits until tasks are submitted again, and then for a time.
     async fn goes_on(&self, then: Duration) {
         let count = || self.seen.acknowledged.lock().unwrap().len();
         let before = count();
@@ -85,7 +85,7 @@ impl Live {
         tokio::time::sleep(then).await;
     }
 
-    /// Waits until every client has learnt of so many migrations, and tasks are submitted again.
+    /// Waits until every client has reconnected after this many migrations, and tasks are submitted again.
     pub(crate) async fn goes_on_after(&self, migrations: u64) {
         while self.seen.refused.load(Relaxed) < migrations * (PRODUCERS + WORKERS) {
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -93,8 +93,8 @@ impl Live {
         self.goes_on(TRUSTED).await;
     }
 
-    /// Waits until everything is done, and looks at it: every task that was acknowledged is there once and was completed
-    /// once, by its history; no other is there.
+    /// Waits until all tasks are final and checks them: every acknowledged task exists once and was completed once, by its
+    /// history; no other task exists.
     pub(crate) async fn end(self, client: &Client) {
         let seen = &self.seen;
         seen.enough.drain();
@@ -112,14 +112,14 @@ impl Live {
         }
         let runs = seen.runs.lock().unwrap();
         assert!(live.iter().all(|task| runs.contains_key(&task["id"].as_str().unwrap().parse().unwrap())));
-        assert!(seen.told_to_wait.load(Relaxed) > 0, "nobody wanted to submit while tasks were moved");
-        assert!(seen.ended_meanwhile.load(Relaxed) > 0, "nobody held a task while tasks were moved");
+        assert!(seen.told_to_wait.load(Relaxed) > 0, "no submit while tasks were moved");
+        assert!(seen.ended_meanwhile.load(Relaxed) > 0, "no run while tasks were moved");
         // Every client after each migration.
         assert!(seen.refused.load(Relaxed) >= 2 * (PRODUCERS + WORKERS));
     }
 }
 
-/// Opens the queue, as often as one is refused.
+/// Reopens the queue after a refusal.
 struct Reconnects {
     store: String,
     options: leasehold_store::OpenOptions,
@@ -144,7 +144,7 @@ impl Reconnects {
 async fn produce(queues: Reconnects, producer: u64, seen: &Seen) {
     let mut queue = queues.queue().await;
     let mut number = 0;
-    // Stops only between two tasks: of each that was begun, it is known what became of it.
+    // Stops only between two tasks, so that the outcome of each submit is known.
     loop {
         tokio::time::sleep(Duration::from_millis(250)).await;
         let submit = queue.submit("live", number).max_attempts(ATTEMPTS).key(format!("{producer} {number}"));
@@ -168,7 +168,7 @@ async fn produce(queues: Reconnects, producer: u64, seen: &Seen) {
     }
 }
 
-/// Works until it is told to stop, and there is nothing left to do.
+/// Runs tasks until it is stopped and no task is left.
 async fn work(queues: Reconnects, worker: u64, seen: &Arc<Seen>) {
     loop {
         let is_last = seen.shutdown.stage() != Stage::Go;
@@ -208,7 +208,7 @@ async fn run(queue: Queue, number: u64, seen: &Arc<Seen>, until_empty: bool) -> 
             Ok::<_, TaskError>(())
         }
     })?;
-    // A worker that ends raises its own: the others are to go on.
+    // A worker that ends signals only its own shutdown: the other workers continue.
     let shutdown = Shutdown::default();
     let enough = if until_empty { Shutdown::default() } else { seen.shutdown.clone() };
     let stop = shutdown.clone();

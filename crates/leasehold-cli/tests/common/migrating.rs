@@ -2,7 +2,8 @@
 //! status, while producers and workers go on ([`live`](super::live)). The audit reads the raw objects.
 
 use leasehold_core::{
-    Act, Artifacts, Event, NewTask, Now, ShardLen, Status, StoreTime, Task, TaskId, keys, record, step,
+    Artifacts, Event, NewTask, Now, ShardLen, Status, StepContext, StoreTime, Task, TaskId, keys, record,
+    step,
 };
 use leasehold_store::testing::Lane;
 use leasehold_store::{Client, HostExt, List, Purpose, SystemHost, When};
@@ -15,22 +16,22 @@ use std::time::Duration;
 use super::crashes::{self, Place};
 use super::live::Live;
 
-/// Twice as long as the clients of these tests trust what they know, and longer than a request of theirs is on its way.
+/// Twice the time for which the clients of these tests trust the layout, and longer than any of their requests.
 const KNOWN: Duration = Duration::from_secs(2);
 const QUICK: [&str; 4] = ["--known-secs", "2", "--grace-secs", "1"];
-/// Long enough for what waits or is held to stay so.
+/// Long enough that pending tasks do not become due and leases do not expire.
 const FOR_LONG: Duration = Duration::from_hours(80_000);
 
 pub(crate) fn migrate<'a>(args: &[&'a str]) -> Vec<&'a str> {
     ["migrate-shards"].iter().chain(args).chain(&QUICK).copied().collect()
 }
 
-/// A task as it is after these events, an hour apart.
+/// Task after these events, an hour apart.
 fn after(number: u64, events: &[Event]) -> Task {
     let host = SystemHost;
     let id = TaskId::from_random(host.random_bits());
     let began = StoreTime::from_millis(1_750_000_000_000);
-    let act = |hours: u64| Act {
+    let act = |hours: u64| StepContext {
         by: "someone".into(),
         now: Now::exactly(began.plus(Duration::from_hours(hours))),
         write_id: leasehold_core::WriteId::from_random(host.random_bits()),
@@ -45,7 +46,7 @@ fn after(number: u64, events: &[Event]) -> Task {
     task
 }
 
-/// What leads to each status.
+/// Events that lead to each status.
 fn lives() -> Vec<(Status, Vec<Event>)> {
     let lease_id = leasehold_core::LeaseId::from_random(7);
     let worker = leasehold_core::Name::checked("worker id", "w").unwrap();
@@ -72,7 +73,7 @@ fn lives() -> Vec<(Status, Vec<Event>)> {
     ]
 }
 
-/// So many tasks, as many in each status.
+/// Creates tasks, equally many in each status.
 pub(crate) async fn fill(client: &Client, count: u64) {
     let lives = lives();
     let tasks = (0..count).map(|number| {
@@ -103,7 +104,7 @@ async fn keys_of(client: &Client, prefix: &str) -> Vec<String> {
     }
 }
 
-/// All raw objects below `tasks/`, by their keys.
+/// Raw objects below `tasks/`, by key.
 pub(crate) async fn raw_tasks(client: &Client) -> BTreeMap<String, Value> {
     let mut tasks = BTreeMap::new();
     for key in keys_of(client, "tasks/").await {
@@ -114,7 +115,7 @@ pub(crate) async fn raw_tasks(client: &Client) -> BTreeMap<String, Value> {
     tasks
 }
 
-/// What does not change when a task moves, by id; of the tasks that nobody can run.
+/// Fields of tasks that do not change in a migration, by id. Only of the tasks that no worker runs.
 fn essence(tasks: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
     let mut all = BTreeMap::new();
     for task in tasks.values().filter(|task| task["task_type"] == "t") {
@@ -128,8 +129,8 @@ fn essence(tasks: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
     all
 }
 
-/// Every task at its one place for this length, covered; those that nobody can run as they were, and by exactly the entry
-/// that they call for. Nothing else is left, in the place that was left neither.
+/// Checks that every task is at its key for this prefix length and has an index entry. Those that no worker runs are
+/// unchanged and have exactly their entry. Nothing is left in the old layout.
 async fn audit(client: &Client, len: usize, before: &BTreeMap<String, Value>) {
     let tasks = raw_tasks(client).await;
     assert_eq!(essence(&tasks), *before);
@@ -147,12 +148,12 @@ async fn audit(client: &Client, len: usize, before: &BTreeMap<String, Value>) {
     }
     let found = [keys_of(client, "ready/").await, keys_of(client, "leases/").await].concat();
     assert!(found.iter().all(|key| key.split('/').nth(1).unwrap().len() == len), "old entries are left");
-    // What live tasks have left is swept by and by.
+    // Outdated entries of live tasks are cleaned up later.
     let is_theirs = |key: &String| before.keys().any(|id| key.contains(id));
     assert_eq!(found.into_iter().filter(is_theirs).collect::<BTreeSet<_>>(), entries);
 }
 
-/// The entry that a task calls for, by its raw record.
+/// Index entry of a task, from its raw record.
 fn called_for(task: &Value) -> Option<String> {
     let minute = |time: &str| {
         format!("{}{}{}-{}{}", &time[..4], &time[5..7], &time[8..10], &time[11..13], &time[14..16])
@@ -172,7 +173,7 @@ fn called_for(task: &Value) -> Option<String> {
     }
 }
 
-/// The phase of a migration, as `queue.json` tells it.
+/// Phase of a migration, from `queue.json`.
 async fn phase(client: &Client) -> String {
     let object = client.get(Purpose::Admin, "queue.json").await.unwrap().unwrap();
     let agreement: Value = serde_json::from_slice(&object.body).unwrap();
@@ -181,15 +182,14 @@ async fn phase(client: &Client) -> String {
     agreement["migrating"]["phase"].as_str().unwrap_or(without).to_owned()
 }
 
-/// Whether some tasks have moved and some have not.
+/// True if some tasks have moved and some have not.
 async fn is_half_way(client: &Client) -> bool {
     let keys = keys_of(client, "tasks/").await;
     let lens: BTreeSet<_> = keys.iter().map(|key| key.split('/').nth(1).unwrap().len()).collect();
     phase(client).await == "moving" && lens.len() == 2
 }
 
-/// A migration that moves tasks at this moment. One that was over before this process had its turn is undone, and started
-/// once more.
+/// Waits until a migration moves tasks. If it finished before this process could read that, undoes and restarts it.
 async fn moving(place: &Place, client: &Client, mut child: Child, from: &str, to: &str) -> Child {
     while phase(client).await != "moving" {
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -202,12 +202,12 @@ async fn moving(place: &Place, client: &Client, mut child: Child, from: &str, to
     child
 }
 
-/// A migration in a process of its own.
+/// Starts a migration process.
 fn started(place: &Place, to: &str) -> Child {
     place.command(&migrate(&["--to", to])).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-/// Kills it at so many moments, each further on its way; gives in which phases.
+/// Kills a migration several times, each time later, and returns the phases in which it was killed.
 async fn killed(place: &Place, client: &Client, from: &str, to: &str, kills: u32) -> BTreeMap<String, u32> {
     let mut phases = BTreeMap::new();
     let mut is_known = false;
@@ -217,7 +217,7 @@ async fn killed(place: &Place, client: &Client, from: &str, to: &str, kills: u32
         let pause = SystemHost.random_below(waits + Duration::from_millis(500) * (kill + 1));
         tokio::time::sleep(Duration::from_millis(100) + pause).await;
         if kill + 1 == kills && !phases.contains_key("moving") {
-            // Chance alone does not get there where processes start slowly.
+            // Random times do not reach this phase where processes start slowly.
             child = moving(place, client, child, from, to).await;
         }
         child.kill().unwrap();
@@ -229,10 +229,10 @@ async fn killed(place: &Place, client: &Client, from: &str, to: &str, kills: u32
     phases
 }
 
-/// Migrated to two digits and back, each time by processes that are killed several times, while producers and workers go on.
-/// Tells what was met.
+/// Migrates to two digits and back, each time with processes that are killed several times, while producers and workers
+/// keep running. Returns a summary.
 pub(crate) async fn there_and_back(place: &Place, tasks: u64) -> String {
-    let mut told = String::new();
+    let mut report = String::new();
     let _machine = crashes::machine().await;
     let queue = place.queue().await;
     let client = queue.client();
@@ -245,26 +245,26 @@ pub(crate) async fn there_and_back(place: &Place, tasks: u64) -> String {
         assert!(phases.contains_key("moving"), "no kill came while tasks were moved: {phases:?}");
         let output = place.command(&migrate(&["--to", to])).output().unwrap();
         assert!(output.status.success(), "{output:?}");
-        writeln!(told, "to {to}, killed in {phases:?}").unwrap();
+        writeln!(report, "to {to}, killed in {phases:?}").unwrap();
         audit(client, len, &before).await;
         let refused = place.command(&["submit", "-t", "a"]).env("LEASEHOLD_SHARD_PREFIX_LEN", from).output();
         let refused = refused.unwrap();
         assert_eq!(refused.status.code(), Some(64));
         let message = format!("shard_prefix_len is {from} here, but this queue has {to}");
         assert!(String::from_utf8_lossy(&refused.stderr).contains(&message), "{refused:?}");
-        // Clients that were connected learn of it before they have to connect for the next one.
+        // Connected clients must read this migration before the next one.
         live.goes_on_after(migrations).await;
     }
-    write!(told, "{live}").unwrap();
+    write!(report, "{live}").unwrap();
     live.end(client).await;
     audit(client, 1, &before).await;
     let check = place.command(&["check", "--json"]).output().unwrap();
     let checked: Value = serde_json::from_slice(&check.stdout).unwrap();
     assert_eq!((&checked["uncovered"], &checked["corrupt"]), (&json!([]), &json!([])));
-    told
+    report
 }
 
-/// Killed while it moves tasks, and then called off: everything is where it was.
+/// Kills a migration while it moves tasks, and aborts it: every task is back at its old key.
 pub(crate) async fn called_off(place: &Place, tasks: u64) {
     let _machine = crashes::machine().await;
     let queue = place.queue().await;
@@ -275,7 +275,7 @@ pub(crate) async fn called_off(place: &Place, tasks: u64) {
     while !is_half_way(client).await {
         tokio::time::sleep(Duration::from_millis(10)).await;
         if let Some(ended) = child.try_wait().unwrap() {
-            // It was over before this process had its turn: back, and once more.
+            // It finished before this process could read the phase: undo it, and start again.
             assert!(ended.success());
             assert!(place.command(&migrate(&["--to", "1"])).output().unwrap().status.success());
             child = started(place, "2");
@@ -290,7 +290,7 @@ pub(crate) async fn called_off(place: &Place, tasks: u64) {
     let tasks_now = raw_tasks(client).await;
     assert_eq!(essence(&tasks_now), before);
     assert!(tasks_now.keys().all(|key| key.split('/').nth(1).unwrap().len() == 1));
-    // Entries of earlier revisions may be left: they cover their tasks until they are met.
+    // Entries of earlier revisions may be left: they cover their tasks until they are cleaned up.
     let check = place.command(&["check", "--json"]).output().unwrap();
     let checked: Value = serde_json::from_slice(&check.stdout).unwrap();
     assert_eq!((&checked["tasks"], &checked["uncovered"]), (&json!(tasks), &json!([])));

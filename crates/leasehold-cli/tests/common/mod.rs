@@ -1,4 +1,4 @@
-//! Runs the command line and shows everything it says.
+//! Runs the command line and captures its output.
 
 pub(crate) mod crashes;
 pub(crate) mod direct;
@@ -11,8 +11,8 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 
-/// The command line, without the caller's settings and credentials, and where no project's file is found. It logs errors
-/// only: whether there are warnings depends on the pace of the machine.
+/// Command line without the caller's settings and credentials, in a directory without a project file. Logs only errors:
+/// warnings depend on the speed of the machine.
 pub(crate) fn leasehold(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
     command.args(args).current_dir("/").env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
@@ -20,13 +20,13 @@ pub(crate) fn leasehold(args: &[&str]) -> Command {
     command
 }
 
-/// Compares everything a command says, and how it ends, with the snapshot of that name. What differs from run
-/// to run stands there as a placeholder.
+/// Compares the output and the exit code of a command with the snapshot of that name. Text that differs from run to run is
+/// replaced by placeholders.
 pub(crate) fn shown(name: &str, command: &mut Command, folder: Option<&Path>) {
     settings(folder).bind(|| insta::assert_snapshot!(name, said(command)));
 }
 
-/// Where snapshots are, and what stands in them for a folder, a time or a port.
+/// Path of the snapshots, and filters for folders, times and ports.
 pub(crate) fn settings(folder: Option<&Path>) -> insta::Settings {
     let mut settings = insta::Settings::clone_current();
     settings.set_snapshot_path("../snapshots");
@@ -41,7 +41,7 @@ pub(crate) fn settings(folder: Option<&Path>) -> insta::Settings {
     settings
 }
 
-/// Everything a command says, and how it ends.
+/// Output and exit code of a command.
 pub(crate) fn said(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let mut said = String::from_utf8(output.stdout).unwrap();

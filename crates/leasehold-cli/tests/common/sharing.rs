@@ -1,4 +1,4 @@
-//! Real worker processes that divide the shards among themselves, on any store; judged by the raw leases.
+//! Real worker processes that lease shards, on any store; checked by the raw leases.
 
 use futures::{StreamExt, TryStreamExt, stream};
 use leasehold_core::{StoreTime, keys};
@@ -14,14 +14,14 @@ use super::direct;
 
 const TTL: Duration = Duration::from_secs(6);
 const RENEW_EVERY: Duration = Duration::from_secs(2);
-/// Two dozen processes that start at once share two cores with whatever else the machine does.
+/// Additional time for a busy machine: two dozen processes start at once on two cores.
 const ALLOWANCE: Duration = Duration::from_secs(10);
-/// So often the division is looked at for two renewals before it counts as one that never settles.
+/// Number of times that the division is observed for two renewals before it counts as unstable.
 const SETTLES_WITHIN: usize = 4;
 /// 256 shards are leased in groups of four.
 const GROUPS: usize = 64;
 
-/// Workers by their names; killed when they are dropped.
+/// Workers by id; killed on drop.
 struct Workers<'a> {
     place: &'a Place,
     running: BTreeMap<String, Child>,
@@ -83,7 +83,7 @@ impl Drop for Workers<'_> {
     }
 }
 
-/// By key, who holds a lease that has not run out, and its epoch.
+/// Holder and epoch of each unexpired lease, by key.
 async fn held(queue: &Queue) -> BTreeMap<String, (String, u64)> {
     let client = queue.client();
     let page = client.list(Purpose::Admin, &List::all(keys::SHARD_LEASES)).await.unwrap();
@@ -99,7 +99,7 @@ async fn held(queue: &Queue) -> BTreeMap<String, (String, u64)> {
     leases.into_iter().flatten().collect()
 }
 
-/// Waits until every lease was renewed since now.
+/// Waits until every lease has been renewed.
 async fn until_renewed(queue: &Queue) {
     let client = queue.client();
     let bodies = || async {
@@ -131,8 +131,8 @@ pub(crate) async fn divided_evenly(place: &Place) {
     workers.until_even(&queue).await;
     workers.start(8);
     workers.until_even(&queue).await;
-    // A machine that lets a worker wait for longer than the ttl moves its shards once; a division that is not stable moves
-    // some every time.
+    // If a busy machine delays a worker for longer than the ttl, its shards move once; an unstable division moves some every
+    // time.
     for _ in 0..SETTLES_WITHIN {
         workers.until_even(&queue).await;
         let before = held(&queue).await;
@@ -143,10 +143,10 @@ pub(crate) async fn divided_evenly(place: &Place) {
             return;
         }
     }
-    panic!("something moves although nothing has changed");
+    panic!("shards move although no worker has changed");
 }
 
-/// Workers that divide the shards beside workers that look at all and workers with inboxes: every task is done, and none
+/// Runs workers that lease shards beside workers that scan all and workers with inboxes: every task completes, and none
 /// twice. Half of the tasks are put into inboxes.
 pub(crate) async fn side_by_side(place: &Place, tasks: usize) {
     let _machine = crashes::machine().await;
@@ -165,7 +165,8 @@ pub(crate) async fn side_by_side(place: &Place, tasks: usize) {
     }
     crashes::until_empty(&queue).await;
     let done: Vec<_> = workers.into_iter().map(crashes::summary).collect();
-    let completed: Vec<_> = done.iter().map(|told| told["counts"]["completed"].as_u64().unwrap()).collect();
+    let completed: Vec<_> =
+        done.iter().map(|report| report["counts"]["completed"].as_u64().unwrap()).collect();
     assert_eq!(completed.iter().sum::<u64>(), tasks as u64, "{completed:?}");
     // The second of a kind may come too late: shares change with the next renewal.
     let of_kind = |first: usize| completed[first] + completed[first + 3];

@@ -1,4 +1,4 @@
-//! Files in the store, in the cache and in the hands of tasks.
+//! Artifacts in the store, in the cache and in tasks.
 
 use serde_json::Value;
 use std::fs;
@@ -12,7 +12,7 @@ use crate::until_stopped::UnderWay;
 
 const SECRET: &str = "a secret of the tests, long enough";
 
-/// A queue in a folder, and beside it a cache and files.
+/// Queue in a folder, with a cache and files beside it.
 struct Depot {
     shelf: Shelf,
 }
@@ -24,7 +24,7 @@ impl Depot {
         Self { shelf }
     }
 
-    /// A path beside the objects.
+    /// Path beside the objects.
     fn path(&self, name: &str) -> PathBuf {
         self.shelf.path().canonicalize().unwrap().join(".leasehold").join(name)
     }
@@ -57,7 +57,7 @@ impl Depot {
         self.shelf.compare(name, &said(&mut self.command(args)));
     }
 
-    /// A file of this many bytes, none of them like its neighbours.
+    /// Creates a file of this many bytes with varying content.
     fn file(&self, name: &str, bytes: u32) -> String {
         let path = self.path(name);
         fs::write(&path, contents(bytes)).unwrap();
@@ -69,7 +69,7 @@ impl Depot {
         self.run(&["artifact", "put", &self.file(name, bytes)])
     }
 
-    /// Whether nothing is left of a file that was not written, under whatever name.
+    /// True if a folder is empty: no part of a file was left, under any name.
     fn has_nothing_in(&self, folder: &str) -> bool {
         fs::read_dir(self.path(folder)).unwrap().next().is_none()
     }
@@ -118,7 +118,7 @@ fn a_store_without_artifacts_says_so() {
 }
 
 #[test]
-fn what_cannot_be_got_is_explained_and_leaves_nothing() {
+fn a_failed_get_is_explained_and_leaves_no_file() {
     let depot = Depot::new();
     let hash = depot.put("photo.raw", 100_000);
     fs::create_dir(depot.path("here")).unwrap();
@@ -154,14 +154,14 @@ fn what_cannot_be_got_is_explained_and_leaves_nothing() {
 fn a_place_that_cannot_be_written_to_is_named() {
     let depot = Depot::new();
     let hash = depot.put("photo.raw", 10);
-    // Nobody makes files there, not even root.
+    // Not even root can create files there.
     let output = depot.command(&["artifact", "get", &hash, "-o", "/sys/leasehold-out"]).output().unwrap();
     let complaint = String::from_utf8(output.stderr).unwrap();
     assert!(complaint.starts_with("error: cannot write /sys/leasehold-out: "), "{complaint}");
     assert_eq!(output.status.code(), Some(77), "{complaint}");
 }
 
-/// The command where files may have so many blocks of 512 bytes: as on a disk that is full, a write fails half-way.
+/// Command with a limit on the file size, in blocks of 512 bytes: as on a full disk, a write fails half-way.
 fn cramped(command: &Command, blocks: u32) -> Command {
     let mut shell = Command::new("sh");
     shell.arg("-c").arg(format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\""));
@@ -206,7 +206,7 @@ fn a_task_is_given_files_and_gives_files() {
     depot.seen("get_with_files", &["get", &id]);
     let listed = depot.json(&["list", "--json"]);
     assert_eq!(listed["results"]["loud.txt"], result);
-    // Whatever is in the cache costs no request.
+    // A cached artifact costs no request.
     depot.run(&["submit", "-t", "count", "--artifact", &format!("text={hash}")]);
     let count = "count=sh -c 'wc -c < \"$LEASEHOLD_ARTIFACTS/text\"'";
     let summary = depot.json(&["worker", "--id", "w1", "--drain", "--exec", count, "--json"]);
@@ -254,7 +254,7 @@ fn a_task_whose_file_is_nowhere_fails_for_good() {
 }
 
 #[test]
-fn a_result_that_cannot_be_called_so_fails_the_task() {
+fn a_result_with_an_invalid_name_fails_the_task() {
     let depot = Depot::new();
     let id = depot.run(&["submit", "-t", "odd"]);
     depot.run(&["worker", "--drain", "--exec", "odd=sh -c 'echo 1 > \"$LEASEHOLD_RESULTS/a b\"'"]);
@@ -272,7 +272,10 @@ fn more_results_than_a_task_can_name_are_not_sent() {
     depot.run(&["worker", "--drain", "--exec", many]);
     let task = depot.json(&["get", &id, "--json"]);
     assert_eq!((&task["status"], &task["attempt"]), (&"failed".into(), &1.into()));
-    assert!(task["error"].as_str().unwrap().starts_with("101 results; a task has at most 100"), "{task}");
+    assert!(
+        task["error"].as_str().unwrap().starts_with("a task can have at most 100 results, got 101"),
+        "{task}"
+    );
     assert_eq!(depot.run(&["artifact", "ls", "--json"]), "");
 }
 
@@ -287,7 +290,7 @@ fn a_pipe_is_no_file_and_is_not_waited_for() {
 }
 
 #[test]
-fn a_program_may_say_much_before_it_has_read_its_input() {
+fn a_program_may_print_much_before_it_has_read_its_input() {
     let depot = Depot::new();
     fs::write(depot.path("input.json"), format!("\"{}\"", "x".repeat(200_000))).unwrap();
     let input = format!("@{}", depot.text("input.json"));
@@ -300,7 +303,7 @@ fn a_program_may_say_much_before_it_has_read_its_input() {
 }
 
 #[test]
-fn a_program_that_prints_without_end_fails_and_is_told_the_way_out() {
+fn a_program_that_prints_too_much_fails_with_advice() {
     let depot = Depot::new();
     let id = depot.run(&["submit", "-t", "talk"]);
     depot.run(&["worker", "--drain", "--exec", "talk=head -c 5000000 /dev/zero"]);
@@ -344,7 +347,7 @@ fn the_commands_of_the_guide_can_be_typed() {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// Pieces from another cache; what the fetch told of itself.
+/// Fetches an artifact into another cache, and returns the JSON of the fetch.
 fn got_elsewhere(depot: &Depot, hash: &str, cache: &str) -> Value {
     let (out, cache) = (depot.text("out"), depot.text(cache));
     let mut get = depot.command(&["artifact", "get", hash, "-o", &out, "--cache", &cache, "--json"]);
@@ -374,7 +377,7 @@ fn pieces_come_from_a_peer_that_serves_them() {
     assert_eq!((&peer["pieces"], &peer["failures"]["corrupt"]), (&3.into(), &0.into()));
     let mut second = depot.command(&["serve-pieces", "--id", "second"]);
     depot.shelf.compare("serve_pieces_twice", &said(&mut second));
-    // Whoever does not know the secret gets nothing from it, and everything from the store.
+    // A client without the secret gets nothing from the peer, and everything from the store.
     let mut stranger = depot.command(&[
         "artifact",
         "get",
@@ -386,9 +389,9 @@ fn pieces_come_from_a_peer_that_serves_them() {
         "--json",
     ]);
     stranger.env("LEASEHOLD_PIECES_DOWNLOAD_BYTES_PER_SEC", "2000000");
-    let told: Value = serde_json::from_slice(&stranger.output().unwrap().stdout).unwrap();
-    assert_eq!(told["fetched"]["blamed"][0]["peer"], "shelf", "{told}");
-    assert_eq!(told["fetched"]["origin_bytes"], 3_000_000, "{told}");
+    let report: Value = serde_json::from_slice(&stranger.output().unwrap().stdout).unwrap();
+    assert_eq!(report["fetched"]["blamed"][0]["peer"], "shelf", "{report}");
+    assert_eq!(report["fetched"]["origin_bytes"], 3_000_000, "{report}");
     let said = serve.interrupt();
     assert!(said.contains(" requests were answered, with 3") && said.ends_with("exit code 0"), "{said}");
     assert!(!depot.cache().join("serving").exists());
@@ -403,8 +406,8 @@ fn a_fetch_does_not_ask_the_server_of_its_own_cache() {
     serve.until("self serves ");
     let mut get = depot.command(&["artifact", "get", &hash, "-o", &depot.text("out"), "--json"]);
     get.env("LEASEHOLD_PIECES_DOWNLOAD_BYTES_PER_SEC", "2000000");
-    let told: Value = serde_json::from_slice(&get.output().unwrap().stdout).unwrap();
-    assert_eq!(told["fetched"]["peers"].as_array().unwrap().len(), 1, "{told}");
+    let report: Value = serde_json::from_slice(&get.output().unwrap().stdout).unwrap();
+    assert_eq!(report["fetched"]["peers"].as_array().unwrap().len(), 1, "{report}");
     let said = serve.interrupt();
     assert!(said.contains("0 of 0 requests were answered"), "{said}");
 }
@@ -417,12 +420,13 @@ fn a_worker_can_serve_pieces() {
     let mut worker = depot.command(&["worker", "--id", "w1", "--exec", "a=true", "--serve-pieces"]);
     worker.env("LEASEHOLD_PIECES_SECRET", SECRET);
     let mut worker = UnderWay::start(worker);
-    worker.until("pieces are served at 127.0.0.1:");
+    worker.until("serving pieces at 127.0.0.1:");
     let got = got_elsewhere(&depot, &hash, "other");
     assert_eq!(got["fetched"]["peer_bytes"], 3_000_000, "{got}");
     let mut second = depot.command(&["worker", "--exec", "a=true", "--serve-pieces", "--drain"]);
     let second = said(second.env("LEASEHOLD_PIECES_SECRET", SECRET));
-    assert!(second.contains("pieces of this cache are served by w1-"), "{second}");
+    assert!(second.contains("already serves the pieces of this cache"), "{second}");
+    assert!(second.contains("peer w1-"), "{second}");
     assert!(worker.interrupt().ends_with("exit code 0"));
     assert!(!depot.cache().join("serving").exists());
 }
@@ -436,7 +440,8 @@ fn pieces_are_not_served_to_the_world_without_a_secret() {
     let mut serve = depot.command(&["serve-pieces", "--listen", "0.0.0.0:0"]);
     let said_of = |serve: &mut Command| said(serve);
     let unasked = said_of(serve.env("LEASEHOLD_PIECES_SECRET", SECRET));
-    assert!(unasked.contains("nobody can ask at 0.0.0.0:") && unasked.ends_with("exit code 64"), "{unasked}");
+    assert!(unasked.contains("peers cannot connect to 0.0.0.0:"), "{unasked}");
+    assert!(unasked.ends_with("exit code 64"), "{unasked}");
     depot.shelf.compare(
         "serve_pieces_short_secret",
         &said(depot.command(&["serve-pieces"]).env("LEASEHOLD_PIECES_SECRET", "short")),
@@ -470,7 +475,7 @@ fn a_person_on_a_terminal_sees_a_bar_and_a_pipe_does_not() {
     assert!(drawn.contains("publishing") && drawn.contains("/19.07 MiB"), "{drawn:?}");
 }
 
-/// What a command shows on a terminal of its own.
+/// Output of a command on its own terminal.
 fn on_a_terminal(mut command: Command) -> String {
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
     let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
@@ -480,7 +485,7 @@ fn on_a_terminal(mut command: Command) -> String {
     let theirs = fs::File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
     command.stdin(Stdio::null()).stdout(theirs.try_clone().unwrap()).stderr(theirs);
     let mut child = command.spawn().unwrap();
-    // Its ends of the terminal live in the command, too: the last one to close them ends our reading.
+    // The command also holds its ends of the terminal: reading ends when the last one is closed.
     drop(command);
     let mut shown = Vec::new();
     let mut ours = fs::File::from(ours);

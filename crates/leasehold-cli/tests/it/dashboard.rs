@@ -1,4 +1,4 @@
-//! The dashboard as it is started: alone, and beside a worker.
+//! Starting the dashboard: alone, and beside a worker.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use crate::shelf::Shelf;
 use crate::until_stopped::{UnderWay, until};
 
 #[test]
-fn a_dashboard_tells_machines_its_address_and_serves_until_interrupted() {
+fn a_dashboard_prints_its_address_as_json_and_serves_until_interrupted() {
     let shelf = Shelf::with_queue();
     let id = shelf.run(&["submit", "-t", "greet"]);
     let mut dashboard =
@@ -42,7 +42,7 @@ fn a_dashboard_shows_the_settings_and_hides_its_token() {
 }
 
 #[test]
-fn what_others_could_reach_needs_a_token_worth_the_name() {
+fn a_reachable_dashboard_needs_a_token_of_sufficient_length() {
     let shelf = Shelf::with_queue();
     shelf.seen("dashboard_no_token", &["dashboard", "--host", "0.0.0.0", "--port", "0"]);
     shelf.seen("dashboard_short_token", &["dashboard", "--token", "abc"]);
@@ -54,11 +54,11 @@ fn what_others_could_reach_needs_a_token_worth_the_name() {
 fn up_serves_the_dashboard_beside_its_worker_and_the_next_one_finds_another_port() {
     let shelf = Shelf::with_queue();
     let mut first = UnderWay::start(shelf.command(&["up", "--dashboard-port", "0"]));
-    first.until("the dashboard is at");
+    first.until("dashboard at");
     let taken = address(first.said());
     let port = taken.rsplit_once(':').unwrap().1.to_owned();
     let mut second = UnderWay::start(shelf.command(&["up", "--dashboard-port", &port]));
-    second.until("the dashboard is at");
+    second.until("dashboard at");
     let other = address(second.said());
     assert_ne!(taken, other);
     for address in [&taken, &other] {
@@ -73,7 +73,7 @@ fn up_lets_viewers_change_tasks_if_asked_to() {
     let shelf = Shelf::new();
     let id = shelf.run(&["submit", "-t", "greet"]);
     let mut up = UnderWay::start(shelf.command(&["up", "--dashboard-port", "0", "--allow-actions"]));
-    up.until("the dashboard is at");
+    up.until("dashboard at");
     let address = address(up.said());
     let answer = ask(&address, &format!("POST /api/tasks/{id}/cancel"), "x-leasehold: 1\r\n");
     assert_eq!(json(&answer)["task"]["status"], "cancelled");

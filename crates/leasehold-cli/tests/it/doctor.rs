@@ -6,14 +6,14 @@ use crate::common::{leasehold, shown};
 use crate::shelf::Shelf;
 
 #[test]
-fn a_folder_is_good_enough() {
+fn a_folder_meets_the_requirements() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().canonicalize().unwrap();
     shown("folder", &mut leasehold(&["doctor", "--store", root.to_str().unwrap()]), Some(&root));
 }
 
 #[test]
-fn machines_get_one_object() {
+fn json_output_is_one_object() {
     let folder = tempfile::tempdir().unwrap();
     let output =
         leasehold(&["--json", "--store", folder.path().to_str().unwrap(), "doctor"]).output().unwrap();
@@ -39,7 +39,7 @@ fn wrong_calls_are_explained() {
     assert!(!Path::new("/nonexistent").exists() && !Path::new("/s3:").exists());
 }
 
-/// Modes of everything below a folder, and of the folder itself.
+/// Sets the modes of a folder and of everything below it.
 fn set_modes(path: &Path, directories: u32, files: u32) {
     let is_directory = path.is_dir();
     if is_directory {
@@ -112,7 +112,7 @@ fn a_folder_that_cannot_be_written_is_refused() {
     std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o555);
     std::fs::set_permissions(folder.path(), permissions).unwrap();
     if std::fs::write(folder.path().join("x"), "").is_ok() {
-        // Permissions do not bind the superuser: try as somebody else.
+        // Permissions do not apply to the superuser: run as another user.
         std::fs::remove_file(folder.path().join("x")).unwrap();
         command.uid(65_534).gid(65_534);
     }

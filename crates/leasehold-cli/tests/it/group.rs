@@ -1,11 +1,11 @@
-//! A queue in a folder that two users of one group share.
+//! Queue in a folder that two users of a group share.
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 
 use crate::common::leasehold;
 
-/// Numbers that no real user of the machine has.
+/// Ids that no real user of the machine has.
 const GROUP: u32 = 64_200;
 const FIRST: u32 = 64_201;
 const SECOND: u32 = 64_202;

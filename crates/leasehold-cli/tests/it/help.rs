@@ -1,8 +1,8 @@
-//! What every command says about itself.
+//! Help text of every command.
 
 use crate::common::{leasehold, said, shown};
 
-/// The commands that the help lists, so that a new one cannot be forgotten here.
+/// Commands that the help lists, so that a new one cannot be forgotten here.
 fn commands() -> Vec<String> {
     let help = said(&mut leasehold(&["--help"]));
     let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
@@ -14,7 +14,7 @@ fn commands() -> Vec<String> {
 }
 
 #[test]
-fn every_command_explains_itself_with_an_example() {
+fn every_command_has_a_help_text_with_an_example() {
     shown("help", &mut leasehold(&["--help"]), None);
     let commands = commands();
     assert!(commands.len() > 15, "{commands:?}");

@@ -1,4 +1,4 @@
-//! Who holds which shards, and how to end that: real workers that divide them.
+//! Shard leases of real workers: showing and breaking them.
 
 use serde_json::Value;
 use std::process::{Child, Stdio};
@@ -6,8 +6,8 @@ use std::process::{Child, Stdio};
 use crate::shelf::Shelf;
 use crate::until_stopped::{UnderWay, until};
 
-/// A worker that divides the shards. It renews often, so that little has to be waited for; and long, so that nothing
-/// runs out while the test is slow. It waits for an answer for a quarter of that, and hence not for the disk.
+/// Worker that leases shards. It renews often, so that the test waits little; its leases are long, so that none expires on
+/// a slow machine. A request may take a quarter of the interval, so it does not wait for the disk.
 fn sharing(shelf: &Shelf, id: &str) -> Child {
     let mut command = shelf.command(&["worker", "--id", id, "--exec", "greet=cat", "--shard-leasing"]);
     command.env("LEASEHOLD_SHARD_LEASING_TTL_SECS", "600").env("LEASEHOLD_SHARD_LEASING_RENEW_SECS", "3");
@@ -23,7 +23,7 @@ fn held(shelf: &Shelf, id: &str) -> usize {
     rows(shelf).iter().filter(|row| row["state"] == "held" && row["worker_id"] == id).count()
 }
 
-/// Ada has given back the last half to Ben.
+/// Two workers; Ada has released half of the shards to Ben.
 fn divided(shelf: &Shelf) -> (Child, Child) {
     let ada = sharing(shelf, "ada");
     until(|| held(shelf, "ada") == 16);
@@ -44,20 +44,20 @@ fn interrupt(mut child: Child) {
 }
 
 #[test]
-fn it_is_seen_who_holds_what() {
+fn holders_of_shards_are_shown() {
     let shelf = Shelf::with_queue();
     shelf.seen("shards_free", &["shards"]);
     shelf.seen("workers_none", &["workers"]);
     let (ada, ben) = divided(&shelf);
     shelf.seen("shards", &["shards"]);
     shelf.seen("workers", &["workers"]);
-    // Nobody takes over from Ben within the ttl; Ada gives back what she has.
+    // No worker takes over from Ben within the ttl; Ada releases her leases.
     kill(ben);
     interrupt(ada);
     let lease = |shard: &str| shelf.path().join(format!("shard-leases/{shard}.json"));
-    let mut ran_out: Value = serde_json::from_slice(&std::fs::read(lease("8")).unwrap()).unwrap();
-    ran_out["lease_expires_at"] = "2026-01-01T00:00:00.000Z".into();
-    std::fs::write(lease("8"), ran_out.to_string()).unwrap();
+    let mut expired: Value = serde_json::from_slice(&std::fs::read(lease("8")).unwrap()).unwrap();
+    expired["lease_expires_at"] = "2026-01-01T00:00:00.000Z".into();
+    std::fs::write(lease("8"), expired.to_string()).unwrap();
     std::fs::write(lease("9"), "{").unwrap();
     shelf.seen("shards_of_lost_workers", &["shards"]);
     shelf.seen("shards_json", &["shards", "--json"]);
@@ -67,7 +67,7 @@ fn it_is_seen_who_holds_what() {
 }
 
 #[test]
-fn it_is_seen_what_is_in_the_inboxes() {
+fn inbox_sizes_are_shown() {
     let shelf = Shelf::with_queue();
     let mut command = shelf.command(&["worker", "--id", "ada", "--exec", "greet=cat", "--direct"]);
     command.env("LEASEHOLD_WORKER_LEASE_DURATION_SECS", "600");
@@ -81,17 +81,17 @@ fn it_is_seen_what_is_in_the_inboxes() {
     shelf
         .seen("worker_name_in_use", &["worker", "--id", "ada", "--exec", "greet=cat", "--direct", "--drain"]);
     shelf.seen("break_inbox", &["leases", "break", "inbox:ada"]);
-    // Nobody lives there any more: what is submitted now is for everyone, and what waits there is found.
+    // The inbox has no holder: new tasks are shared, and those in the inbox are recovered.
     shelf.run(&["submit", "--direct", "-t", "greet", "-i", "4"]);
     let mut command = shelf.command(&["worker", "--exec", "greet=cat", "--drain", "--json"]);
-    let told = command.env("LEASEHOLD_WORKER_OVERFLOW_SCAVENGE_INTERVAL_SECS", "2").output().unwrap();
-    let told: Value = serde_json::from_slice(&told.stdout).unwrap();
-    assert_eq!(told["counts"]["completed"], 4);
+    let report = command.env("LEASEHOLD_WORKER_OVERFLOW_SCAVENGE_INTERVAL_SECS", "2").output().unwrap();
+    let report: Value = serde_json::from_slice(&report.stdout).unwrap();
+    assert_eq!(report["counts"]["completed"], 4);
     shelf.seen("workers_inbox_empty", &["workers"]);
 }
 
 #[test]
-fn a_lease_can_be_ended() {
+fn a_lease_can_be_broken() {
     let shelf = Shelf::with_queue();
     let (ada, ben) = divided(&shelf);
     kill(ada);
@@ -119,7 +119,7 @@ fn a_lease_can_be_ended() {
 }
 
 #[test]
-fn what_was_ended_is_taken_again() {
+fn a_broken_lease_is_acquired_again() {
     let shelf = Shelf::with_queue();
     let ada = sharing(&shelf, "ada");
     until(|| held(&shelf, "ada") == 16);
@@ -138,7 +138,7 @@ fn many_shards_are_leased_in_groups() {
     command.env("LEASEHOLD_SHARD_LEASING_SHARDS_PER_WORKER", "1024").stderr(Stdio::null());
     command.env("LEASEHOLD_SHARD_LEASING_TTL_SECS", "600").env("LEASEHOLD_SHARD_LEASING_RENEW_SECS", "200");
     let ada = command.stdout(Stdio::null()).spawn().unwrap();
-    // A quarter of them, before it has looked at the others a second time, minutes later.
+    // A quarter of them, before it reads the leases of other workers a second time, minutes later.
     until(|| held(&shelf, "ada") == 16);
     kill(ada);
     let said = shelf.run(&["shards"]);
@@ -165,7 +165,7 @@ fn leasing_and_naming_shards_exclude_each_other() {
 }
 
 #[test]
-fn a_worker_that_divides_the_shards_ends_when_nothing_is_left() {
+fn a_worker_that_leases_shards_ends_when_nothing_is_left() {
     let shelf = Shelf::with_queue();
     let id = shelf.run(&["submit", "-t", "greet", "-i", "1"]);
     shelf.run(&["worker", "--exec", "greet=cat", "--shard-leasing", "--drain"]);
@@ -186,7 +186,7 @@ fn a_worker_whose_name_is_in_use_says_so() {
     shelf.compare("worker_namesake", &namesake.interrupt());
     let mut namesake = UnderWay::start(shelf.command(&[&["up", "--no-dashboard"], &worker[..]].concat()));
     namesake.until("in use");
-    namesake.until("0 waiting");
+    namesake.until("0 pending");
     shelf.compare("up_namesake", &namesake.interrupt());
     kill(ada);
 }

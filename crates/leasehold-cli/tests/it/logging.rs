@@ -1,8 +1,8 @@
-//! What is logged on standard error without being asked for, and how it looks there.
+//! Default log on standard error, and its format.
 
 use crate::shelf::Shelf;
 
-/// What a worker that runs this program until nothing is left says on standard error.
+/// Standard error of a worker that runs this program until no task is left.
 fn logged(shelf: &Shelf, program: &str, level: Option<&str>) -> String {
     let mut worker = shelf.command(&["worker", "--drain", "--exec", program]);
     worker.env_remove("LEASEHOLD_LOG").envs(level.map(|level| ("LEASEHOLD_LOG", level)));

@@ -1,4 +1,4 @@
-//! The command line as a person meets it, on folders.
+//! Tests of the command line on folders.
 #![expect(clippy::disallowed_methods, reason = "real processes live in real time")]
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report, in its helpers too")]
 

@@ -1,4 +1,4 @@
-//! Outposts from the command line: the guide, typed in on three machines; one setting for both kinds of queue.
+//! Outposts from the command line: the commands of the guide on three machines; one setting for both kinds of queue.
 
 use serde_json::Value;
 use std::fs;
@@ -22,7 +22,7 @@ fn the_commands_of_the_guide_can_be_typed_on_three_machines() {
     let blocks = guide.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap());
     let field = tempfile::tempdir().unwrap();
     let bucket = field.path().join("bucket");
-    // A folder stands for the bucket, and the supervisor does not keep the typist from going on.
+    // A folder replaces the bucket, and the supervisor runs in the background.
     let guide = blocks.collect::<String>();
     assert!(guide.contains("s3://field-data/river") && guide.contains("leasehold outpost run\n"));
     let guide = guide
@@ -116,11 +116,11 @@ fn mistakes_are_explained() {
     };
     for (args, words) in [
         (&["outpost", "status"][..], "set queue.campaign, like `survey/photos`"),
-        (&["outpost", "status", "--campaign", "spring"], "`spring` is not like `campaign/queue`"),
-        (&["outpost", "status", "--campaign", "../x"], "starts with a dot"),
+        (&["outpost", "status", "--campaign", "spring"], "`spring` must be of the form `campaign/queue`"),
+        (&["outpost", "status", "--campaign", "../x"], "must not start with a dot"),
         (&["outpost", "status", "--campaign", "spring/pictures"], "leasehold outpost init"),
-        (&["outpost", "init", "--campaign", "a/b", "--consistency", "loose"], "there are strict, relaxed"),
-        (&["outpost", "init", "--campaign", "a/b", "--node", "a/b"], "character other than"),
+        (&["outpost", "init", "--campaign", "a/b", "--consistency", "loose"], "use strict or relaxed"),
+        (&["outpost", "init", "--campaign", "a/b", "--node", "a/b"], "must have only letters"),
     ] {
         let said = run(args);
         assert!(said.contains(words), "{args:?}: {said}");

@@ -1,11 +1,11 @@
-//! What every command says when all is well, and when it is not.
+//! Output of every command, on success and on failure.
 
 use serde_json::Value;
 
 use crate::common::said;
 use crate::shelf::Shelf;
 
-/// One task in each of four statuses, of four types, made by a worker called `w1`.
+/// Queue with one task in each of four statuses, of four types, run by worker `w1`.
 fn worked() -> Shelf {
     let shelf = Shelf::new();
     for (task_type, delay) in [("greet", "0"), ("refuse", "0"), ("later", "3600"), ("never", "3600")] {
@@ -17,7 +17,7 @@ fn worked() -> Shelf {
     shelf
 }
 
-/// The only task of a type.
+/// Id of the only task of a type.
 fn id_of(shelf: &Shelf, task_type: &str) -> String {
     let task: Value = serde_json::from_str(&shelf.run(&["list", "--type", task_type, "--json"])).unwrap();
     task["id"].as_str().unwrap().to_owned()
@@ -47,7 +47,7 @@ fn submitting() {
 }
 
 #[test]
-fn waiting_tells_how_a_task_ended() {
+fn the_exit_code_of_wait_shows_the_status() {
     let shelf = worked();
     for (task_type, code) in [("greet", 0), ("refuse", 2), ("never", 3)] {
         let output = shelf.command(&["wait", &id_of(&shelf, task_type)]).output().unwrap();
@@ -56,7 +56,7 @@ fn waiting_tells_how_a_task_ended() {
     shelf.seen("wait_failed", &["wait", &id_of(&shelf, "refuse")]);
     shelf.seen("wait_failed_json", &["wait", &id_of(&shelf, "refuse"), "--output", "--json"]);
     assert_eq!(shelf.run(&["wait", &id_of(&shelf, "greet"), "--output"]), r#"{"name":"Ada"}"#);
-    // The same for a submit that waits, here for the task of a key that is final already.
+    // A submit with --wait does so too, here for an existing final task of its key.
     shelf.run(&["submit", "-t", "refuse", "--key", "k"]);
     shelf.run(&["worker", "--drain", "--exec", "refuse=sh -c 'exit 65'"]);
     let output = shelf.command(&["submit", "-t", "refuse", "--key", "k", "--wait"]).output().unwrap();
@@ -97,7 +97,7 @@ fn reasons_of_several_lines_stay_in_their_columns() {
 }
 
 #[test]
-fn looking_at_tasks() {
+fn showing_tasks() {
     let shelf = worked();
     shelf.seen("list", &["list"]);
     shelf.seen("list_limited", &["list", "--type", "greet", "--limit", "0"]);
@@ -140,7 +140,7 @@ fn checking() {
     shelf.seen("check_repaired", &["check"]);
     let key = object("/tasks/").split_off(shelf.path().display().to_string().len() + 1);
     shelf.seen("quarantine_healthy", &["quarantine", &key]);
-    // One object that only a person can decide upon, one that heals by itself, and one that can be repaired.
+    // A corrupt object, one that heals by itself, and one that can be repaired.
     let entry = object("/ready/");
     let strange = shelf.path().join("ready/strange");
     std::fs::write(&strange, "").unwrap();
@@ -163,12 +163,12 @@ fn checking() {
     // In the order of ids, which are random.
     let said = shelf.run(&["check"]);
     assert!(
-        said.contains("its task has moved on") && said.contains("2 objects heal without any action"),
+        said.contains("its task has changed since") && said.contains("2 objects heal without any action"),
         "{said}"
     );
 }
 
-/// What a killed producer leaves is no fault: it goes by itself, and `check` says when.
+/// The entry of a killed producer is no inconsistency: it heals by itself, and `check` prints when.
 #[test]
 fn checking_after_a_kill() {
     let shelf = Shelf::new();

@@ -1,4 +1,4 @@
-//! Real processes that are killed, stopped and started again: what `./test fast` leaves out.
+//! Real processes that are killed, stopped and restarted. `./test fast` skips these tests.
 
 mod crashes;
 mod migrate;

@@ -1,4 +1,4 @@
-//! Programs of `--exec`: what they are given, what they leave behind, and how they end.
+//! Programs of `--exec`: their environment, their output and their end.
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use crate::shelf::Shelf;
 use crate::until_stopped::{is_dead, until};
 
-/// A shell program in the folder of the queue, where the queue does not look.
+/// Shell program in the folder of the queue, outside its objects.
 fn program(shelf: &Shelf, name: &str, text: &str) -> String {
     let path = shelf.path().join(".leasehold").join(name);
     std::fs::write(&path, text).unwrap();
@@ -101,7 +101,8 @@ fn programs_do_not_inherit_secrets_unless_asked_to() {
     }
 }
 
-/// Runs a program that starts `command` in the background, which holds its pipes, and ends. Gives the process id of that.
+/// Runs a program that starts `command` in the background, which holds its pipes, and ends. Returns the process id of the
+/// background command.
 fn left_behind(command: &str) -> String {
     let shelf = Shelf::new();
     let id = shelf.run(&["submit", "-t", "a", "--timeout", "20", "--max-attempts", "1"]);
@@ -114,13 +115,13 @@ fn left_behind(command: &str) -> String {
 }
 
 #[test]
-fn a_run_ends_with_its_program_and_so_does_what_that_has_started() {
+fn processes_of_a_program_end_with_its_run() {
     let pid = left_behind("sleep 600");
     until(|| is_dead(&pid));
 }
 
 #[test]
-fn a_process_that_has_left_the_group_holds_nobody_up() {
+fn a_process_that_has_left_the_group_does_not_delay_the_run() {
     let pid = left_behind("setsid sleep 600");
     // It may have been killed before it has left.
     let _ = Command::new("kill").args(["-KILL", &pid]).stderr(Stdio::null()).status().unwrap();

@@ -1,13 +1,13 @@
-//! A queue in a folder, and the command line on it.
+//! Queue in a folder, and the command line on it.
 
 use std::path::Path;
 use std::process::Command;
 
 use crate::common::{leasehold, said, settings, shown};
 
-/// What differs from run to run once there are tasks. Placeholders in columns are as wide as what they stand for; a time
-/// of another day is wider than one of today, so the spaces after that go with it.
-const BY_CHANCE: [(&str, &str); 11] = [
+/// Filters for output that differs from run to run. Placeholders in columns are as wide as the text they replace; a time of
+/// another day is wider than one of today, so the spaces after the latter are replaced too.
+const FILTERS: [(&str, &str); 11] = [
     (r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", "[id]--------------------------------"),
     (r"\d\d:\d\d:\d\d\.\d{3}(?: {7})?|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "[moment]           "),
     (r#""(write_id|lease_id|instance)":"[0-9a-f]+""#, r#""$1":"[name]""#),
@@ -30,7 +30,7 @@ impl Shelf {
         Self { root: tempfile::tempdir().unwrap() }
     }
 
-    /// A shelf with a queue: readers create none.
+    /// Shelf with a queue: commands that only read create none.
     pub(crate) fn with_queue() -> Self {
         let shelf = Self::new();
         shelf.run(&["init"]);
@@ -57,22 +57,22 @@ impl Shelf {
         shown(name, &mut self.command(args), Some(&self.path().canonicalize().unwrap()));
     }
 
-    /// The same where ids, names and counts are made by chance or by the pace of the machine.
+    /// Compares the output of a command, with random ids and varying counts filtered.
     pub(crate) fn seen(&self, name: &str, args: &[&str]) {
         self.compare(name, &said(&mut self.command(args)));
     }
 
-    /// Compares what was said with the snapshot of that name.
+    /// Compares output with the snapshot of that name.
     pub(crate) fn compare(&self, name: &str, said: &str) {
         let folder = self.path().canonicalize().unwrap();
         let mut settings = settings(Some(&folder));
-        for (pattern, placeholder) in BY_CHANCE {
+        for (pattern, placeholder) in FILTERS {
             settings.add_filter(pattern, placeholder);
         }
         settings.bind(|| insta::assert_snapshot!(name, said));
     }
 
-    /// Every object that is part of the queue.
+    /// Objects of the queue.
     pub(crate) fn objects(&self) -> Vec<String> {
         let mut found = Vec::new();
         let mut open = vec![self.path().to_owned()];

@@ -1,8 +1,8 @@
-//! Tasks from the command line: what is printed, what is refused, and that what is refused writes nothing.
+//! Tasks from the command line: output and refusals. A refused command writes nothing.
 
 use leasehold_core::{Index, StoreTime, WorkerId};
-use leasehold_queue::discover::Stretch;
-use leasehold_queue::{Met, Queue};
+use leasehold_queue::discover::KeyRange;
+use leasehold_queue::{ClaimOutcome, Queue};
 use leasehold_store::{Client, OpenOptions, Purpose};
 use serde_json::Value;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -53,7 +53,7 @@ fn exit_codes_of_programs_decide() {
 }
 
 #[test]
-fn many_tasks_are_understood_before_any_is_written() {
+fn many_tasks_are_parsed_before_any_is_written() {
     let shelf = Shelf::new();
     shelf.run(&["init"]);
     let before = shelf.objects();
@@ -74,11 +74,11 @@ fn many_tasks_are_understood_before_any_is_written() {
 fn an_error_of_the_store_stops_many_submits_and_says_where_to_continue() {
     const LINES: usize = 1000;
     let (shelf, outside) = (Shelf::new(), tempfile::tempdir().unwrap());
-    // Permissions do not bind the superuser: all is done as somebody else then.
-    let is_somebody = chown(shelf.path(), Some(65_534), Some(65_534)).is_ok();
+    // Permissions do not apply to the superuser: run as another user then.
+    let is_superuser = chown(shelf.path(), Some(65_534), Some(65_534)).is_ok();
     let output = |args: &[&str]| -> Output {
         let mut command = shelf.command(args);
-        if is_somebody {
+        if is_superuser {
             command.uid(65_534).gid(65_534);
         }
         command.output().unwrap()
@@ -151,10 +151,10 @@ async fn progress_of_a_running_task_is_shown() {
     let id = shelf.run(&["submit", "-t", "long"]);
     let client = Client::open(shelf.path().to_str().unwrap(), &OpenOptions::default()).unwrap();
     let queue = Queue::connect(client).await.unwrap();
-    let ready = vec![Stretch::whole(Index::Ready)];
+    let ready = vec![KeyRange::whole(Index::Ready)];
     let found = queue.discover(Purpose::Discover, ready).await.unwrap().due.remove(0);
     let (worker, lease) = (WorkerId::checked("worker id", "w1").unwrap(), Duration::from_mins(1));
-    let Met::Claimed(claimed) = queue.claim(&found, &worker, lease, &|_| true).await.unwrap() else {
+    let ClaimOutcome::Claimed(claimed) = queue.claim(&found, &worker, lease, &|_| true).await.unwrap() else {
         panic!("not claimed")
     };
     let progress = serde_json::json!({"percent": 50, "step": "upload"});
@@ -290,19 +290,22 @@ fn operators_can_cancel_retry_and_reschedule() {
 }
 
 #[test]
-fn the_demo_ends_by_itself_with_everything_done() {
+fn the_demo_completes_all_tasks() {
     let output = leasehold(&["demo"]).output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    for part in
-        ["alice is dead", "the lease of alice ran out", "for a million tasks", "All 200 tasks were completed"]
-    {
+    for part in [
+        "alice is dead",
+        "lease of worker alice expired",
+        "for a million tasks",
+        "All 200 tasks were completed",
+    ] {
         assert!(said.contains(part), "no `{part}` in {said}");
     }
 }
 
 #[test]
-fn a_bill_counts_every_request_of_the_real_code() {
+fn cost_counts_every_request() {
     let bill = |mode| {
         let args = [
             "cost",
@@ -336,7 +339,7 @@ fn a_bill_counts_every_request_of_the_real_code() {
     assert_eq!(output.status.code(), Some(64));
 }
 
-/// A command on a disk that takes no byte more: empty files can be created, and every write to one fails.
+/// Command on a full disk: empty files can be created, and every write to one fails.
 fn on_a_full_disk(command: &Command) -> Command {
     let mut limited = Command::new("sh");
     limited.args(["-c", "trap '' XFSZ; ulimit -S -f 0; exec \"$@\"", "sh"]);
@@ -358,7 +361,7 @@ fn a_submit_that_the_disk_refuses_fails_at_once_and_leaves_no_entry() {
 }
 
 #[test]
-fn a_long_bill_begins_with_an_estimate_and_says_how_far_it_is() {
+fn a_long_cost_simulation_prints_an_estimate_and_its_progress() {
     // Few workers and short polls of a short day, with as many tasks as it takes.
     let args =
         ["cost", "--workers", "2", "--tasks-per-day", "120000", "--handler-secs", "0.1", "--mode", "leased"];

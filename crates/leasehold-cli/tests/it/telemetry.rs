@@ -1,4 +1,4 @@
-//! Spans for a collector of OpenTelemetry, on loopback.
+//! Spans for an OpenTelemetry collector on loopback.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -6,21 +6,21 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::shelf::Shelf;
 
-/// A collector: it takes whatever is sent to it, with the path it was sent to.
+/// Collector that records every request, with its path.
 fn collector() -> (SocketAddr, Receiver<(String, Vec<u8>)>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (addr, (tell, told)) = (listener.local_addr().unwrap(), channel());
+    let (addr, (sender, received)) = (listener.local_addr().unwrap(), channel());
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            let tell = tell.clone();
-            std::thread::spawn(move || while take(stream.as_ref().unwrap(), &tell).is_some() {});
+            let sender = sender.clone();
+            std::thread::spawn(move || while take(stream.as_ref().unwrap(), &sender).is_some() {});
         }
     });
-    (addr, told)
+    (addr, received)
 }
 
-/// One request of a connection, unless it has ended.
-fn take(stream: &TcpStream, tell: &Sender<(String, Vec<u8>)>) -> Option<()> {
+/// Reads one request of a connection, unless it has ended.
+fn take(stream: &TcpStream, sender: &Sender<(String, Vec<u8>)>) -> Option<()> {
     let mut reader = BufReader::new(stream);
     let mut lines = Vec::new();
     loop {
@@ -36,7 +36,7 @@ fn take(stream: &TcpStream, tell: &Sender<(String, Vec<u8>)>) -> Option<()> {
     let length = lines.iter().find_map(|line| line.strip_prefix("content-length: "))?.parse().ok()?;
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
-    tell.send((lines[0].clone(), body)).ok()?;
+    sender.send((lines[0].clone(), body)).ok()?;
     let mut stream = stream;
     stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").ok()
 }
@@ -49,12 +49,12 @@ fn has(body: &[u8], text: &str) -> bool {
 fn the_span_of_a_task_reaches_the_collector_before_the_worker_ends() {
     let shelf = Shelf::new();
     let id = shelf.run(&["submit", "-t", "greet"]);
-    let (addr, told) = collector();
+    let (addr, received) = collector();
     let mut worker = shelf.command(&["worker", "--id", "ada", "--exec", "greet=cat", "--drain"]);
     worker.env_remove("LEASEHOLD_LOG");
     let status = worker.env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{addr}")).output().unwrap().status;
     assert!(status.success());
-    let sent: Vec<_> = told.try_iter().collect();
+    let sent: Vec<_> = received.try_iter().collect();
     let (path, body) = sent.iter().find(|(_, body)| has(body, &id)).expect("a span with the task's id");
     assert!(path.starts_with("post /v1/traces "), "{path}");
     for text in [
@@ -74,7 +74,7 @@ fn the_span_of_a_task_reaches_the_collector_before_the_worker_ends() {
 }
 
 #[test]
-fn a_collector_that_is_gone_holds_nobody_up() {
+fn an_unreachable_collector_does_not_delay_a_worker() {
     let shelf = Shelf::new();
     shelf.run(&["submit", "-t", "greet"]);
     let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! Commands that go on until they are told to stop: what they say meanwhile, and at the end.
+//! Commands that run until they are stopped: their output meanwhile, and at the end.
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Lines, PipeReader};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::shelf::Shelf;
 
-/// A command under way; what it says to both sides, in order.
+/// Running command, with its standard output and standard error in order.
 pub(crate) struct UnderWay {
     child: Child,
     lines: Lines<BufReader<PipeReader>>,
@@ -24,7 +24,7 @@ impl UnderWay {
         Self { child, lines: BufReader::new(reader).lines(), said: String::new() }
     }
 
-    /// The next line, unless it has ended.
+    /// Next line, unless the command has ended.
     pub(crate) fn hear(&mut self) -> Option<String> {
         let line = self.lines.next()?.unwrap();
         self.said.push_str(&line);
@@ -32,12 +32,12 @@ impl UnderWay {
         Some(line)
     }
 
-    /// What it has said and was heard so far.
+    /// Output that was read so far.
     pub(crate) fn said(&self) -> &str {
         &self.said
     }
 
-    /// Waits until it has said this.
+    /// Waits until the output contains these words.
     pub(crate) fn until(&mut self, words: &str) {
         while !self.hear().unwrap_or_else(|| panic!("no `{words}` in {}", self.said)).contains(words) {}
     }
@@ -52,7 +52,7 @@ impl UnderWay {
         self.child.wait().unwrap();
     }
 
-    /// Ctrl-C; then everything it has said, and how it ended.
+    /// Interrupts the command, and returns its whole output and its exit code.
     pub(crate) fn interrupt(mut self) -> String {
         self.signal("-INT");
         while self.hear().is_some() {}
@@ -60,7 +60,7 @@ impl UnderWay {
     }
 }
 
-/// Another process does it: nothing tells us but a look. Half a minute is long even on a busy machine.
+/// Polls until a condition holds that another process brings about. Half a minute is long even on a busy machine.
 pub(crate) fn until(is_so: impl Fn() -> bool) {
     for _ in 0..1500 {
         if is_so() {
@@ -71,14 +71,14 @@ pub(crate) fn until(is_so: impl Fn() -> bool) {
     panic!("it did not happen");
 }
 
-/// Whether a process that is a child of nobody here is gone, or dead and not yet buried.
+/// True if a process, which need not be a child of this one, has ended or is a zombie.
 pub(crate) fn is_dead(pid: &str) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     status.is_empty() || status.contains(") Z ")
 }
 
 #[test]
-fn a_tail_shows_what_changes_from_now_on_and_nothing_twice() {
+fn tail_prints_each_new_change_once() {
     let shelf = Shelf::new();
     shelf.run(&["submit", "-t", "before"]);
     let mut tail = UnderWay::start(shelf.command(&["tail", "--every", "0.1"]));
@@ -93,7 +93,7 @@ fn a_tail_shows_what_changes_from_now_on_and_nothing_twice() {
 }
 
 #[test]
-fn a_tail_of_all_begins_with_what_is_there() {
+fn tail_all_prints_existing_tasks_first() {
     let shelf = Shelf::new();
     shelf.run(&["submit", "-t", "before"]);
     let mut tail = UnderWay::start(shelf.command(&["tail", "--all", "--every", "0.1"]));
@@ -146,13 +146,13 @@ fn a_command_says_that_it_retries_an_unreachable_endpoint() {
     assert_eq!(list.said().matches("retrying").count(), 1, "{}", list.said());
 }
 
-/// Takes the right to write to a folder and all that is in it, or gives it back.
+/// Removes or restores write permission on a folder and its contents.
 fn set_writable(shelf: &Shelf, is_writable: bool) {
     let mode = if is_writable { "u+w" } else { "a-w" };
     assert!(Command::new("chmod").args(["-R", mode]).arg(shelf.path()).status().unwrap().success());
 }
 
-/// A command of somebody whom permissions bind, unlike the superuser.
+/// Command of a user to whom permissions apply, unlike the superuser.
 fn bound(shelf: &Shelf, args: &[&str]) -> Command {
     let (mut command, owner) = (shelf.command(args), std::fs::metadata(shelf.path()).unwrap().uid());
     if owner == 0 {
@@ -171,7 +171,7 @@ fn a_worker_says_once_that_its_folder_refuses_writes_and_once_that_it_is_back() 
     command.env("LEASEHOLD_LOG", "warn");
     let mut worker = UnderWay::start(command);
     worker.until("worker w-");
-    // It is stopped meanwhile: it must not claim anything before the folder is read-only.
+    // The worker is stopped meanwhile: it must not claim anything before the folder is read-only.
     worker.signal("-STOP");
     for _ in 0..3 {
         assert!(bound(&shelf, &["submit", "-t", "a"]).status().unwrap().success());
@@ -188,7 +188,7 @@ fn a_worker_says_once_that_its_folder_refuses_writes_and_once_that_it_is_back() 
     assert_eq!(warnings.len(), 2, "{said}");
 }
 
-/// A small disk in memory that only processes in its mount namespace see. It ends with the process that holds it.
+/// Small disk in memory, visible only in its mount namespace. It ends with the process that holds it.
 struct SmallDisk {
     holder: Child,
     folder: tempfile::TempDir,
@@ -255,7 +255,7 @@ fn a_worker_says_once_that_its_disk_is_full_and_goes_on_when_there_is_room() {
     command.env("LEASEHOLD_LOG", "warn");
     let mut worker = UnderWay::start(command);
     worker.until("worker w-");
-    // It is stopped meanwhile: it must not claim anything before the disk is full.
+    // The worker is stopped meanwhile: it must not claim anything before the disk is full.
     worker.signal("-STOP");
     for _ in 0..3 {
         run(&["submit", "-t", "a"]);
@@ -281,18 +281,18 @@ fn a_monitor_ends_when_interrupted() {
 }
 
 #[test]
-fn up_founds_a_queue_shows_how_it_goes_and_ends_when_interrupted() {
+fn up_creates_a_queue_shows_progress_and_ends_when_interrupted() {
     let shelf = Shelf::new();
     let mut up = UnderWay::start(shelf.command(&["up", "--no-dashboard", "--exec", "greet=cat"]));
-    up.until("0 waiting");
+    up.until("0 pending");
     shelf.compare("up_interrupted", &up.interrupt());
     let mut up = UnderWay::start(shelf.command(&["up", "--no-dashboard"]));
-    up.until("0 waiting");
+    up.until("0 pending");
     shelf.compare("up_without_programs", &up.interrupt());
 }
 
 #[test]
-fn up_tells_machines_line_by_line() {
+fn up_prints_json_line_by_line() {
     let shelf = Shelf::new();
     shelf.run(&["submit", "-t", "greet"]);
     shelf.run(&["submit", "-t", "later", "--delay", "3600"]);
@@ -309,7 +309,7 @@ fn an_interrupted_worker_lets_its_programs_finish_even_on_a_terminal() {
     let shelf = Shelf::new();
     shelf.run(&["submit", "-t", "slow"]);
     let mark = shelf.path().join(".leasehold/started");
-    // The whole group is interrupted, as a terminal does; the program is waited for none the less.
+    // The whole group is interrupted, as a terminal does; the worker still waits for the program.
     let script = format!("slow=sh -c 'touch {}; sleep 1; echo done'", mark.display());
     let mut command = shelf.command(&["worker", "--json", "--exec", &script]);
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
@@ -318,8 +318,8 @@ fn an_interrupted_worker_lets_its_programs_finish_even_on_a_terminal() {
     let group = format!("-{}", worker.id());
     assert!(Command::new("kill").args(["-INT", "--", &group]).status().unwrap().success());
     let output = worker.wait_with_output().unwrap();
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(told["counts"]["completed"], 1, "{told}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["counts"]["completed"], 1, "{report}");
     let notes = String::from_utf8(output.stderr).unwrap();
     assert!(notes.contains("draining 1 task, up to 30 s; press again to stop now"), "{notes}");
 }
@@ -341,12 +341,12 @@ fn a_worker_says_what_its_stop_waits_for_and_a_second_interrupt_ends_it() {
         worker.until("draining 2 tasks, up to 30 s; press again to stop now");
         let said = worker.interrupt();
         assert!(said.contains("stopping now; running tasks are released"), "{said}");
-        assert!(said.contains("2 put back"), "{said}");
+        assert!(said.contains("2 requeued"), "{said}");
     }
 }
 
 #[test]
-fn a_run_that_has_to_stop_takes_along_all_that_its_program_has_started() {
+fn a_run_that_has_to_stop_kills_the_processes_of_its_program() {
     let shelf = Shelf::new();
     shelf.run(&["submit", "-t", "slow"]);
     let mark = shelf.path().join(".leasehold/started");
@@ -356,12 +356,12 @@ fn a_run_that_has_to_stop_takes_along_all_that_its_program_has_started() {
     until(|| started().ends_with('\n'));
     let below = started().trim().to_owned();
     let said = worker.interrupt();
-    assert!(said.contains("1 put back"), "{said}");
+    assert!(said.contains("1 requeued"), "{said}");
     until(|| is_dead(&below));
 }
 
 #[test]
-fn programs_die_with_a_killed_worker_and_so_does_what_they_have_started() {
+fn programs_of_a_killed_worker_are_killed_with_their_processes() {
     let shelf = Shelf::new();
     shelf.run(&["submit", "-t", "slow"]);
     let mark = shelf.path().join(".leasehold/started");

@@ -1,4 +1,4 @@
-//! Files on a real server: put, got, given to a task and given by it.
+//! Artifacts on a real server: put, get, input and result of a task.
 
 use leasehold_store::testing::S3;
 use serde_json::Value;

@@ -2,7 +2,7 @@ use leasehold_store::testing::S3;
 
 use crate::common::crashes::{self, Place};
 
-/// A queue in a bucket of its own on the shared server.
+/// Queue in its own bucket on the shared server.
 pub(crate) async fn bucket() -> Place {
     let s3 = S3::shared().await;
     let variables = vec![
@@ -21,13 +21,13 @@ async fn tasks_survive_a_kill_every_second() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_check_of_a_busy_queue_finds_no_fault() {
+async fn a_check_of_a_busy_queue_finds_no_inconsistency() {
     let place = bucket().await;
     crashes::checked_while_busy(&place).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stopped_worker_cannot_change_what_others_have_taken() {
+async fn a_stopped_worker_cannot_change_a_task_taken_by_another_worker() {
     let place = bucket().await;
     crashes::stopped_longer_than_its_lease(&place).await;
 }
@@ -39,7 +39,7 @@ async fn a_lost_workers_task_runs_again_within_its_lease_and_ten_seconds() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_interrupted_worker_gives_back_what_it_holds() {
+async fn an_interrupted_worker_releases_its_tasks() {
     let place = bucket().await;
     crashes::interrupted(&place).await;
 }

@@ -1,4 +1,4 @@
-//! A dashboard whose server goes away and comes back.
+//! Dashboard during an outage of its store.
 
 use leasehold_store::testing::{S3, Weed, weed_binary};
 use std::io::{BufRead, BufReader, Read};
@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use crate::common::http::{address, ask, json};
 use crate::common::leasehold;
 
-/// Asks the dashboard, as a page does, until it shows that the store can or cannot be read. A read is retried for half a
-/// minute before it fails.
+/// Polls the dashboard, as a page does, until it shows that reading the store fails or succeeds. A read is retried for half
+/// a minute before it fails.
 async fn until_failing(address: &str, is_failing: bool) {
     let began = Instant::now();
     loop {

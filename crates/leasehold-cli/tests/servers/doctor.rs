@@ -14,9 +14,9 @@ fn doctor(endpoint: &str, bucket: &str) -> Command {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_real_server_is_good_enough_and_its_refusals_are_explained() {
+async fn a_real_server_meets_the_requirements_and_its_refusals_are_explained() {
     let s3 = S3::shared().await;
-    // The name is part of what is shown.
+    // The name is part of the output.
     s3.create_bucket("tasks").await.unwrap();
     shown("real", &mut doctor(&s3.endpoint(), "tasks"), None);
     let mut by_settings = leasehold(&["doctor", "--store", "s3://tasks/q"]);

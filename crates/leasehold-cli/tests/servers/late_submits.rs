@@ -1,9 +1,9 @@
-//! Submits whose task lands when its producer has given up, on a real server behind a proxy: the task runs or is fenced
-//! off, and the producer is never told otherwise.
+//! Submits whose write arrives after the producer has given up, on a real server behind a proxy: the task runs or is fenced
+//! off, and the result of the submit never contradicts that.
 
 use leasehold_core::{Entry, Index, NewTask, Status, TaskId};
 use leasehold_queue::{Queue, QueueConfig};
-use leasehold_store::testing::{Fault, Plan, Proxy, RequestKind, S3, pass};
+use leasehold_store::testing::{Fault, FaultPlan, Proxy, RequestKind, S3, pass};
 use leasehold_store::{Client, Host, List, OpenOptions, Purpose, SystemHost, open};
 use leasehold_worker::{Context, Counts, Shutdown, TaskError, Worker, WorkerOptions};
 use serde_json::Value;
@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use crate::common::crashes::Place;
 use crate::crashes::bucket;
 
-/// How long a producer tries.
+/// Time for which a producer retries.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// When its writes land: after it has given up, also on a busy machine.
+/// Delay of its writes: they arrive after it has given up, also on a busy machine.
 const LATE: Duration = Duration::from_secs(15);
-/// The length of the task's input.
+/// Length of the task's input.
 const INPUT_BYTES: u64 = 10_000;
 
 struct Scene {
@@ -35,7 +35,7 @@ async fn scene() -> Scene {
 }
 
 impl Scene {
-    /// A producer behind the proxy, with little patience.
+    /// Producer behind the proxy, which retries only for a short time.
     async fn producer(&self) -> Queue {
         let host: Arc<dyn Host> = Arc::new(SystemHost);
         let options = OpenOptions { endpoint: Some(self.proxy.endpoint()), ..self.place.options.clone() };
@@ -44,7 +44,7 @@ impl Scene {
         Queue::with_config(client.with_patience(PATIENCE / 4), config).await.unwrap()
     }
 
-    /// The task that its ready entry names.
+    /// Id of the task in the ready entry.
     async fn id(&self) -> TaskId {
         let page = self.queue.client().list(Purpose::Admin, &List::all(Index::Ready.root())).await.unwrap();
         Entry::parse(&page.entries.first().unwrap().key).unwrap().id
@@ -58,9 +58,9 @@ impl Scene {
     }
 }
 
-/// Writes to tasks land late and are not answered, reads of tasks are lost. A fence is let through if asked for: it is
-/// shorter than the task.
-fn late(is_fence_let_through: bool) -> Plan {
+/// Fault plan: writes to tasks arrive late without an answer, reads of tasks are lost. A fence passes if
+/// `is_fence_let_through`: it is shorter than the task.
+fn late(is_fence_let_through: bool) -> FaultPlan {
     Box::new(move |seen| match seen.kind {
         _ if !seen.path.contains("/queue/tasks/") => Fault::Pass,
         RequestKind::Put if is_fence_let_through && seen.body_bytes < INPUT_BYTES => Fault::Pass,
@@ -89,7 +89,7 @@ async fn a_submit_that_was_fenced_off_never_runs_when_it_lands() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_submit_of_unknown_outcome_is_told_with_its_id_and_runs_when_it_lands() {
+async fn a_submit_of_unknown_outcome_is_reported_with_its_id_and_runs_when_it_lands() {
     let scene = scene().await;
     let producer = scene.producer().await;
     scene.proxy.set_plan(late(false));

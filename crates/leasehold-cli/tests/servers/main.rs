@@ -1,4 +1,4 @@
-//! The command line on real and on unruly servers.
+//! Tests of the command line on real servers, and on servers that violate the requirements.
 #![expect(clippy::disallowed_methods, reason = "real processes live in real time")]
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report, in its helpers too")]
 

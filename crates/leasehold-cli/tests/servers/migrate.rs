@@ -10,7 +10,7 @@ async fn tasks_are_migrated_there_and_back_by_processes_that_are_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_migration_that_was_killed_can_be_called_off() {
+async fn a_migration_that_was_killed_can_be_aborted() {
     let place = bucket().await;
     migrating::called_off(&place, 400).await;
 }

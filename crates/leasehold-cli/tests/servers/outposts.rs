@@ -1,4 +1,4 @@
-//! Nodes around a real server: separate folders, a supervisor and a worker process each.
+//! Outposts of a real server: each node has its folder, a supervisor and a worker process.
 
 use leasehold_store::testing::{Lane, S3, Weed, weed_binary};
 use serde_json::Value;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::leasehold;
 
-/// How often the queue is asked how far it is.
+/// Interval at which the progress of the queue is read.
 const ASK_EVERY: Duration = Duration::from_millis(500);
 
 /// Tasks of the relaxed node while the server is stopped, in two batches.
@@ -23,7 +23,7 @@ struct Field {
     campaign: &'static str,
 }
 
-/// The processes of a node; they are killed with it.
+/// Processes of a node, killed on drop.
 struct Node {
     processes: Vec<Child>,
 }
@@ -74,7 +74,7 @@ impl Field {
         self.place.path().join("log")
     }
 
-    /// What all processes have complained of.
+    /// File with the standard error of all processes.
     fn said(&self) -> PathBuf {
         self.place.path().join("said")
     }
@@ -84,7 +84,7 @@ impl Field {
         self.run(&["outpost", "init", "--node", node, "--consistency", consistency, "--data", text(&data)]);
     }
 
-    /// A supervisor and a worker. The worker has no credentials.
+    /// Starts a supervisor and a worker. The worker has no credentials.
     fn start(&self, node: &str) -> Node {
         let data = self.data(node);
         let said = fs::File::options().create(true).append(true).open(self.said()).unwrap();
@@ -99,7 +99,7 @@ impl Field {
         Node { processes: vec![quiet(supervisor), quiet(worker)] }
     }
 
-    /// Notes every run of every task.
+    /// Program that records every run of every task.
     fn program(&self) -> String {
         format!("note=sh -c 'echo $LEASEHOLD_TASK_ID >> {}'", text(&self.log()))
     }
@@ -110,11 +110,11 @@ impl Field {
         self.run(&["submit-many", text(&lines)]);
     }
 
-    /// Waits until so many tasks are completed.
+    /// Waits until this many tasks are completed.
     fn wait(&self, tasks: usize, patience: Duration) {
         let began = Instant::now();
         loop {
-            // To ask the server costs it as much as the work: not before all was done once.
+            // A list loads the server as much as the tasks do: wait until all tasks have run once.
             let mut done = self.runs().len();
             if done >= tasks {
                 let listed = self.run(&["list", "--status", "completed", "--limit", "100000", "--json"]);
@@ -129,7 +129,7 @@ impl Field {
         }
     }
 
-    /// How often each task was run.
+    /// Number of runs of each task.
     fn runs(&self) -> BTreeMap<String, usize> {
         let mut runs = BTreeMap::new();
         for id in fs::read_to_string(self.log()).unwrap_or_default().lines() {
@@ -138,7 +138,7 @@ impl Field {
         runs
     }
 
-    /// Every task is completed, and has one completion in its history.
+    /// Checks that every task is completed, with one completion in its history.
     fn check_completions(&self, tasks: usize) {
         let all = self.run(&["list", "--limit", "100000", "--json"]);
         assert_eq!(all.lines().count(), tasks);
@@ -176,26 +176,24 @@ async fn two_and_eight_nodes_complete_every_task_once() {
         let seconds = began.elapsed().as_secs_f64();
         let status =
             |name: &String| field.json(&["outpost", "status", "--data", text(&field.data(name)), "--json"]);
-        let told =
+        let reported =
             || names.iter().map(|name| status(name)["counts"]["duplicates"].as_u64().unwrap()).sum::<u64>();
         let twice = || field.runs().values().sum::<usize>() - tasks;
-        // What was run twice is counted by the node that is told so, when it syncs.
-        while told() < twice() as u64 {
-            assert!(began.elapsed() < Duration::from_mins(6), "{} told of {}", told(), twice());
+        // A duplicate run is counted by the node that detects it at its next sync.
+        while reported() < twice() as u64 {
+            assert!(began.elapsed() < Duration::from_mins(6), "{} reported of {}", reported(), twice());
             std::thread::sleep(ASK_EVERY);
         }
         drop(started);
         field.check_completions(tasks);
-        let (runs, told, twice) = (field.runs(), told(), twice());
+        let (runs, reported, twice) = (field.runs(), reported(), twice());
         assert_eq!(runs.len(), tasks);
-        println!(
-            "{nodes} nodes, {consistency}: {seconds:.0} s, {twice} runs more than tasks, {told} told of"
-        );
+        println!("{nodes} nodes, {consistency}: {seconds:.0} s, {twice} duplicate runs, {reported} reported");
         if consistency == "strict" {
             assert_eq!(twice, 0, "{runs:?}");
         }
-        // One that was stopped before its program has noted anything is told of as well.
-        assert!(told >= twice as u64, "{told} told of {twice}");
+        // A run that was stopped before its program has recorded anything is counted as well.
+        assert!(reported >= twice as u64, "{reported} reported of {twice}");
     }
 }
 
@@ -227,7 +225,7 @@ async fn work_goes_on_while_the_server_is_stopped_and_all_of_it_arrives() {
         );
         std::thread::sleep(ASK_EVERY);
     }
-    // Meanwhile the relaxed node starts more: the strict one would have had the time for it, too.
+    // Meanwhile the relaxed node starts more tasks: the strict one would have had time for them too.
     for _ in 20..MORE {
         relaxed.run(&["outpost", "submit", "-t", "note", "--data", text(&data)]);
     }

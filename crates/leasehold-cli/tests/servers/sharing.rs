@@ -10,7 +10,7 @@ async fn shards_are_divided_evenly_when_workers_come_and_die() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tasks_are_done_once_by_workers_of_all_kinds() {
+async fn tasks_are_completed_once_by_workers_of_all_kinds() {
     let place = bucket().await;
     sharing::side_by_side(&place, Lane::current().sized(800, 2_000)).await;
 }

@@ -1,4 +1,4 @@
-//! Requests of `leasehold stats`.
+//! Number of requests of `leasehold stats`.
 
 use leasehold_core::NewTask;
 use leasehold_store::testing::{Proxy, S3, pass};

@@ -1,7 +1,7 @@
-//! `submit-many` on a server that goes away in the middle.
+//! `submit-many` on a server that becomes unreachable in between.
 
 use leasehold_queue::submit::SUBMITS_AT_ONCE;
-use leasehold_store::testing::{Fault, Plan, Proxy, S3};
+use leasehold_store::testing::{Fault, FaultPlan, Proxy, S3};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Stdio;
@@ -11,14 +11,14 @@ use std::time::Duration;
 use crate::crashes::bucket;
 
 const LINES: usize = 400;
-/// A line whose task does not reach the server, and one whose answer is lost. Their inputs are long, so that a proxy knows them.
+/// Line whose task does not reach the server, and line whose answer is lost. A proxy recognizes them by their long inputs.
 const NOT_IN: usize = 100;
 const IN: usize = 110;
 const LONG: usize = 10_000;
 const LONGER: usize = 20_000;
 
-/// Holds up the two tasks and everything that is asked about them, and counts the tasks that arrive.
-fn hold_up(arrived: Arc<Mutex<BTreeSet<String>>>) -> Plan {
+/// Fault plan: drops the two tasks and all requests about them, and counts the tasks that arrive.
+fn hold_up(arrived: Arc<Mutex<BTreeSet<String>>>) -> FaultPlan {
     let held_up: Mutex<BTreeSet<String>> = Mutex::default();
     Box::new(move |seen| {
         if !seen.path.contains("/queue/tasks/") {
@@ -71,17 +71,17 @@ async fn many_submits_to_a_server_that_dies_continue_exactly() {
     let complaint = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(75), "{complaint}");
 
-    let told: Vec<Value> = String::from_utf8(output.stdout)
+    let report: Vec<Value> = String::from_utf8(output.stdout)
         .unwrap()
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
     let lines_where = |is_it: &dyn Fn(&Value) -> bool| -> Vec<u64> {
-        told.iter().filter(|told| is_it(told)).map(|told| told["line"].as_u64().unwrap()).collect()
+        report.iter().filter(|report| is_it(report)).map(|report| report["line"].as_u64().unwrap()).collect()
     };
-    let acknowledged = lines_where(&|told| told.get("id").is_some());
-    let unknown = lines_where(&|told| told["outcome_unknown"] == true);
-    assert!(told.len() < LINES / 2, "it went on after the error: {} lines", told.len());
+    let acknowledged = lines_where(&|report| report.get("id").is_some());
+    let unknown = lines_where(&|report| report["outcome_unknown"] == true);
+    assert!(report.len() < LINES / 2, "it went on after the error: {} lines", report.len());
     assert!(acknowledged.iter().any(|line| *line > NOT_IN as u64), "{acknowledged:?}");
     assert!([NOT_IN, IN].iter().all(|line| unknown.contains(&(*line as u64))), "{unknown:?}");
     assert!(complaint.contains(&format!("submitted {} of {LINES} tasks", acknowledged.len())), "{complaint}");
@@ -100,7 +100,7 @@ async fn many_submits_to_a_server_that_dies_continue_exactly() {
     }
     for line in 1..=LINES as u64 {
         let times = found.get(&line).copied().unwrap_or(0);
-        // What may be in was told, and submitted again all the same.
+        // A line of unknown outcome was reported, and may be submitted twice.
         let allowed = if unknown.contains(&line) { 1..=2 } else { 1..=1 };
         assert!(allowed.contains(&times), "line {line} is in {times} times; --from {from}; {complaint}");
     }

@@ -1,8 +1,8 @@
-//! A lease on disk: whose a task is on this node, and when it may be taken from them.
+//! Lease on disk: which process of this node holds a task, and when another process may take it.
 //!
-//! All processes of a node share one clock, the one that counts from its start and cannot be set. What it says is carried
-//! over to the bucket's time once that is known; until then its readings are used as they are, and marked as such. A
-//! lease of another start of the machine is dead: nothing that ran then runs now.
+//! All processes of a node share one clock, which counts from boot and cannot be set. Its readings are converted to
+//! the bucket's time once that is known; until then they are used as they are, and marked as such. A lease of an
+//! earlier boot is stale: none of its processes still runs.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,44 +10,45 @@ use crate::ids::{HexName, LeaseId, Name, WorkerId};
 use crate::limits::{DISK_LEASE, DISK_LEASE_STALE};
 use crate::time::{Now, StoreTime};
 
-/// What the times of a lease are readings of.
+/// Clock of the times in a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClockMark {
-    /// The bucket's time.
+    /// Time of the bucket.
     Bucket,
-    /// The time since the machine started, because this node has not seen the bucket since.
+    /// Time since boot, because this node has not reached the bucket since then.
     Boot,
 }
 
-/// No machine runs for thirty years: a time after the year 2000 is not one since its start, but the bucket's.
+/// Time from which a reading is the bucket's: no machine runs for thirty years, so that a time after the year 2000
+/// cannot be a time since boot.
 pub const SURELY_BUCKET: StoreTime = StoreTime::from_millis(946_684_800_000);
 
-/// The present, as a node knows it.
+/// Current time on a node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeNow {
-    /// Which start of the machine this is.
+    /// Boot of the machine.
     pub boot_id: String,
-    /// How long ago that was.
+    /// Time since boot.
     pub boot: StoreTime,
-    /// The bucket's time, if it was heard of since then.
+    /// Time of the bucket, if it was read since boot.
     pub bucket: Option<Now>,
 }
 
 impl NodeNow {
-    /// By which clock new stamps are made.
+    /// Clock of new timestamps.
     #[must_use]
     pub fn mark(&self) -> ClockMark {
         if self.bucket.is_some() { ClockMark::Bucket } else { ClockMark::Boot }
     }
 
-    /// The present by that clock.
+    /// Returns the current time by that clock.
     #[must_use]
     pub fn present(&self) -> Now {
         self.bucket.unwrap_or(Now::exactly(self.boot))
     }
 
-    /// A while later, by all clocks.
+    /// Returns the time after `time` has passed, by all clocks.
     #[must_use]
     pub fn later(&self, time: std::time::Duration) -> Self {
         let bucket = self.bucket.map(|now| Now {
@@ -58,7 +59,7 @@ impl NodeNow {
         Self { boot: self.boot.plus(time), bucket, ..self.clone() }
     }
 
-    /// The present by the clock of a stamp that was made since the machine started.
+    /// Returns the current time by the clock of a timestamp from this boot.
     #[must_use]
     pub fn by(&self, mark: ClockMark) -> Option<Now> {
         match mark {
@@ -68,37 +69,37 @@ impl NodeNow {
     }
 }
 
-/// What `lease.json` says: this process has the task.
+/// Content of `lease.json`: this process holds the task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DiskLease {
-    /// The worker.
+    /// Worker id of the holder.
     pub worker_id: WorkerId,
-    /// The machine.
+    /// Node of the holder.
     pub node_id: Name,
-    /// The process: two workers of one name are two.
+    /// Process, random: names are not unique.
     pub instance: HexName,
-    /// The fencing token: one more than that of the claim before.
+    /// Fencing token: one more than that of the previous claim.
     pub epoch: u64,
-    /// Which attempt it is.
+    /// Number of the attempt.
     pub attempt: u32,
-    /// When it was made.
+    /// Time of the claim.
     pub created_at: StoreTime,
-    /// When its holder was last heard of.
+    /// Time of the last heartbeat.
     pub heartbeat_at: StoreTime,
-    /// Until when it lasts, if its holder is not heard of again.
+    /// Expiry, unless another heartbeat follows.
     pub expires_at: StoreTime,
-    /// The bucket has not confirmed it.
+    /// True until the bucket has confirmed the claim.
     pub tentative: bool,
-    /// The name of the claim, here and in the bucket.
+    /// Id of the claim, on disk and in the bucket.
     pub lease_id: LeaseId,
-    /// By which clock its times are.
+    /// Clock of its times.
     pub clock: ClockMark,
-    /// In which run of the machine.
+    /// Boot in which it was written.
     pub boot_id: String,
 }
 
 impl DiskLease {
-    /// Its holder was heard of just now.
+    /// Returns the lease after a heartbeat now.
     #[must_use]
     pub fn renewed(&self, now: &NodeNow) -> Self {
         let at = now.present().earliest;
@@ -106,8 +107,8 @@ impl DiskLease {
         Self { heartbeat_at: at, expires_at: at.plus(DISK_LEASE), clock, boot_id, ..self.clone() }
     }
 
-    /// Whether anybody may take the task from its holder: the machine has started anew, nothing was heard for more than
-    /// ten minutes, or the lease has run out.
+    /// True if another process may take the task: the machine was rebooted, there was no heartbeat for more than ten
+    /// minutes, or the lease has expired.
     #[must_use]
     pub fn is_stale(&self, now: &NodeNow) -> bool {
         if self.boot_id != now.boot_id {
@@ -117,7 +118,7 @@ impl DiskLease {
         now.is_past(self.heartbeat_at.plus(DISK_LEASE_STALE)) || now.is_past(self.expires_at)
     }
 
-    /// Whether it is the same claim, by the same process.
+    /// True if it is the same claim of the same process.
     #[must_use]
     pub fn is_same_claim(&self, other: &Self) -> bool {
         (self.epoch, &self.instance, &self.lease_id) == (other.epoch, &other.instance, &other.lease_id)
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn after_ten_minutes_without_a_sign_it_may_be_taken_and_not_before() {
+    fn a_lease_is_stale_after_ten_minutes_without_a_heartbeat_and_not_before() {
         assert!(!lease().is_stale(&now(1_000)));
         assert!(!lease().is_stale(&now(1_600)), "600 s");
         assert!(lease().is_stale(&now(1_601)), "601 s");
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sign_every_minute_keeps_it_for_ever() {
+    fn a_heartbeat_every_minute_keeps_the_lease() {
         let mut lease = lease();
         for minute in 1..=25 {
             let now = now(1_000 + 60 * minute);
@@ -174,29 +175,29 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_has_started_anew_keeps_nothing() {
+    fn leases_of_an_earlier_boot_are_stale() {
         let other = NodeNow { boot_id: "b".into(), ..now(1_001) };
         assert!(lease().is_stale(&other));
     }
 
     #[test]
-    fn a_lease_is_judged_by_the_clock_it_was_made_by() {
+    fn a_lease_expires_by_the_clock_of_its_times() {
         let bucket = |secs: i64| Some(Now::exactly(StoreTime::from_millis(secs * 1_000)));
-        // The bucket was heard of afterwards: its time has nothing to do with these stamps.
-        let met = NodeNow { bucket: bucket(1_800_000_000), ..now(1_200) };
-        assert!(!lease().is_stale(&met));
-        let renewed = lease().renewed(&met);
+        // The bucket was reached later: its time has nothing to do with these timestamps.
+        let online = NodeNow { bucket: bucket(1_800_000_000), ..now(1_200) };
+        assert!(!lease().is_stale(&online));
+        let renewed = lease().renewed(&online);
         assert_eq!(renewed.clock, ClockMark::Bucket);
         let later = |secs: i64| NodeNow { bucket: bucket(1_800_000_000 + secs), ..now(1_200 + secs) };
         assert!(!renewed.is_stale(&later(600)) && renewed.is_stale(&later(601)));
-        // What was known of it is lost: then nobody can tell.
+        // The bucket's time is no longer known: the lease cannot be judged.
         assert!(!renewed.is_stale(&now(100_000)));
     }
 
     #[test]
-    fn an_uncertain_present_takes_nothing_early() {
-        let met = NodeNow { bucket: Some(Now::exactly(StoreTime::from_millis(0))), ..now(0) };
-        let lease = lease().renewed(&met);
+    fn an_uncertain_time_expires_no_lease_early() {
+        let online = NodeNow { bucket: Some(Now::exactly(StoreTime::from_millis(0))), ..now(0) };
+        let lease = lease().renewed(&online);
         let earliest = StoreTime::from_millis(600_000);
         let wide = Now { earliest, latest: earliest.plus(Duration::from_secs(5)), steady: true };
         assert!(!lease.is_stale(&NodeNow { bucket: Some(wide), ..now(602) }));

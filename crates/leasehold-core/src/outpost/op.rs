@@ -1,7 +1,7 @@
-//! What was done on a node and is not yet in the bucket.
+//! Operations of a node that are not yet in the bucket.
 //!
-//! An operation has a name that follows from what it is, so that it can be written down again after a crash, and sent
-//! again after a lost answer, without being done twice.
+//! The name of an operation is derived from its content, so that it can be written again after a crash, and sent again
+//! after a lost answer, without being applied twice.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -11,142 +11,144 @@ use super::lease::ClockMark;
 use crate::ids::{Artifacts, LeaseId, Name, TaskId, WriteId};
 use crate::time::StoreTime;
 
-/// One thing that was done here.
+/// Operation of this node on a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Op {
-    /// To which task.
+    /// Id of the task.
     pub task: TaskId,
-    /// In which generation of it.
+    /// Generation of the task.
     pub generation: u64,
-    /// Under which claim; that of the claim before for what needs none.
+    /// Epoch of the claim; that of the previous claim for operations that need none.
     pub epoch: u64,
-    /// The revision of the task that this node knew.
+    /// Revision of the task on this node.
     pub base_rev: u64,
-    /// When.
+    /// Time of the operation.
     pub at: StoreTime,
-    /// By which clock.
+    /// Clock of that time.
     pub clock: ClockMark,
-    /// What.
+    /// Kind, with its data.
     #[serde(flatten)]
-    pub deed: Deed,
+    pub deed: OpKind,
 }
 
-/// What can be done to a task.
+/// Kind of operation on a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
-pub enum Deed {
-    /// It was submitted.
+pub enum OpKind {
+    /// The task was submitted.
     Submit {
-        /// The write that creates it, by which it is known again.
+        /// Write that creates it, by which it is recognised in the bucket.
         write_id: WriteId,
-        /// The record.
+        /// Record of the task.
         record: Value,
     },
-    /// A process has taken it; it runs, or waits for the bucket's word.
+    /// A process claimed it; the handler runs, or waits until the bucket confirms the claim.
     Claim {
-        /// The claim.
+        /// Id of the claim.
         lease_id: LeaseId,
-        /// The claim of this node that it replaces.
+        /// Claim of this node that it replaces.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         from: Option<LeaseId>,
-        /// Nobody has begun under that.
+        /// True if no handler started under that claim.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         is_unused: bool,
     },
-    /// It was completed.
+    /// The task was completed.
     Complete {
-        /// The claim.
+        /// Id of the claim.
         lease_id: LeaseId,
-        /// What the handler gave.
+        /// Output of the handler.
         output: Value,
-        /// Files that it gave.
+        /// Result files of the handler.
         #[serde(default, skip_serializing_if = "Artifacts::is_empty")]
         results: Artifacts,
     },
-    /// An attempt has failed.
+    /// An attempt failed.
     Fail {
-        /// The claim.
+        /// Id of the claim.
         lease_id: LeaseId,
-        /// What went wrong.
+        /// Error of the attempt.
         error: String,
-        /// Whether another attempt could help.
+        /// True if another attempt may succeed.
         retryable: bool,
-        /// When it follows, if not by the task's retry policy.
+        /// Pause before the next attempt; none for the task's retry policy.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         after: Option<Duration>,
-        /// How many attempts the handler allows, if it allows no more.
+        /// Number of attempts that the handler allows, if it allows no more.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         max_attempts: Option<u32>,
     },
-    /// It was given back unused.
+    /// The task was released unused.
     Release {
-        /// The claim.
+        /// Id of the claim.
         lease_id: LeaseId,
-        /// Not to be started before, by the bucket's time.
+        /// Earliest start, in the bucket's time.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         until: Option<StoreTime>,
     },
-    /// Its handler was stopped because it was called off.
+    /// The handler was stopped because the task was cancelled.
     Stop {
-        /// The claim.
+        /// Id of the claim.
         lease_id: LeaseId,
     },
-    /// Somebody wants it to run again.
+    /// The task is retried manually.
     Requeue,
-    /// Somebody calls it off.
+    /// The task is cancelled.
     Cancel {
-        /// The claim of this node that ends with it, because nobody runs under it.
+        /// Claim of this node that ends with it, because no handler runs under it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         lease_id: Option<LeaseId>,
     },
 }
 
-impl Deed {
-    /// The word for it.
+impl OpKind {
+    /// Name of the operation.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
-            Deed::Submit { .. } => "submit",
-            Deed::Claim { .. } => "claim",
-            Deed::Complete { .. } => "complete",
-            Deed::Fail { .. } => "fail",
-            Deed::Release { .. } => "release",
-            Deed::Stop { .. } => "stop",
-            Deed::Requeue => "requeue",
-            Deed::Cancel { .. } => "cancel",
+            OpKind::Submit { .. } => "submit",
+            OpKind::Claim { .. } => "claim",
+            OpKind::Complete { .. } => "complete",
+            OpKind::Fail { .. } => "fail",
+            OpKind::Release { .. } => "release",
+            OpKind::Stop { .. } => "stop",
+            OpKind::Requeue => "requeue",
+            OpKind::Cancel { .. } => "cancel",
         }
     }
 
-    /// The claim under which it was done, or that ends with it.
+    /// Claim under which it was made, or that ends with it.
     #[must_use]
     pub fn lease_id(&self) -> Option<&LeaseId> {
         match self {
-            Deed::Claim { lease_id, .. }
-            | Deed::Complete { lease_id, .. }
-            | Deed::Fail { lease_id, .. }
-            | Deed::Release { lease_id, .. }
-            | Deed::Stop { lease_id } => Some(lease_id),
-            Deed::Cancel { lease_id } => lease_id.as_ref(),
-            Deed::Submit { .. } | Deed::Requeue => None,
+            OpKind::Claim { lease_id, .. }
+            | OpKind::Complete { lease_id, .. }
+            | OpKind::Fail { lease_id, .. }
+            | OpKind::Release { lease_id, .. }
+            | OpKind::Stop { lease_id } => Some(lease_id),
+            OpKind::Cancel { lease_id } => lease_id.as_ref(),
+            OpKind::Submit { .. } | OpKind::Requeue => None,
         }
     }
 
-    /// Whether it is how a run has ended.
+    /// True if it ends a run.
     #[must_use]
     pub fn is_end(&self) -> bool {
         match self {
-            Deed::Complete { .. } | Deed::Fail { .. } | Deed::Release { .. } | Deed::Stop { .. } => true,
-            Deed::Submit { .. } | Deed::Claim { .. } | Deed::Requeue | Deed::Cancel { .. } => false,
+            OpKind::Complete { .. } | OpKind::Fail { .. } | OpKind::Release { .. } | OpKind::Stop { .. } => {
+                true
+            }
+            OpKind::Submit { .. } | OpKind::Claim { .. } | OpKind::Requeue | OpKind::Cancel { .. } => false,
         }
     }
 }
 
 impl Op {
-    /// Its name among the operations on its task.
+    /// Name, unique among the operations on its task.
     #[must_use]
     pub fn name(&self) -> Name {
         let text = format!("{}-{}-{}", self.generation, self.epoch, self.deed.name());
-        Name::checked("operation", &text).expect("numbers and a word")
+        Name::checked("operation", &text).expect("numbers and a name are valid")
     }
 }
 
@@ -159,21 +161,25 @@ mod tests {
     fn an_operation_is_read_as_it_was_written() {
         let lease_id = HexName::from_random(3);
         let deeds = [
-            Deed::Submit { write_id: HexName::from_random(1), record: serde_json::json!({"id": 1}) },
-            Deed::Claim { lease_id: lease_id.clone(), from: Some(HexName::from_random(9)), is_unused: true },
-            Deed::Complete { lease_id: lease_id.clone(), output: Value::Null, results: Artifacts::new() },
-            Deed::Fail {
+            OpKind::Submit { write_id: HexName::from_random(1), record: serde_json::json!({"id": 1}) },
+            OpKind::Claim {
+                lease_id: lease_id.clone(),
+                from: Some(HexName::from_random(9)),
+                is_unused: true,
+            },
+            OpKind::Complete { lease_id: lease_id.clone(), output: Value::Null, results: Artifacts::new() },
+            OpKind::Fail {
                 lease_id: lease_id.clone(),
                 error: "no".into(),
                 retryable: true,
                 after: Some(Duration::from_secs(10)),
                 max_attempts: Some(3),
             },
-            Deed::Release { lease_id: lease_id.clone(), until: Some(StoreTime::from_millis(7)) },
-            Deed::Stop { lease_id: lease_id.clone() },
-            Deed::Requeue,
-            Deed::Cancel { lease_id: None },
-            Deed::Cancel { lease_id: Some(lease_id) },
+            OpKind::Release { lease_id: lease_id.clone(), until: Some(StoreTime::from_millis(7)) },
+            OpKind::Stop { lease_id: lease_id.clone() },
+            OpKind::Requeue,
+            OpKind::Cancel { lease_id: None },
+            OpKind::Cancel { lease_id: Some(lease_id) },
         ];
         for deed in deeds {
             let op = Op {

@@ -1,7 +1,7 @@
-//! Every file of a queue on a node, and its key in the bucket.
+//! Files of a queue on a node, and their keys in the bucket.
 //!
-//! The relative path is the same in both places, so that path → key → path is the identity. Names are checked before they
-//! become part of a path: no separators, no names of dots alone, at most 128 bytes.
+//! The relative path is the same in both places, so that path → key → path is the identity. Names are validated before
+//! they become part of a path: no separators, no names of dots alone, at most 128 bytes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,28 +9,28 @@ use std::str::FromStr;
 use crate::error::{Error, Result};
 use crate::ids::{Name, TaskId};
 
-/// A queue of a campaign: which folder on a node, and which prefix in a bucket.
+/// Queue of a campaign: determines the folder on a node and the prefix in a bucket.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Campaign {
-    /// The campaign.
+    /// Name of the campaign.
     pub campaign: Name,
-    /// The queue in it.
+    /// Name of the queue.
     pub queue: Name,
 }
 
 impl Campaign {
-    /// Checks both names.
+    /// Validates both names.
     pub fn new(campaign: &str, queue: &str) -> Result<Self> {
         Ok(Self { campaign: Name::checked("campaign", campaign)?, queue: Name::checked("queue", queue)? })
     }
 
-    /// Where it lies below the data directory of a node.
+    /// Folder below the data directory of a node.
     #[must_use]
     pub fn folder(&self) -> String {
         format!("queues/{}/{}", self.campaign, self.queue)
     }
 
-    /// Where it lies in the bucket, without a slash at the end.
+    /// Prefix in the bucket, without a slash at the end.
     #[must_use]
     pub fn prefix(&self) -> String {
         format!("campaigns/{}/queues/{}", self.campaign, self.queue)
@@ -46,34 +46,34 @@ impl fmt::Display for Campaign {
 impl FromStr for Campaign {
     type Err = Error;
 
-    /// Reads `campaign/queue`.
+    /// Parses `campaign/queue`.
     fn from_str(text: &str) -> Result<Self> {
         let (campaign, queue) = text
             .split_once('/')
-            .ok_or_else(|| Error::invalid(format!("`{text}` is not like `campaign/queue`")))?;
+            .ok_or_else(|| Error::invalid(format!("`{text}` must be of the form `campaign/queue`")))?;
         Self::new(campaign, queue)
     }
 }
 
-/// A file of a queue on a node.
+/// File of a queue on a node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SpoolFile {
-    /// A task that waits or runs.
+    /// Task that is waiting or running.
     Task(TaskId),
-    /// Whose it is, while it runs.
+    /// Lease of a running task.
     Lease(TaskId),
-    /// A task that was completed, with its result.
+    /// Completed task, with its result.
     Completed(TaskId),
-    /// A task that has failed for good, with the reason.
+    /// Failed task, with its error.
     Failed(TaskId),
-    /// Something that was done here and is not yet in the bucket.
+    /// Operation that is not yet in the bucket.
     Outbox(u64),
-    /// What was made here and has no place in the bucket any more; the operation it belongs to.
+    /// Result that the bucket no longer accepts, with its operation.
     Conflict(TaskId, Name),
 }
 
 impl SpoolFile {
-    /// The path below the folder of the queue, with slashes.
+    /// Path below the folder of the queue, with slashes.
     #[must_use]
     pub fn path(&self) -> String {
         match self {
@@ -86,7 +86,7 @@ impl SpoolFile {
         }
     }
 
-    /// The file at such a path, if it is one of ours.
+    /// Parses such a path; none for other files.
     #[must_use]
     pub fn parse(path: &str) -> Option<Self> {
         let (folder, name) = path.split_once('/')?;
@@ -110,17 +110,17 @@ impl SpoolFile {
             }
             _ => return None,
         };
-        // One file has one path: no signs, no zeros more or less.
+        // One file has one path: no signs, no missing or extra zeros.
         (file.path() == path).then_some(file)
     }
 
-    /// Its key in the bucket.
+    /// Key in the bucket.
     #[must_use]
     pub fn key(&self, of: &Campaign) -> String {
         format!("{}/{}", of.prefix(), self.path())
     }
 
-    /// The queue and the file of a key.
+    /// Parses a key into its queue and file.
     #[must_use]
     pub fn parse_key(key: &str) -> Option<(Campaign, Self)> {
         let (campaign, rest) = key.strip_prefix("campaigns/")?.split_once('/')?;
@@ -162,7 +162,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_is_parsed_is_written_so(path in "(pending|completed|failed|outbox|conflicts|x)/[a-f0-9./-]{0,60}") {
+        fn a_parsed_path_is_written_unchanged(path in "(pending|completed|failed|outbox|conflicts|x)/[a-f0-9./-]{0,60}") {
             if let Some(file) = SpoolFile::parse(&path) {
                 prop_assert_eq!(file.path(), path);
             }

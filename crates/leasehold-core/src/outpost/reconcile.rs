@@ -1,28 +1,29 @@
-//! What happens for every pair of what a node says about a task and what the bucket says.
+//! Sync action for every pair of node state and bucket state of a task.
 //!
-//! The node was alone for a while, and so were the others. One table decides, and one put on condition makes it so: if the
-//! record has changed meanwhile, it is read again and the table is asked again. `docs/protocol/outpost.md` shows it whole.
+//! The node and the bucket may have diverged while the node was offline. One table decides, and one conditional put
+//! applies the decision: if the record has changed meanwhile, it is read again and the table decides again.
+//! `docs/protocol/outpost.md` shows the whole table.
 //!
-//! What it promises: a task is completed once in each generation, and a result that is of no use to the bucket any more
-//! is kept on the node, never thrown away.
+//! Guarantees: a task is completed at most once in each generation, and a result that the bucket no longer accepts is
+//! kept on the node, never discarded.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-use super::op::Deed;
+use super::op::OpKind;
 use crate::error::{Error, Result};
 use crate::ids::{LeaseId, WriteId};
 use crate::task::{State, Status, Task};
 use crate::time::Now;
 
-/// Which claims count while the bucket is out of reach.
+/// Policy for claims while the bucket is unreachable.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Consistency {
-    /// A handler starts only what is claimed in the bucket; offline, only what was checked out before.
+    /// A handler starts only tasks that are claimed in the bucket; offline, only tasks that were checked out before.
     #[default]
     Strict,
-    /// A handler starts what is there; the bucket hears of it later.
+    /// A handler starts any task on the node; the claim is written to the bucket later.
     Relaxed,
 }
 
@@ -33,7 +34,7 @@ impl std::str::FromStr for Consistency {
         match text {
             "strict" => Ok(Self::Strict),
             "relaxed" => Ok(Self::Relaxed),
-            _ => Err(Error::invalid(format!("consistency `{text}` is not known; there are strict, relaxed"))),
+            _ => Err(Error::invalid(format!("unknown consistency `{text}`; use strict or relaxed"))),
         }
     }
 }
@@ -47,86 +48,86 @@ impl fmt::Display for Consistency {
     }
 }
 
-/// How far a node has come with a task on its own: a row of the table.
+/// State of a task on a node: a row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Local {
-    /// Submitted here.
+    /// Submitted on this node.
     New,
-    /// Claimed in the bucket beforehand; nobody has begun with it.
+    /// Claimed in the bucket in advance; no handler has started.
     CheckedOut,
-    /// Taken by a process here, which waits for the bucket's word.
+    /// Claimed by a process of this node, which waits until the bucket confirms the claim.
     Tentative,
-    /// A handler runs.
+    /// A handler is running.
     Running,
-    /// A handler has completed it.
+    /// Completed by a handler.
     Completed,
-    /// An attempt has failed.
+    /// An attempt failed.
     Failed,
-    /// It was given back, for now or for later.
+    /// Released, for now or for later.
     GivenBack,
-    /// Somebody here wants it to run again.
+    /// Retried manually on this node.
     Requeued,
-    /// Somebody here has called it off.
+    /// Cancelled on this node.
     Cancelled,
 }
 
-/// What a node knew when it went on alone.
+/// Last state of a task that the node read from the bucket, and its own writes since.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Known {
-    /// The generation of the task.
+pub struct KnownState {
+    /// Generation of the task.
     pub generation: u64,
-    /// The epoch of the claim that was made here.
+    /// Epoch of the claim of this node.
     pub epoch: u64,
-    /// That claim.
+    /// Claim of this node.
     pub lease_id: Option<LeaseId>,
-    /// The claim of this node that it replaced.
+    /// Claim of this node that it replaced.
     pub from: Option<LeaseId>,
-    /// The write by which the task was submitted here.
+    /// Write by which the task was submitted on this node.
     pub write_id: Option<WriteId>,
 }
 
-/// What the bucket says: a column of the table.
+/// State of a task in the bucket: a column of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
-    /// There is no such task, or it is past its retention.
+pub enum BucketState {
+    /// No such task, or past its retention.
     Absent,
-    /// Its submit was given up for good.
+    /// Tombstone of an abandoned submit.
     Tombstone,
-    /// It was submitted, or completed, as the node says: the answer was lost.
+    /// The node's submit or completion was already applied: only the answer was lost.
     Known,
-    /// It waits, and the node's own claim was the last to give it back.
+    /// Pending, last released by the node's own claim.
     Returned,
-    /// It waits; `is_untouched` if nobody has claimed it since the node last heard of it.
+    /// Pending.
     Pending {
-        /// See above.
+        /// True if no worker has claimed it since the node last read it.
         is_untouched: bool,
     },
-    /// It is claimed for this node.
+    /// Claimed for this node.
     Ours {
-        /// Whether that claim has surely not run out.
+        /// True if that claim has surely not expired.
         is_live: bool,
     },
-    /// Others have it.
+    /// Claimed by another worker.
     Other {
-        /// False if their claim has run out beyond doubt.
+        /// False if that claim has surely expired.
         is_live: bool,
     },
-    /// It is completed.
+    /// Completed.
     Completed,
-    /// It has failed for good.
+    /// Failed permanently.
     Failed,
-    /// It was called off.
+    /// Cancelled.
     Cancelled,
-    /// It was not started in time.
+    /// Not started before its expiry.
     Expired,
-    /// It is in another generation: somebody has retried it since, or the bucket has refused a retry of this node.
+    /// In another generation: it was retried since, or the bucket has refused a retry of this node.
     Another,
 }
 
-impl Standing {
-    /// How a task stands in the eyes of a node.
+impl BucketState {
+    /// Classifies the task in the bucket, given what the node knows.
     #[must_use]
-    pub fn of(task: Option<&Task>, known: &Known, now: Now) -> Self {
+    pub fn of(task: Option<&Task>, known: &KnownState, now: Now) -> Self {
         let Some(task) = task else { return Self::Absent };
         if task.is_tombstone() {
             return Self::Tombstone;
@@ -145,7 +146,7 @@ impl Standing {
             State::Running(claim) if is_of(&known.lease_id) => {
                 Self::Ours { is_live: now.is_before(claim.expires_at) }
             }
-            // The claim before it, of a process of this node that has died: it can be replaced at any time.
+            // The previous claim, of a dead process of this node: it can be replaced at any time.
             State::Running(_) if is_of(&known.from) => Self::Other { is_live: false },
             State::Running(claim) => Self::Other { is_live: !now.is_past(claim.expires_at) },
             State::Pending { .. } if is_of(&known.lease_id) => Self::Returned,
@@ -164,98 +165,98 @@ impl Standing {
     }
 }
 
-/// What is to be done.
+/// Decision of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
-    /// The bucket knows; nothing is left to be done.
+pub enum SyncAction {
+    /// Already in the bucket; nothing to do.
     Done,
-    /// All is well: go on.
+    /// Continue unchanged.
     GoOn,
-    /// Write this, if the record is still as it was read.
+    /// Write this, if the record is unchanged.
     Write(Write),
-    /// The node forgets it; what it says is reported if there is something to say.
+    /// Remove the task from the node, and report the reason if there is one.
     Drop(Option<Why>),
-    /// The handler is stopped, and nothing of it is written to the bucket. What it still gives goes to `conflicts/`.
+    /// Stop the handler and write nothing to the bucket. A result that it still returns goes to `conflicts/`.
     Stop(Why),
-    /// What was finished here goes to `conflicts/`.
+    /// Move the result of this node to `conflicts/`.
     Conflict(Why),
-    /// It cannot be done, which is reported.
+    /// Reject the operation and report the reason.
     Refuse(Why),
 }
 
-/// A put on condition.
+/// Conditional put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Write {
-    /// The task, as it was submitted here, where nothing is or only the mark that its submit was given up.
+    /// Creates the task as submitted on this node, where there is no object or only a tombstone.
     Create,
-    /// A claim with a new epoch.
+    /// Claims the task with a new epoch.
     Claim,
-    /// A claim with a new epoch in place of one that has run out.
+    /// Claims the task with a new epoch in place of an expired claim.
     TakeOver,
-    /// The claim of this node lasts on.
+    /// Renews the claim of this node.
     Renew,
-    /// It is completed by the claim of this node.
+    /// Completes the task under the claim of this node.
     Complete,
-    /// It is completed by a claim that the bucket has not seen, with epoch + 1.
+    /// Completes the task under a claim that is not in the bucket, with epoch + 1.
     CompleteOffline,
-    /// The attempt counts, under the claim of this node.
+    /// Records the failed attempt under the claim of this node.
     Fail,
-    /// The attempt counts, together with a claim that the bucket has not seen.
+    /// Records the failed attempt together with a claim that is not in the bucket.
     FailOffline,
-    /// The claim of this node ends unused.
+    /// Releases the claim of this node unused.
     Release,
-    /// It is planned for later.
+    /// Schedules the task for later.
     Reschedule,
-    /// It runs again, in another generation.
+    /// Retries the task, in a new generation.
     Retry,
-    /// It is called off.
+    /// Cancels the task.
     Cancel,
-    /// It is called off, and with it the claim of this node under which nobody runs.
+    /// Cancels the task together with the claim of this node, under which no handler runs.
     Stop,
 }
 
 impl Write {
-    /// Whether it makes or keeps a claim of this node.
+    /// True if it makes or keeps a claim of this node.
     #[must_use]
     pub fn claims(self) -> bool {
         matches!(self, Self::Claim | Self::TakeOver | Self::Renew)
     }
 }
 
-/// Why a node's word does not count.
+/// Reason why an operation of a node is not applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
-    /// A task of this id was there.
+    /// A task with this id already exists.
     Duplicate,
-    /// Others have it.
+    /// Another worker holds it.
     TakenByOthers,
-    /// Others have completed it: it was run twice.
+    /// Another worker completed it: it ran twice.
     CompletedByOthers,
-    /// Others have failed with it for good.
+    /// It failed permanently on another worker.
     FailedByOthers,
-    /// It was called off.
+    /// It was cancelled.
     Cancelled,
-    /// It was not started in time.
+    /// It was not started before its expiry.
     Expired,
-    /// There is no such task.
+    /// It does not exist.
     Absent,
     /// It is in another generation.
     Another,
-    /// It has not ended, so it cannot be retried.
+    /// It has not ended, and cannot be retried.
     NotEnded,
-    /// It was completed: that is not retried.
+    /// It is completed, and cannot be retried.
     Completed,
 }
 
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Why::Duplicate => "a task with this id was there already",
-            Why::TakenByOthers => "others have it",
-            Why::CompletedByOthers => "others have completed it",
-            Why::FailedByOthers => "others have failed with it for good",
-            Why::Cancelled => "it was called off",
+            Why::Duplicate => "a task with this id already exists",
+            Why::TakenByOthers => "another worker holds it",
+            Why::CompletedByOthers => "another worker has completed it",
+            Why::FailedByOthers => "it failed permanently on another worker",
+            Why::Cancelled => "it was cancelled",
             Why::Expired => "it has expired",
             Why::Absent => "the bucket does not have it",
             Why::Another => "it is in another generation",
@@ -265,19 +266,19 @@ impl fmt::Display for Why {
     }
 }
 
-/// Decides, row by row. `finishes` is the setting by which a handler whose task others have taken may come to its end.
+/// Decides, row by row. With `finishes`, a handler may run to its end although another worker has taken its task.
 #[must_use]
 #[expect(clippy::match_same_arms, reason = "a row of the table stays together")]
-pub fn reconcile(local: Local, remote: Standing, consistency: Consistency, finishes: bool) -> Action {
-    use Action::{Conflict, Done, Drop, GoOn, Refuse, Stop, Write as Put};
-    use Standing as S;
+pub fn reconcile(local: Local, remote: BucketState, consistency: Consistency, finishes: bool) -> SyncAction {
+    use BucketState as S;
+    use SyncAction::{Conflict, Done, Drop, GoOn, Refuse, Stop, Write as Put};
     match (local, remote) {
         (Local::Running, S::Known) => Stop(Why::TakenByOthers),
         (Local::CheckedOut | Local::Tentative, S::Known) => Drop(None),
         (_, S::Known) => Done,
 
         (Local::New, S::Absent) => Put(Write::Create),
-        // The mark is that of a submit whose second put came too late: what a node has accepted is not given up.
+        // The tombstone is of a submit whose second put came too late. An accepted task is not abandoned.
         (Local::New, S::Tombstone) => Put(Write::Create),
         (Local::New, _) => Drop(Some(Why::Duplicate)),
 
@@ -286,7 +287,7 @@ pub fn reconcile(local: Local, remote: Standing, consistency: Consistency, finis
         (Local::CheckedOut, S::Pending { .. } | S::Returned) => Put(Write::Claim),
         (Local::CheckedOut, _) => Drop(None),
 
-        // It was claimed, nobody waited for it any more, and it was given back: a claim is not made twice.
+        // It was claimed, no process waited for it, and it was released: a claim is not made twice.
         (Local::Tentative | Local::Running, S::Returned) => Drop(None),
 
         (Local::Tentative, S::Pending { .. }) => Put(Write::Claim),
@@ -331,35 +332,35 @@ pub fn reconcile(local: Local, remote: Standing, consistency: Consistency, finis
     }
 }
 
-fn why(remote: Standing) -> Why {
+fn why(remote: BucketState) -> Why {
     match remote {
-        Standing::Absent | Standing::Tombstone => Why::Absent,
-        Standing::Completed => Why::CompletedByOthers,
-        Standing::Failed => Why::FailedByOthers,
-        Standing::Cancelled => Why::Cancelled,
-        Standing::Expired => Why::Expired,
-        Standing::Another => Why::Another,
-        Standing::Known
-        | Standing::Returned
-        | Standing::Pending { .. }
-        | Standing::Ours { .. }
-        | Standing::Other { .. } => Why::TakenByOthers,
+        BucketState::Absent | BucketState::Tombstone => Why::Absent,
+        BucketState::Completed => Why::CompletedByOthers,
+        BucketState::Failed => Why::FailedByOthers,
+        BucketState::Cancelled => Why::Cancelled,
+        BucketState::Expired => Why::Expired,
+        BucketState::Another => Why::Another,
+        BucketState::Known
+        | BucketState::Returned
+        | BucketState::Pending { .. }
+        | BucketState::Ours { .. }
+        | BucketState::Other { .. } => Why::TakenByOthers,
     }
 }
 
 impl Local {
-    /// The row of something that was done; a claim is one that runs or only waits for its confirmation.
+    /// Returns the row of an operation. A claim is running if its handler has started, otherwise tentative.
     #[must_use]
-    pub fn of(deed: &Deed, has_started: bool) -> Self {
+    pub fn of(deed: &OpKind, has_started: bool) -> Self {
         match deed {
-            Deed::Submit { .. } => Self::New,
-            Deed::Claim { .. } if has_started => Self::Running,
-            Deed::Claim { .. } => Self::Tentative,
-            Deed::Complete { .. } => Self::Completed,
-            Deed::Fail { .. } => Self::Failed,
-            Deed::Release { .. } | Deed::Stop { .. } => Self::GivenBack,
-            Deed::Requeue => Self::Requeued,
-            Deed::Cancel { .. } => Self::Cancelled,
+            OpKind::Submit { .. } => Self::New,
+            OpKind::Claim { .. } if has_started => Self::Running,
+            OpKind::Claim { .. } => Self::Tentative,
+            OpKind::Complete { .. } => Self::Completed,
+            OpKind::Fail { .. } => Self::Failed,
+            OpKind::Release { .. } | OpKind::Stop { .. } => Self::GivenBack,
+            OpKind::Requeue => Self::Requeued,
+            OpKind::Cancel { .. } => Self::Cancelled,
         }
     }
 }

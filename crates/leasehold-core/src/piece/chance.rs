@@ -1,15 +1,15 @@
-//! Chance that is passed in as a seed: one seed, one sequence, so that a fetch can be played again.
+//! Random numbers from a seed: one seed gives one sequence, so that a fetch can be replayed.
 
-/// `SplitMix64` (Steele, Lea, Flood 2014). Ties between pieces need no better chance than this.
+/// `SplitMix64` (Steele, Lea, Flood 2014). Ties between pieces need no better generator.
 #[derive(Debug, Clone)]
-pub(super) struct Chance(u64);
+pub(super) struct SplitMix64(u64);
 
-impl Chance {
+impl SplitMix64 {
     pub(super) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub(super) fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -24,7 +24,7 @@ mod tests {
 
     #[test]
     fn a_seed_gives_the_published_sequence() {
-        let mut chance = Chance::new(0);
+        let mut chance = SplitMix64::new(0);
         assert_eq!([chance.draw(), chance.draw()], [0xe220_a839_7b1d_cdaf, 0x6e78_9e6a_a1b9_65f4]);
     }
 }

@@ -1,64 +1,64 @@
-//! The numbers by which leases on pieces are given.
+//! Parameters of the piece lease manager.
 
 use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-/// How a [`PieceLeaseManager`](super::PieceLeaseManager) decides. The defaults are the ones documented in
-/// `docs/protocol/pieces.md`; whoever changes them is checked.
+/// Parameters of a [`PieceLeaseManager`](super::PieceLeaseManager). The defaults are documented in
+/// `docs/protocol/pieces.md`; other values are validated.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ManagerConfig {
-    /// Most leases that a peer holds at once.
+    /// Maximum number of leases of a peer.
     pub leases_per_peer: u32,
-    /// Most leases, which are runs, that the origin holds at once.
+    /// Maximum number of leases of the origin; each is a run of pieces.
     pub leases_per_origin: u32,
-    /// Shortest lease.
+    /// Minimum duration of a lease.
     pub lease_min: Duration,
-    /// Longest lease without progress.
+    /// Maximum duration of a lease without progress.
     pub lease_max: Duration,
-    /// A lease lasts so many times what its bytes should take at the measured rate.
+    /// Duration of a lease, as a multiple of the time that its bytes take at the measured rate.
     pub lease_factor: f64,
-    /// Without a measured rate: so long, and [`lease_per_mib`](Self::lease_per_mib) for each MiB.
+    /// Duration of a lease without a measured rate, plus [`lease_per_mib`](Self::lease_per_mib) for each MiB.
     pub lease_first: Duration,
-    /// See [`lease_first`](Self::lease_first).
+    /// Addition to [`lease_first`](Self::lease_first) for each MiB.
     pub lease_per_mib: Duration,
-    /// A piece whose bytes are all here cannot expire for so long.
+    /// Time for verification, during which a fully received piece cannot expire.
     pub verifying: Duration,
-    /// The score of a peer of which nothing is known, and towards which all scores go with time.
+    /// Score of an unknown peer, to which all scores decay with time.
     pub score_start: f64,
-    /// No score is below this.
+    /// Minimum score.
     pub score_floor: f64,
-    /// No score is above this.
+    /// Maximum score.
     pub score_ceiling: f64,
-    /// A peer with less gets no leases but probes. Exactly this much is enough.
+    /// Score below which a peer gets only probes. Exactly this score is enough for leases.
     pub score_needed: f64,
-    /// What a verified piece adds.
+    /// Score added by a verified piece.
     pub reward: f64,
-    /// What a failure takes.
+    /// Score lost by a failure.
     pub failure_penalty: f64,
-    /// What an expiry takes.
+    /// Score lost by an expiry.
     pub expiry_penalty: f64,
-    /// What corrupt data takes.
+    /// Score lost by corrupt data.
     pub corrupt_penalty: f64,
-    /// What is left of the distance to [`score_start`](Self::score_start) after an hour.
+    /// Share of the distance to [`score_start`](Self::score_start) that remains after an hour.
     pub decay_per_hour: f64,
-    /// How long a peer with too low a score waits for its first probe; each probe that fails doubles it.
+    /// Wait of a peer with too low a score before its first probe; each failed probe doubles it.
     pub probe_min: Duration,
-    /// Longest wait for a probe.
+    /// Maximum wait for a probe.
     pub probe_max: Duration,
-    /// From so many corrupt pieces on, a peer holds one lease at a time.
+    /// Number of corrupt pieces from which a peer holds one lease at a time.
     pub parole_after: u32,
-    /// From so many corrupt pieces on, a peer holds none.
+    /// Number of corrupt pieces from which a peer holds no leases.
     pub quarantine_after: u32,
-    /// So many of the first pieces are picked by chance.
+    /// Number of first pieces that are picked at random.
     pub random_first: u32,
-    /// The end game begins when no more pieces than this are outstanding, all of them leased.
+    /// Maximum number of outstanding pieces, all of them leased, at which the end game begins.
     pub endgame_pieces: u32,
-    /// A holder that is more than so many times slower than an idle peer loses its piece to it.
+    /// Factor by which a holder must be slower than an idle peer to lose its piece to it.
     pub slower_than_idle: f64,
-    /// A holder that is more than so many times slower than any peer with room loses its piece to it.
+    /// Factor by which a holder must be slower than any peer with free capacity to lose its piece to it.
     pub slower_than_any: f64,
-    /// How much the newest measurement of a rate counts against all before it.
+    /// Weight of the newest measurement of a rate against all earlier ones.
     pub rate_weight: f64,
 }
 
@@ -96,7 +96,7 @@ impl Default for ManagerConfig {
 }
 
 impl ManagerConfig {
-    /// Refuses numbers that would stop a fetch or make scores meaningless.
+    /// Rejects values that would stop a fetch or make scores meaningless.
     pub fn check(&self) -> Result<()> {
         self.check_counts()?;
         self.check_times()?;
@@ -105,61 +105,53 @@ impl ManagerConfig {
     }
 
     fn check_counts(&self) -> Result<()> {
-        need(self.leases_per_peer > 0, "leases per peer", "at least 1")?;
-        need(self.leases_per_origin > 0, "leases of the origin", "at least 1")?;
-        need(self.parole_after > 0, "corrupt pieces until parole", "at least 1")?;
-        need(
-            self.quarantine_after >= self.parole_after,
-            "corrupt pieces until quarantine",
-            "not before parole",
-        )
+        need(self.leases_per_peer > 0, "leases_per_peer", "at least 1")?;
+        need(self.leases_per_origin > 0, "leases_per_origin", "at least 1")?;
+        need(self.parole_after > 0, "parole_after", "at least 1")?;
+        need(self.quarantine_after >= self.parole_after, "quarantine_after", "at least parole_after")
     }
 
     fn check_times(&self) -> Result<()> {
-        need(!self.lease_min.is_zero(), "the shortest lease", "longer than nothing")?;
-        need(self.lease_min <= self.lease_max, "the longest lease", "at least the shortest")?;
-        need(!self.probe_min.is_zero(), "the first wait for a probe", "longer than nothing")?;
-        need(self.probe_min <= self.probe_max, "the longest wait for a probe", "at least the first")?;
-        need(!self.verifying.is_zero(), "the time to verify", "longer than nothing")
+        need(!self.lease_min.is_zero(), "lease_min", "above 0")?;
+        need(self.lease_min <= self.lease_max, "lease_max", "at least lease_min")?;
+        need(!self.probe_min.is_zero(), "probe_min", "above 0")?;
+        need(self.probe_min <= self.probe_max, "probe_max", "at least probe_min")?;
+        need(!self.verifying.is_zero(), "verifying", "above 0")
     }
 
     fn check_scores(&self) -> Result<()> {
-        need(self.score_floor.is_finite() && self.score_floor > 0.0, "the lowest score", "above 0")?;
+        need(self.score_floor.is_finite() && self.score_floor > 0.0, "score_floor", "above 0")?;
         need(
             self.score_ceiling.is_finite() && self.score_ceiling >= self.score_floor,
-            "the highest score",
-            "at least the lowest",
+            "score_ceiling",
+            "at least score_floor",
         )?;
         let scores = self.score_floor..=self.score_ceiling;
-        need(scores.contains(&self.score_start), "the first score", "between lowest and highest")?;
-        // Were it above the first score, every peer would begin with a probe.
+        need(scores.contains(&self.score_start), "score_start", "between score_floor and score_ceiling")?;
+        // Above the first score, every peer would begin with a probe.
         let needed = self.score_needed.is_finite() && self.score_needed <= self.score_start;
-        need(needed, "the score needed", "at most the first one")?;
+        need(needed, "score_needed", "at most score_start")?;
         for (change, name) in [
-            (self.reward, "the reward"),
-            (self.failure_penalty, "the penalty of a failure"),
-            (self.expiry_penalty, "the penalty of an expiry"),
-            (self.corrupt_penalty, "the penalty of corrupt data"),
+            (self.reward, "reward"),
+            (self.failure_penalty, "failure_penalty"),
+            (self.expiry_penalty, "expiry_penalty"),
+            (self.corrupt_penalty, "corrupt_penalty"),
         ] {
-            need(change.is_finite() && change >= 0.0, name, "a number from 0 on")?;
+            need(change.is_finite() && change >= 0.0, name, "at least 0")?;
         }
-        need((0.0..=1.0).contains(&self.decay_per_hour), "the decay per hour", "between 0 and 1")
+        need((0.0..=1.0).contains(&self.decay_per_hour), "decay_per_hour", "between 0 and 1")
     }
 
     fn check_rates(&self) -> Result<()> {
-        need(
-            self.lease_factor.is_finite() && self.lease_factor >= 1.0,
-            "the factor of a lease",
-            "at least 1",
-        )?;
+        need(self.lease_factor.is_finite() && self.lease_factor >= 1.0, "lease_factor", "at least 1")?;
         need(
             self.slower_than_idle.is_finite() && self.slower_than_idle >= 1.0,
-            "slower than idle",
+            "slower_than_idle",
             "at least 1",
         )?;
         let any = self.slower_than_any.is_finite() && self.slower_than_any >= self.slower_than_idle;
-        need(any, "slower than any", "at least slower than idle")?;
-        need(self.rate_weight > 0.0 && self.rate_weight <= 1.0, "the weight of a rate", "above 0, at most 1")
+        need(any, "slower_than_any", "at least slower_than_idle")?;
+        need(self.rate_weight > 0.0 && self.rate_weight <= 1.0, "rate_weight", "above 0 and at most 1")
     }
 }
 

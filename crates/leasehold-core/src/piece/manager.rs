@@ -1,4 +1,4 @@
-//! Who fetches which piece from whom: leases on the pieces of one artifact, for one fetch.
+//! Leases on the pieces of one artifact, for one fetch: which piece is fetched from which peer.
 //!
 //! ```text
 //!               grant: the peer has it                 right hash, in time or late
@@ -9,25 +9,25 @@
 //!   skipped
 //! ```
 //!
-//! The manager fetches nothing. Whoever does asks it what to ask a peer for ([`request_lease`]), tells it of bytes
-//! ([`progress`], [`received`]) and of the end ([`complete_piece`]), and looks after what only time changes when
-//! [`next_expiry`] is reached. It has no clock and no chance of its own: times are durations since any zero, passed
-//! into every call, and one seed gives one sequence of picks.
+//! The manager fetches nothing itself. The fetcher asks it which pieces to request from a peer ([`request_lease`]),
+//! reports bytes ([`progress`], [`received`]) and results ([`complete_piece`]), and calls it again when
+//! [`next_expiry`] is reached. It has no clock and no randomness of its own: times are durations since any zero,
+//! passed into every call, and one seed gives one sequence of picks.
 //!
-//! Invariants: every piece is in one of the four sets. A leased piece has one holder; in the end game two. A lease is on
-//! pieces that nobody has verified. A peer holds no more leases than its capacity. `docs/protocol/pieces.md` tells the
+//! Invariants: every piece is in one of the four sets. A leased piece has one holder; in the end game two. A lease
+//! covers only unverified pieces. A peer holds no more leases than its capacity. `docs/protocol/pieces.md` has the
 //! rules and their reasons.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! | --- | --- |
 //! | `messages` | requests, answers, completions |
-//! | `request` | what a peer is given, and why not |
-//! | `rival` | pieces that have a holder: the end game, and slow holders |
-//! | `complete` | how a piece ends |
-//! | `leases` | those that live, by expiry, and those that lived |
-//! | `peer` | what is known of a peer |
-//! | `sets` | the four sets |
-//! | `stats` | what can be told of all this |
+//! | `request` | grant or rejection of a request |
+//! | `rival` | second holders in the end game, and takeovers from slow holders |
+//! | `complete` | completion of a piece |
+//! | `leases` | live leases by expiry, and recently ended ones |
+//! | `peer` | state of a peer |
+//! | `sets` | the four sets of pieces |
+//! | `stats` | statistics |
 //!
 //! [`request_lease`]: PieceLeaseManager::request_lease
 //! [`progress`]: PieceLeaseManager::progress
@@ -50,17 +50,18 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub use messages::{
-    CancelReason, Cancelled, Completed, CompletionError, FailureKind, LeaseRequest, LeaseResponse, Outcome,
-    PeerId, PeerKind, PieceCompletion, PieceLease, PieceLeaseId, PieceResult, RejectedReason,
+    CancelReason, Cancelled, Completed, CompletionError, CompletionOutcome, FailureKind, LeaseRequest,
+    LeaseResponse, PeerId, PeerKind, PieceCompletion, PieceLeaseId, PieceRequest, PieceResult,
+    RejectedReason,
 };
 pub use peer::PeerTally;
 pub use stats::{ManagerStats, PeerStats};
 
-use self::leases::Leases;
-use self::peer::{Fault, Peer, Standing};
+use self::leases::PieceLeases;
+use self::peer::{ConnectedPeer, PeerFault, PeerRecord};
 use self::sets::Sets;
 use super::config::ManagerConfig;
-use super::cut::Cut;
+use super::cut::PieceCut;
 use super::map::PieceMap;
 use super::picker::Picker;
 use crate::error::{Error, Result};
@@ -69,14 +70,14 @@ use crate::limits::GONE_PEERS_MAX;
 /// Leases on the pieces of one artifact; see the [module](self).
 #[derive(Debug)]
 pub struct PieceLeaseManager {
-    cut: Cut,
+    cut: PieceCut,
     config: ManagerConfig,
     sets: Sets,
     picker: Picker,
-    peers: BTreeMap<PeerId, Peer>,
-    gone: BTreeMap<PeerId, Standing>,
-    leases: Leases,
-    /// The latest time that anyone has told.
+    peers: BTreeMap<PeerId, ConnectedPeer>,
+    gone: BTreeMap<PeerId, PeerRecord>,
+    leases: PieceLeases,
+    /// Latest time passed into a call.
     now: Duration,
     requests: u64,
     duplicates: u64,
@@ -85,8 +86,8 @@ pub struct PieceLeaseManager {
 }
 
 impl PieceLeaseManager {
-    /// All pieces are missing, and nobody is there.
-    pub fn new(cut: Cut, config: ManagerConfig, seed: u64) -> Result<Self> {
+    /// Creates a manager with all pieces missing and no peers.
+    pub fn new(cut: PieceCut, config: ManagerConfig, seed: u64) -> Result<Self> {
         config.check()?;
         Ok(Self {
             cut,
@@ -95,7 +96,7 @@ impl PieceLeaseManager {
             config,
             peers: BTreeMap::new(),
             gone: BTreeMap::new(),
-            leases: Leases::default(),
+            leases: PieceLeases::default(),
             now: Duration::ZERO,
             requests: 0,
             duplicates: 0,
@@ -104,7 +105,7 @@ impl PieceLeaseManager {
         })
     }
 
-    /// These pieces are not wanted, unless they are verified already. Their leases end.
+    /// Excludes these pieces from the fetch, unless they are verified already. Their leases end.
     pub fn skip(&mut self, unwanted: &PieceMap) -> Result<Vec<Cancelled>> {
         self.check_len(unwanted)?;
         let mut cancelled = Vec::new();
@@ -115,27 +116,27 @@ impl PieceLeaseManager {
         Ok(cancelled)
     }
 
-    /// This piece was verified before: an earlier fetch has left it. Its leases end.
+    /// Marks a piece as verified by an earlier fetch. Its leases end.
     pub fn note_verified(&mut self, piece: u32) -> Result<Vec<Cancelled>> {
         if piece >= self.cut.pieces() {
-            return Err(Error::invalid(format!("piece {piece} of {}", self.cut.pieces())));
+            return Err(Error::invalid(format!("no piece {piece}: there are {}", self.cut.pieces())));
         }
         self.picker.count_picked(1);
         Ok(self.verify(piece))
     }
 
-    /// Someone is there. One that came before is what it was; its map is replaced.
+    /// Adds a peer. A peer that was here before keeps its kind and record; its map is replaced.
     pub fn add_peer(&mut self, id: PeerId, kind: PeerKind, have: PieceMap, now: Duration) -> Result<()> {
         self.check_len(&have)?;
         self.tell(now);
         if let Some(peer) = self.peers.get(&id) {
             if peer.kind != kind {
-                return Err(Error::invalid(format!("peer `{id}` is both a peer and the origin")));
+                return Err(Error::invalid(format!("`{id}` cannot be both a peer and the origin")));
             }
             return self.update_have(&id, have, now);
         }
-        let standing = self.gone.remove(&id).unwrap_or_else(|| Standing::first(&self.config, now));
-        let peer = Peer::new(kind, have, standing);
+        let standing = self.gone.remove(&id).unwrap_or_else(|| PeerRecord::first(&self.config, now));
+        let peer = ConnectedPeer::new(kind, have, standing);
         if !peer.is_quarantined(&self.config) {
             self.picker.join(&peer.have, &peer.wary_of);
         }
@@ -143,7 +144,7 @@ impl PieceLeaseManager {
         Ok(())
     }
 
-    /// It has other pieces now. Leases that it holds go on: they will fail if it cannot deliver.
+    /// Replaces the map of a peer. Its leases continue: they fail if it cannot deliver.
     pub fn update_have(&mut self, id: &PeerId, have: PieceMap, now: Duration) -> Result<()> {
         self.check_len(&have)?;
         self.tell(now);
@@ -161,7 +162,8 @@ impl PieceLeaseManager {
         Ok(())
     }
 
-    /// It has left. Its pieces are missing again at once, and it is not blamed; leases that were over before are.
+    /// Removes a peer. Its leased pieces are missing again at once, without a penalty, except for leases that had
+    /// expired before.
     pub fn remove_peer(&mut self, id: &PeerId, now: Duration) -> Vec<Cancelled> {
         let mut cancelled = self.expire(now);
         cancelled.extend(self.end_all_of(id, CancelReason::Left));
@@ -177,7 +179,7 @@ impl PieceLeaseManager {
         cancelled
     }
 
-    /// So many bytes of a lease have come. Enough of them make it last longer; answers until when.
+    /// Reports received bytes of a lease, which extend it if they are enough. Returns its expiry.
     pub fn progress(
         &mut self,
         id: PieceLeaseId,
@@ -194,7 +196,7 @@ impl PieceLeaseManager {
         self.live(id, now).map(|held| held.expires_at)
     }
 
-    /// All bytes of a piece are here; answers until when they have to be verified.
+    /// Reports that all bytes of a piece were received. Returns the time until which they must be verified.
     pub fn received(
         &mut self,
         id: PieceLeaseId,
@@ -207,20 +209,20 @@ impl PieceLeaseManager {
         if !held.open.contains(&piece) {
             return Err(CompletionError::NotInLease);
         }
-        // Only the first time: to say it again and again must not hold a piece for ever.
+        // Only the first time: repeated reports must not hold a piece for ever.
         if held.verifying.insert(piece, now).is_none() {
             self.leases.postpone(id, now.saturating_add(verifying));
         }
         self.live(id, now).map(|held| held.expires_at)
     }
 
-    /// Whether a peer has sent so much corrupt data that it gets no lease any more.
+    /// True if a peer has sent so much corrupt data that it no longer gets leases.
     #[must_use]
     pub fn is_quarantined(&self, id: &PeerId) -> bool {
         self.peers.get(id).is_some_and(|peer| peer.is_quarantined(&self.config))
     }
 
-    /// Ends every lease whose time is over. Requests do that themselves; this is for whoever has none to make.
+    /// Ends all expired leases. Requests do that themselves; this is for callers without a request to make.
     pub fn expire(&mut self, now: Duration) -> Vec<Cancelled> {
         self.tell(now);
         let mut cancelled = Vec::new();
@@ -230,22 +232,22 @@ impl PieceLeaseManager {
         cancelled
     }
 
-    /// When something changes by time alone: a lease expires, or a peer may be tried again.
+    /// Next time at which something changes without a call: a lease expires, or a peer may be probed.
     #[must_use]
     pub fn next_expiry(&self) -> Option<Duration> {
         let probes = self.peers.values().filter_map(|peer| peer.probe_due(&self.config, self.now));
-        // One that is due already changes nothing more: its peer has to ask.
+        // A probe that is already due changes nothing until its peer makes a request.
         let probes = probes.filter(|due| *due > self.now);
         probes.chain(self.leases.first_expiry()).min()
     }
 
-    /// The pieces that are here and right.
+    /// Verified pieces.
     #[must_use]
     pub fn verified(&self) -> &PieceMap {
         &self.sets.verified
     }
 
-    /// Whether every piece is verified or not wanted.
+    /// True if every piece is verified or skipped.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.sets.missing.count() == 0 && self.sets.leased.count() == 0
@@ -255,14 +257,14 @@ impl PieceLeaseManager {
         if map.len() == self.cut.pieces() {
             return Ok(());
         }
-        Err(Error::invalid(format!("a map of {} pieces for {}", map.len(), self.cut.pieces())))
+        Err(Error::invalid(format!("piece map must have {} pieces, got {}", self.cut.pieces(), map.len())))
     }
 
     fn tell(&mut self, now: Duration) {
         self.now = self.now.max(now);
     }
 
-    fn live(&mut self, id: PieceLeaseId, now: Duration) -> Result<&mut leases::Held, CompletionError> {
+    fn live(&mut self, id: PieceLeaseId, now: Duration) -> Result<&mut leases::LiveLease, CompletionError> {
         let gone = if self.leases.ended(id).is_some() {
             CompletionError::LeaseEnded
         } else {
@@ -272,18 +274,18 @@ impl PieceLeaseManager {
         if held.is_expired(now) { Err(CompletionError::LeaseEnded) } else { Ok(held) }
     }
 
-    /// Ends one lease for its time, and blames its holder for it once.
+    /// Expires one lease, with one penalty for its holder.
     fn expire_one(&mut self, id: PieceLeaseId, now: Duration) -> Option<Cancelled> {
         let held = self.end(id)?;
         if let Some(peer) = self.peers.get_mut(&held.peer) {
-            peer.blame(Fault::Expired, held.is_probe, &self.config, now);
+            peer.blame(PeerFault::Expired, held.is_probe, &self.config, now);
         }
         held.open.iter().for_each(|piece| self.make_wary(&held.peer, *piece));
         Some(Cancelled::whole(id, &held, CancelReason::Expired))
     }
 
-    /// Ends a lease; what it had not delivered is missing again.
-    fn end(&mut self, id: PieceLeaseId) -> Option<leases::Held> {
+    /// Ends a lease; its undelivered pieces are missing again.
+    fn end(&mut self, id: PieceLeaseId) -> Option<leases::LiveLease> {
         let held = self.leases.remove(id)?;
         held.open.iter().for_each(|piece| self.sets.let_go(*piece, id));
         if let Some(peer) = self.peers.get_mut(&held.peer) {
@@ -298,7 +300,7 @@ impl PieceLeaseManager {
         ids.into_iter().filter_map(|id| Some(Cancelled::whole(id, &self.end(id)?, why))).collect()
     }
 
-    /// Ends one piece of a lease, and with the last one the lease.
+    /// Removes one piece from a lease; without the last piece the lease ends.
     fn close(&mut self, id: PieceLeaseId, piece: u32) {
         let Some(held) = self.leases.get_mut(id) else { return };
         held.open.remove(&piece);
@@ -309,7 +311,7 @@ impl PieceLeaseManager {
         }
     }
 
-    /// Nobody holds this piece any more, and nobody is blamed for it.
+    /// Removes all holders of a piece, without a penalty.
     fn take_from_holders(&mut self, piece: u32, why: CancelReason) -> Vec<Cancelled> {
         let holders: Vec<_> = self.sets.holders(piece).collect();
         holders.into_iter().filter_map(|id| self.take_from(id, piece, why)).collect()
@@ -327,7 +329,7 @@ impl PieceLeaseManager {
         cancelled
     }
 
-    /// Others are to try this piece first.
+    /// Prefers other peers for this piece.
     fn make_wary(&mut self, id: &PeerId, piece: u32) {
         let Some(peer) = self.peers.get_mut(id) else { return };
         if peer.wary_of.insert(piece) && peer.have.has(piece) && !peer.is_quarantined(&self.config) {

@@ -1,10 +1,10 @@
-//! A set of pieces, as one bit each.
+//! Set of pieces, as a bit map.
 
 use std::fmt;
 
 use crate::error::{Error, Result};
 
-/// Which of the pieces of an artifact someone has, or is asked for.
+/// Set of pieces of an artifact.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PieceMap {
     words: Vec<u64>,
@@ -12,13 +12,13 @@ pub struct PieceMap {
 }
 
 impl PieceMap {
-    /// None of `len` pieces.
+    /// Creates an empty set of `len` possible pieces.
     #[must_use]
     pub fn none(len: u32) -> Self {
         Self { words: vec![0; len.div_ceil(64) as usize], len }
     }
 
-    /// All of `len` pieces.
+    /// Creates a set of all `len` pieces.
     #[must_use]
     pub fn all(len: u32) -> Self {
         let mut map = Self { words: vec![u64::MAX; len.div_ceil(64) as usize], len };
@@ -28,37 +28,37 @@ impl PieceMap {
         map
     }
 
-    /// Of how many pieces it speaks.
+    /// Number of pieces of the artifact.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.len
     }
 
-    /// Whether there are no pieces to speak of.
+    /// True if the artifact has no pieces.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How many are in it.
+    /// Number of pieces in the set.
     #[must_use]
     pub fn count(&self) -> u32 {
         self.words.iter().map(|word| word.count_ones()).sum()
     }
 
-    /// Whether all are in it.
+    /// True if all pieces are in the set.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.count() == self.len
     }
 
-    /// Whether this piece is in it; one that does not exist is not.
+    /// True if the piece is in the set; false if it does not exist.
     #[must_use]
     pub fn has(&self, piece: u32) -> bool {
         piece < self.len && self.words[piece as usize / 64] & (1 << (piece % 64)) != 0
     }
 
-    /// Puts a piece in; true if it was not.
+    /// Inserts a piece; true if it was not in the set.
     ///
     /// # Panics
     /// If there is no such piece.
@@ -70,7 +70,7 @@ impl PieceMap {
         is_new
     }
 
-    /// Takes a piece out; true if it was in.
+    /// Removes a piece; true if it was in the set.
     pub fn remove(&mut self, piece: u32) -> bool {
         let had = self.has(piece);
         if had {
@@ -79,7 +79,7 @@ impl PieceMap {
         had
     }
 
-    /// Those that are in it, in order.
+    /// Iterates over the pieces in the set, in order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.words.iter().zip(0u32..).flat_map(|(word, at)| {
             let mut left = *word;
@@ -91,33 +91,33 @@ impl PieceMap {
         })
     }
 
-    /// Sixty-four pieces at a time, the first one in the lowest bit.
+    /// Returns the set as words of sixty-four pieces, the first one in the lowest bit.
     #[must_use]
     pub fn words(&self) -> &[u64] {
         &self.words
     }
 
-    /// Whether one piece is in both.
+    /// True if at least one piece is in both sets.
     #[must_use]
     pub fn meets(&self, other: &Self) -> bool {
         self.words.iter().zip(&other.words).any(|(ours, theirs)| ours & theirs != 0)
     }
 
-    /// Leaves only what is in `other` too.
+    /// Removes the pieces that are not in `other`.
     pub fn keep(&mut self, other: &Self) {
         for (at, word) in self.words.iter_mut().enumerate() {
             *word &= other.words.get(at).copied().unwrap_or(0);
         }
     }
 
-    /// Takes out all that is in `other`.
+    /// Removes the pieces that are in `other`.
     pub fn remove_all(&mut self, other: &Self) {
         for (word, theirs) in self.words.iter_mut().zip(&other.words) {
             *word &= !theirs;
         }
     }
 
-    /// Puts in all that is in `other`.
+    /// Inserts the pieces that are in `other`.
     pub fn insert_all(&mut self, other: &Self) {
         let all = Self::all(self.len);
         for ((word, theirs), all) in self.words.iter_mut().zip(&other.words).zip(&all.words) {
@@ -125,7 +125,7 @@ impl PieceMap {
         }
     }
 
-    /// As it goes over the wire: eight pieces to a byte, the first one in the lowest bit.
+    /// Returns the wire format: eight pieces per byte, the first one in the lowest bit.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes: Vec<u8> = self.words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -133,10 +133,13 @@ impl PieceMap {
         bytes
     }
 
-    /// Reads what came over the wire; refuses another number of pieces.
+    /// Parses the wire format; rejects another number of pieces.
     pub fn from_bytes(bytes: &[u8], len: u32) -> Result<Self> {
         if bytes.len() != len.div_ceil(8) as usize {
-            return Err(Error::invalid(format!("a map of {} bytes for {len} pieces", bytes.len())));
+            return Err(Error::invalid(format!(
+                "piece map of {len} pieces cannot have {} bytes",
+                bytes.len()
+            )));
         }
         let word = |chunk: &[u8]| {
             let mut word = [0; 8];
@@ -146,7 +149,11 @@ impl PieceMap {
         let map = Self { words: bytes.chunks(8).map(word).collect(), len };
         let mut inside = map.clone();
         inside.keep(&Self::all(len));
-        if inside == map { Ok(map) } else { Err(Error::invalid(format!("a map of more than {len} pieces"))) }
+        if inside == map {
+            Ok(map)
+        } else {
+            Err(Error::invalid(format!("piece map has more than {len} pieces")))
+        }
     }
 }
 
@@ -194,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn all_is_no_more_than_there_is() {
+    fn the_full_set_has_exactly_all_pieces() {
         for len in [0, 1, 63, 64, 65, 128] {
             assert_eq!(PieceMap::all(len).count(), len);
         }

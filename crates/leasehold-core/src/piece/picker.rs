@@ -1,38 +1,38 @@
-//! Which pieces come next: by chance at first, then the rarest, or in order on request.
+//! Choice of the next pieces: at random at first, then the rarest, or in order on request.
 //!
-//! How many peers have a piece is counted when their maps change, not when someone asks: a request looks at each
-//! piece it may be given once, however many peers there are.
+//! The number of peers that have a piece is counted when their maps change, not on request: a request examines each
+//! candidate piece once, independent of the number of peers.
 
 use std::ops::Range;
 
-use super::chance::Chance;
-use super::cut::Cut;
+use super::chance::SplitMix64;
+use super::cut::PieceCut;
 use super::map::PieceMap;
 
-/// In which order pieces are given.
+/// Order in which pieces are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PieceOrder {
-    /// Those that the fewest have first; among equals chance decides.
+    /// Rarest first; random among equals.
     #[default]
     Rarest,
-    /// From the beginning, for whoever reads while it fetches.
+    /// From the beginning, for readers that consume while fetching.
     Sequential,
 }
 
-/// Who could give a piece.
+/// Number of peers that have a piece.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sources {
-    /// How many have it.
+    /// Peers that have it.
     all: u32,
-    /// How many of them have failed with it, and leave it to others.
+    /// Peers that have it but failed with it, so that other peers are preferred.
     wary: u32,
 }
 
-/// Counts sources, and picks.
+/// Counts the sources of pieces, and picks pieces.
 #[derive(Debug)]
 pub(super) struct Picker {
     sources: Vec<Sources>,
-    chance: Chance,
+    chance: SplitMix64,
     random_left: u32,
     looked_at: u64,
 }
@@ -40,68 +40,68 @@ pub(super) struct Picker {
 impl Picker {
     pub(super) fn new(pieces: u32, random_first: u32, seed: u64) -> Self {
         let sources = vec![Sources::default(); pieces as usize];
-        Self { sources, chance: Chance::new(seed), random_left: random_first, looked_at: 0 }
+        Self { sources, chance: SplitMix64::new(seed), random_left: random_first, looked_at: 0 }
     }
 
-    /// How many pieces all picks together have looked at: the work that was done.
+    /// Number of pieces examined by all picks together, as a measure of work.
     pub(super) fn looked_at(&self) -> u64 {
         self.looked_at
     }
 
-    /// Counts one who has these, and is wary of those.
+    /// Adds a peer that has these pieces, and failed with some of them.
     pub(super) fn join(&mut self, have: &PieceMap, wary: &PieceMap) {
         have.iter().for_each(|piece| self.sources[piece as usize].all += 1);
         both(have, wary).for_each(|piece| self.sources[piece as usize].wary += 1);
     }
 
-    /// Takes back what [`join`](Self::join) counted.
+    /// Undoes [`join`](Self::join).
     pub(super) fn leave(&mut self, have: &PieceMap, wary: &PieceMap) {
         have.iter().for_each(|piece| self.sources[piece as usize].all -= 1);
         both(have, wary).for_each(|piece| self.sources[piece as usize].wary -= 1);
     }
 
-    /// One who has the piece has become wary of it.
+    /// Counts a peer that has the piece and failed with it.
     pub(super) fn shy(&mut self, piece: u32) {
         self.sources[piece as usize].wary += 1;
     }
 
-    /// How many have the piece and have not failed with it.
+    /// Number of peers that have the piece and have not failed with it.
     pub(super) fn willing(&self, piece: u32) -> u32 {
         let sources = self.sources[piece as usize];
         sources.all - sources.wary
     }
 
-    /// How many have the piece.
+    /// Number of peers that have the piece.
     pub(super) fn sources(&self, piece: u32) -> u32 {
         self.sources[piece as usize].all
     }
 
-    /// A piece has been taken without picking: one less to be chosen by chance.
+    /// Counts pieces that were taken without a pick, so that fewer are chosen at random.
     pub(super) fn count_picked(&mut self, pieces: u32) {
         self.random_left = self.random_left.saturating_sub(pieces);
     }
 
-    /// Takes at most `most` pieces out of the candidates.
+    /// Removes at most `most` pieces from the candidates and returns them.
     pub(super) fn pick(&mut self, candidates: &mut PieceMap, most: u32, order: PieceOrder) -> Vec<u32> {
         if order == PieceOrder::Sequential {
             let picked: Vec<u32> = candidates.iter().take(most as usize).collect();
             self.looked_at += picked.len() as u64;
             return self.take(candidates, picked);
         }
-        let by_chance = self.least(candidates, most.min(self.random_left), |_| 0);
-        let mut picked = self.take(candidates, by_chance);
+        let random = self.least(candidates, most.min(self.random_left), |_| 0);
+        let mut picked = self.take(candidates, random);
         let missing = most.saturating_sub(u32::try_from(picked.len()).unwrap_or(most));
         let rarest = self.least(candidates, missing, |sources| sources.all);
         picked.extend(self.take(candidates, rarest));
         picked
     }
 
-    /// Takes one run of neighbours out of the candidates, of at most so many bytes but at least one piece.
+    /// Removes one run of adjacent pieces from the candidates, of at most `bytes_max` but at least one piece.
     pub(super) fn pick_run(
         &mut self,
         candidates: &mut PieceMap,
         order: PieceOrder,
-        cut: &Cut,
+        cut: &PieceCut,
         bytes_max: u64,
     ) -> Option<Range<u32>> {
         let first = *self.pick(candidates, 1, order).first()?;
@@ -113,7 +113,7 @@ impl Picker {
         while candidates.has(run.end) && bytes(&(run.start..run.end + 1)) <= bytes_max {
             run.end += 1;
         }
-        // What lies before is usually what an earlier run has left over.
+        // The pieces before it are usually left over from an earlier run.
         while run.start > 0 && candidates.has(run.start - 1) && bytes(&(run.start - 1..run.end)) <= bytes_max
         {
             run.start -= 1;
@@ -131,7 +131,7 @@ impl Picker {
         picked
     }
 
-    /// The candidates with the least rank; among equals chance decides, and only where it can matter is it drawn.
+    /// Returns the candidates with the lowest rank, random among equals. Draws random bits only where they can matter.
     fn least(&mut self, candidates: &PieceMap, most: u32, rank: impl Fn(Sources) -> u32) -> Vec<u32> {
         let mut best: Vec<(u32, u64, u32)> = Vec::with_capacity(most as usize + 1);
         if most == 0 {
@@ -153,7 +153,7 @@ impl Picker {
     }
 }
 
-/// The pieces that are in both maps.
+/// Iterates over the pieces in both maps.
 fn both<'a>(have: &'a PieceMap, wary: &'a PieceMap) -> impl Iterator<Item = u32> + 'a {
     wary.iter().filter(|piece| have.has(*piece))
 }
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rarest_come_first_and_chance_decides_between_equals() {
+    fn the_rarest_come_first_and_equals_in_random_order() {
         let haves = [PieceMap::all(8), map(8, [0, 1, 2, 3, 4, 5]), map(8, [0, 1, 2])];
         let mut firsts = std::collections::BTreeSet::new();
         for seed in 0..50 {
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn runs_are_neighbours_within_their_bytes_and_have_at_least_one_piece() {
-        let cut = Cut::new(9 * 1_024 + 1, 1_024).unwrap();
+        let cut = PieceCut::new(9 * 1_024 + 1, 1_024).unwrap();
         let run = |pieces: &[u32], bytes| {
             let mut candidates = map(10, pieces.iter().copied());
             picker(&[PieceMap::all(10)], 0, 1).pick_run(&mut candidates, PieceOrder::Sequential, &cut, bytes)
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_run_also_takes_what_lies_before_the_rarest_piece() {
-        let cut = Cut::new(10 * 1_024, 1_024).unwrap();
+        let cut = PieceCut::new(10 * 1_024, 1_024).unwrap();
         let mut everyone = PieceMap::all(10);
         everyone.remove(6);
         let mut candidates = map(10, [4, 5, 6, 7, 9]);

@@ -1,13 +1,13 @@
-//! How far a peer is trusted, as one number.
+//! Score of a peer.
 //!
-//! It goes up with verified pieces and down with failures, stays between floor and ceiling, and returns to where it
-//! began as time passes: neither fame nor blame lasts. The return is continuous, and computed when someone asks.
+//! Verified pieces raise it and failures lower it, between a floor and a ceiling. With time it decays to its start
+//! value. The decay is continuous, and computed on request.
 
 use std::time::Duration;
 
 use super::config::ManagerConfig;
 
-/// A score, and when it was that much.
+/// Score and the time of its last change.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Score {
     value: f64,
@@ -19,10 +19,10 @@ impl Score {
         Self { value: config.score_start, at: now }
     }
 
-    /// What it is at a time; a time before the last change counts as that.
+    /// Score at a time; a time before the last change counts as the time of that change.
     pub(super) fn at(&self, config: &ManagerConfig, now: Duration) -> f64 {
         let passed = now.saturating_sub(self.at);
-        // Not only faster: adding and subtracting the start would round, and a score must not move without time.
+        // Not only faster: adding and subtracting the start would round, and a score changes only with time.
         if passed.is_zero() {
             return self.value;
         }
@@ -31,7 +31,7 @@ impl Score {
         value.clamp(config.score_floor, config.score_ceiling)
     }
 
-    /// Adds a change, which may be below zero.
+    /// Adds a change, which may be negative.
     pub(super) fn change(&mut self, by: f64, config: &ManagerConfig, now: Duration) {
         let value = self.at(config, now) + by;
         *self = Self { value: value.clamp(config.score_floor, config.score_ceiling), at: now.max(self.at) };
@@ -96,7 +96,7 @@ mod tests {
             let changes = [0.5, -1.0, -0.5, -2.0, 0.0];
             let mut score = Score::first(&config, Duration::ZERO);
             for (which, micros) in steps {
-                // Times come in any order: whoever calls may have taken them before waiting for a lock.
+                // Times come in any order: a caller may have read the clock before waiting for a lock.
                 let now = Duration::from_micros(micros);
                 let before = score.at(&config, now);
                 score.change(changes[which], &config, now);

@@ -1,30 +1,30 @@
-//! Taking a task, and taking it from those who are not heard of any more.
+//! Claims a task that is free, or whose lease has expired.
 //!
-//! Whoever claims writes a whole lease and links it to its place: of any number of processes one succeeds. A lease that
-//! nobody keeps alive is replaced under the lock on the task's directory after another look at it, never removed and then
-//! made again, which would let several win.
+//! A claim writes the whole lease to a temporary file and links it to its place: of any number of processes one succeeds. A
+//! stale lease is replaced under the lock on the task's directory after it was read again, never removed and then created,
+//! which would let several processes win.
 
 use leasehold_core::limits::DISK_LEASE;
-use leasehold_core::outpost::{Consistency, Deed, DiskLease, NodeNow, SpoolFile};
+use leasehold_core::outpost::{Consistency, DiskLease, NodeNow, OpKind, SpoolFile};
 use leasehold_core::task::Claim;
 use leasehold_core::{Event, HexName, LeaseId, Result, State, Task, TaskId, WorkerId, step};
 use leasehold_store::mutant::{Rule, breaks};
 use std::time::Duration;
 
-use super::change::{Change, Next, Outcome, Then, json};
+use super::change::{ChangeOutcome, FileChange, LeaseChange, SpoolChange, json};
 use super::folder::{Folder, Found};
-use super::kept::Kept;
+use super::kept::NotedRecord;
 use super::outbox::op;
-use super::{Beat, Held, Spool, lost, refused};
+use super::{Beat, HeldTask, Spool, lost, refused};
 use crate::disk::Lasting;
 
 impl Spool {
-    /// Takes a task that is due and free, or whose holder was not heard of for too long. Nothing if another has it, or if
-    /// there is nothing to take.
+    /// Claims a task that is due and free, or whose lease is stale. `None` if another worker holds it, or if it cannot be
+    /// claimed.
     ///
     /// In a strict queue a claim is tentative until the bucket has confirmed it, unless the task was checked out; in a
     /// relaxed queue it is tentative too, but its holder need not wait.
-    pub fn claim(&self, id: &TaskId, worker: &WorkerId, instance: &HexName) -> Result<Option<Held>> {
+    pub fn claim(&self, id: &TaskId, worker: &WorkerId, instance: &HexName) -> Result<Option<HeldTask>> {
         let Some(folder) = self.locked(id)? else { return Ok(None) };
         let Some(kept) = folder.kept()? else { return Ok(None) };
         let now = self.now();
@@ -36,8 +36,8 @@ impl Spool {
             Found::Torn { is_old: false } => return folder.note_torn(&now).map(|()| None),
         };
         if kept.note.cancelled {
-            // The bucket was told; what it does not know is that nobody runs under the claim any more.
-            let stop = |lease: DiskLease| Deed::Stop { lease_id: lease.lease_id };
+            // The cancellation was sent already; what is left to send is that no worker runs under the claim.
+            let stop = |lease: DiskLease| OpKind::Stop { lease_id: lease.lease_id };
             let op = before.map(|lease| op(&kept.task, &kept.note, &now, stop(lease)));
             folder.cancel(&kept, &now, op)?;
             return Ok(None);
@@ -53,8 +53,8 @@ impl Spool {
         }
     }
 
-    /// Its holder is heard of. An error of kind `Lost` if it is not the holder any more.
-    pub fn heartbeat(&self, held: &mut Held) -> Result<Beat> {
+    /// Renews the lease of its holder. Fails with kind `Lost` if the lease is no longer its own.
+    pub fn heartbeat(&self, held: &mut HeldTask) -> Result<Beat> {
         let id = held.task.id;
         let folder = self.locked(&id)?.ok_or_else(|| lost(&id))?;
         let now = self.now();
@@ -69,16 +69,16 @@ impl Spool {
         Ok(beat)
     }
 
-    /// The same without being heard of: how a holder waits for the bucket's word.
-    pub fn standing(&self, held: &Held) -> Result<Beat> {
+    /// Checks the lease without renewing it. A holder uses it to wait for the bucket's confirmation.
+    pub fn standing(&self, held: &HeldTask) -> Result<Beat> {
         let id = held.task.id;
         let folder = self.locked(&id)?.ok_or_else(|| lost(&id))?;
         let (kept, lease) = folder.held(held, &self.now())?;
         Ok(Beat { cancelled: kept.note.cancelled, confirmed: !lease.tentative })
     }
 
-    /// What a lease that cannot be read must at least have been.
-    fn guessed(&self, kept: &Kept, worker: &WorkerId) -> DiskLease {
+    /// Lower bound of the epoch and attempt of a lease that cannot be read, as a lease.
+    fn guessed(&self, kept: &NotedRecord, worker: &WorkerId) -> DiskLease {
         let at = kept.task.updated_at;
         DiskLease {
             worker_id: worker.clone(),
@@ -100,19 +100,19 @@ impl Spool {
 impl Folder<'_> {
     fn take(
         &self,
-        kept: &Kept,
+        kept: &NotedRecord,
         before: Option<&DiskLease>,
         worker: &WorkerId,
         instance: &HexName,
         now: &NodeNow,
-    ) -> Result<Option<Held>> {
+    ) -> Result<Option<HeldTask>> {
         let spool = self.spool;
         let checkout = kept.note.checkout.as_ref().filter(|_| before.is_none());
         let live =
             checkout.filter(|checkout| now.bucket.is_some_and(|now| now.is_before(checkout.expires_at)));
         let (epoch, attempt) =
             before.map_or((kept.task.epoch, kept.task.attempt), |lease| (lease.epoch, lease.attempt));
-        // A check-out that has run out was a claim too.
+        // An expired check-out was a claim, too.
         let epoch = checkout.map_or(epoch, |checkout| checkout.epoch.max(epoch));
         let at = now.present().earliest;
         let lease = DiskLease {
@@ -130,46 +130,50 @@ impl Folder<'_> {
             boot_id: now.boot_id.clone(),
         };
         let task = running(spool, kept, &lease, now)?;
-        // One that was guessed has no name that anybody else knows.
+        // A guessed lease has an id that the bucket does not know.
         let known = before.filter(|lease| !lease.boot_id.is_empty());
         let from =
             known.map(|lease| &lease.lease_id).or(checkout.map(|checkout| &checkout.lease_id)).cloned();
-        // A check-out that nobody took, or a claim whose holder had to wait for the bucket's word.
+        // A check-out without a claim here, or a claim whose holder had to wait for confirmation.
         let had_to_wait =
             |lease: &DiskLease| lease.tentative && spool.config.consistency == Consistency::Strict;
         let is_unused = from.is_some() && before.is_none_or(had_to_wait);
-        let deed = Deed::Claim { lease_id: lease.lease_id.clone(), from, is_unused };
+        let deed = OpKind::Claim { lease_id: lease.lease_id.clone(), from, is_unused };
         let op = live.is_none().then(|| op(&task, &kept.note, now, deed));
-        let next = if before.is_some() { Next::Replace(lease.clone()) } else { Next::Take(lease.clone()) };
-        let change = Change { op, then: Then::Stay { record: None, lease: next } };
+        let next = if before.is_some() {
+            LeaseChange::Replace(lease.clone())
+        } else {
+            LeaseChange::Take(lease.clone())
+        };
+        let change = SpoolChange { op, then: FileChange::Stay { record: None, lease: next } };
         self.write_down(&change, spool.lease_lasting())?;
         match self.carry_out(change, false)? {
-            Outcome::There => Ok(Some(Held { task, lease })),
-            Outcome::Gone | Outcome::Beaten => Ok(None),
+            ChangeOutcome::There => Ok(Some(HeldTask { task, lease })),
+            ChangeOutcome::Gone | ChangeOutcome::Beaten => Ok(None),
         }
     }
 
-    /// It was not started in time.
-    fn expire(&self, kept: &Kept, now: &NodeNow) -> Result<()> {
+    /// Expires a task that was not started in time.
+    fn expire(&self, kept: &NotedRecord, now: &NodeNow) -> Result<()> {
         let mut task = kept.task.clone();
-        // It was judged by the clock of its times, which need not be the one of today.
+        // Its expiry was checked by the clock of its times, which need not be the current one.
         task.expires_at = Some(now.present().earliest.minus(Duration::from_millis(1)));
         let expired =
             step(&task, &Event::Expire, &self.spool.act(now)).map_err(|why| refused(&self.id, &why))?;
         let task = Task { expires_at: kept.task.expires_at, ..expired.task };
-        let record = Kept { task, note: kept.note.stamped(now) }.value();
-        self.make(Change { op: None, then: Then::End { record } }, Lasting::Yes)
+        let record = NotedRecord { task, note: kept.note.stamped(now) }.value();
+        self.make(SpoolChange { op: None, then: FileChange::End { record } }, Lasting::Yes)
     }
 
-    /// The last attempt was lost too.
-    fn time_out(&self, kept: &Kept, stale: &DiskLease, now: &NodeNow) -> Result<()> {
-        let error = format!("the lease of {} ran out", stale.worker_id);
+    /// Fails a task whose last attempt was lost.
+    fn time_out(&self, kept: &NotedRecord, stale: &DiskLease, now: &NodeNow) -> Result<()> {
+        let error = format!("lease of worker {} expired", stale.worker_id);
         let held = running(self.spool, kept, stale, now)?;
         self.failed(&held, kept, &stale.lease_id, &error, true, None, now).map(|_| ())
     }
 
-    /// The record and the lease, if it is still that of this holder.
-    pub(super) fn held(&self, held: &Held, now: &NodeNow) -> Result<(Kept, DiskLease)> {
+    /// Reads the record and the lease; fails if the lease is no longer this holder's.
+    pub(super) fn held(&self, held: &HeldTask, now: &NodeNow) -> Result<(NotedRecord, DiskLease)> {
         let Found::Lease(lease) = self.lease(now)? else { return Err(lost(&self.id)) };
         let is_ours = lease.lease_id == held.lease.lease_id && lease.instance == held.lease.instance;
         if !is_ours {
@@ -180,8 +184,8 @@ impl Folder<'_> {
     }
 }
 
-/// The task as its holder has it. Whether it may start was decided before, by the clock of its times.
-pub(super) fn running(spool: &Spool, kept: &Kept, lease: &DiskLease, now: &NodeNow) -> Result<Task> {
+/// Returns the task as running under a lease. The caller has checked that it is due, by the clock of its times.
+pub(super) fn running(spool: &Spool, kept: &NotedRecord, lease: &DiskLease, now: &NodeNow) -> Result<Task> {
     let mut act = spool.act(now);
     act.by = lease.worker_id.to_string();
     let mut task = kept.task.clone();

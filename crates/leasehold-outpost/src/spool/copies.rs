@@ -1,47 +1,43 @@
-//! What the supervisor does with tasks of the bucket: copies for those who work here, confirmations, revocations.
+//! Copies of the bucket's tasks for the workers of this node, confirmations and revocations of claims.
 //!
-//! None of it touches what somebody here has, or has done and the bucket has not heard of.
+//! The supervisor calls them. None of them touches a task that a worker here holds, or that has unsent operations.
 
 use leasehold_core::outpost::{DiskLease, SpoolFile};
 use leasehold_core::{Error, LeaseId, Result, State, Status, Task, TaskId, TaskIdPrefix};
 use std::collections::BTreeSet;
 
-use super::change::{Change, Next, Outcome, Then};
+use super::change::{ChangeOutcome, FileChange, LeaseChange, SpoolChange};
 use super::folder::{Folder, Found};
-use super::kept::{Kept, Note, as_pending};
+use super::kept::{Note, NotedRecord, as_pending};
 use super::{Checkout, Copy, Spool};
 use crate::disk::{self, Lasting};
 
-/// What became of a copy.
+/// Outcome of copying a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mirrored {
-    /// It is there now.
+    /// The copy was written.
     Written,
-    /// Somebody here has the task, or has done something to it that the bucket has not heard of.
+    /// A worker here holds the task, or it has unsent operations.
     Busy,
-    /// It was there already.
+    /// The copy was there already.
     Same,
 }
 
 impl Spool {
-    /// Every task that waits or runs here, in no order.
+    /// Lists every pending or running task of this node, in no order.
     pub fn waiting(&self) -> Result<Vec<Copy>> {
         let ids = self.pending_ids()?;
         let copies = ids.iter().filter_map(|id| self.copy_of(id).transpose());
         copies.collect()
     }
 
-    /// Puts a task of the bucket where those who work here find it, with the claim that was made there for them.
+    /// Copies a task of the bucket to this node, with the claim that was made there in advance, if any.
     pub fn mirror(&self, task: &Task, checkout: Option<Checkout>) -> Result<Mirrored> {
         let is_ours = matches!(task.state, State::Running(_)) && checkout.is_some();
         if task.status() != Status::Pending && !is_ours {
-            return Err(Error::invalid(format!(
-                "task {} is {}: nobody here can take it",
-                task.id,
-                task.status()
-            )));
+            return Err(Error::invalid(format!("cannot mirror task {}: it is {}", task.id, task.status())));
         }
-        let kept = Kept { task: as_pending(task), note: Note::of_bucket(task.rev, checkout) };
+        let kept = NotedRecord { task: as_pending(task), note: Note::of_bucket(task.rev, checkout) };
         if let Some(folder) = self.locked(&task.id)? {
             return folder.mirror(kept);
         }
@@ -50,13 +46,13 @@ impl Spool {
             return Ok(Mirrored::Busy);
         }
         match self.begin(&kept, None)? {
-            Outcome::There => Ok(Mirrored::Written),
-            Outcome::Gone | Outcome::Beaten => Ok(Mirrored::Busy),
+            ChangeOutcome::There => Ok(Mirrored::Written),
+            ChangeOutcome::Gone | ChangeOutcome::Beaten => Ok(Mirrored::Busy),
         }
     }
 
-    /// Removes the copy of a task that is not free in the bucket any more, or that it does not have; false if somebody here
-    /// has it, or if something was done to it that the bucket has not heard of.
+    /// Removes the copy of a task that is no longer free in the bucket, or does not exist there; false if a worker here holds
+    /// it, or if it has unsent operations.
     pub fn forget(&self, id: &TaskId) -> Result<bool> {
         let Some(folder) = self.locked(id)? else { return Ok(false) };
         let now = self.now();
@@ -72,35 +68,38 @@ impl Spool {
         Ok(true)
     }
 
-    /// The bucket has confirmed a claim; false if nobody here has it.
+    /// Records that the bucket has confirmed a claim; false if no worker here holds it.
     pub fn confirm(&self, id: &TaskId, lease_id: &LeaseId, remote: &Task) -> Result<bool> {
         let Some((folder, kept, lease)) = self.with_lease(id, lease_id)? else { return Ok(false) };
         let is_called_off = matches!(&remote.state, State::Running(claim) if claim.cancel_requested);
         let cancelled = kept.note.cancelled || is_called_off;
         let note = Note { cancelled, ..Note::of_bucket(remote.rev, kept.note.checkout) };
-        let record = Kept { task: as_pending(remote), note }.value();
+        let record = NotedRecord { task: as_pending(remote), note }.value();
         let lease = DiskLease { tentative: false, epoch: remote.epoch, attempt: remote.attempt, ..lease };
-        let then = Then::Stay { record: Some(record), lease: Next::Replace(lease) };
-        folder.make(Change { op: None, then }, Lasting::Yes)?;
+        let then = FileChange::Stay { record: Some(record), lease: LeaseChange::Replace(lease) };
+        folder.make(SpoolChange { op: None, then }, Lasting::Yes)?;
         Ok(true)
     }
 
-    /// Takes a lease from its holder, who learns of it at the next heartbeat, and the copy too unless it is kept; false if
-    /// nobody here has it.
+    /// Revokes a lease, which its holder notices at the next heartbeat, and removes the copy unless `keeps_copy`; false if no
+    /// worker here holds it.
     pub fn revoke(&self, id: &TaskId, lease_id: &LeaseId, keeps_copy: bool) -> Result<bool> {
         let Some((folder, kept, _)) = self.with_lease(id, lease_id)? else { return Ok(false) };
         if !keeps_copy {
             self.disk.take_away(&folder.path)?;
             return Ok(true);
         }
-        // A check-out has gone the same way.
+        // A check-out is void, too.
         let note = Note { checkout: None, ..kept.note };
-        let record = Some(Kept { note, ..kept }.value());
-        folder.make(Change { op: None, then: Then::Stay { record, lease: Next::Drop } }, Lasting::Yes)?;
+        let record = Some(NotedRecord { note, ..kept }.value());
+        folder.make(
+            SpoolChange { op: None, then: FileChange::Stay { record, lease: LeaseChange::Drop } },
+            Lasting::Yes,
+        )?;
         Ok(true)
     }
 
-    /// What the bucket says about a task that has ended here takes the place of what was said here.
+    /// Replaces the record of a task that has ended here by the bucket's record.
     pub fn replace_final(&self, remote: &Task) -> Result<()> {
         let _lock = self.locked_failed()?;
         drop(self.locked(&remote.id)?);
@@ -111,7 +110,7 @@ impl Spool {
         }
         let (to, other) =
             if remote.status() == Status::Completed { (completed, failed) } else { (failed, completed) };
-        let kept = Kept { task: remote.clone(), note: Note::of_bucket(remote.rev, None) };
+        let kept = NotedRecord { task: remote.clone(), note: Note::of_bucket(remote.rev, None) };
         self.disk.replace(&to, kept.value().to_string().as_bytes(), Lasting::Yes)?;
         if other.exists() {
             self.disk.remove(&other, Lasting::Yes)?;
@@ -135,16 +134,20 @@ impl Spool {
         Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
     }
 
-    /// What lies there, without its lock: it may have gone, or make no sense yet.
+    /// Reads a task without its lock: it may be gone, or incomplete.
     fn copy_of(&self, id: &TaskId) -> Result<Option<Copy>> {
         let Some(body) = disk::read(&self.path(&SpoolFile::Task(*id)))? else { return Ok(None) };
-        let Ok(Kept { task, note }) = Kept::read(id, &body) else { return Ok(None) };
+        let Ok(NotedRecord { task, note }) = NotedRecord::read(id, &body) else { return Ok(None) };
         let lease = self.lease_of(id)?;
         let Note { base_rev, checkout, cancelled, .. } = note;
         Ok(Some(Copy { task, lease, base_rev, checkout, cancelled }))
     }
 
-    fn with_lease(&self, id: &TaskId, lease_id: &LeaseId) -> Result<Option<(Folder<'_>, Kept, DiskLease)>> {
+    fn with_lease(
+        &self,
+        id: &TaskId,
+        lease_id: &LeaseId,
+    ) -> Result<Option<(Folder<'_>, NotedRecord, DiskLease)>> {
         let Some(folder) = self.locked(id)? else { return Ok(None) };
         let Some(kept) = folder.kept()? else { return Ok(None) };
         match folder.lease(&self.now())? {
@@ -155,19 +158,19 @@ impl Spool {
 }
 
 impl Folder<'_> {
-    fn mirror(&self, from: Kept) -> Result<Mirrored> {
+    fn mirror(&self, from: NotedRecord) -> Result<Mirrored> {
         let Some(there) = self.kept()? else { return Ok(Mirrored::Busy) };
         let next = match self.lease(&self.spool.now())? {
             Found::Torn { .. } => return Ok(Mirrored::Busy),
             Found::Lease(lease) => {
-                // Only how long the claim in the bucket lasts.
+                // Updates only the expiry of the claim in the bucket.
                 let is_its =
                     from.note.checkout.as_ref().is_some_and(|checkout| checkout.lease_id == lease.lease_id);
                 if !is_its {
                     return Ok(Mirrored::Busy);
                 }
                 let note = Note { checkout: from.note.checkout, ..there.note.clone() };
-                Kept { task: there.task.clone(), note }
+                NotedRecord { task: there.task.clone(), note }
             }
             Found::Free => {
                 let claim = from.note.checkout.as_ref().map(|checkout| &checkout.lease_id);

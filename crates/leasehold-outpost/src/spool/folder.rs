@@ -1,19 +1,19 @@
-//! A task's directory under its lock.
+//! Directory of a task under its lock.
 
 use leasehold_core::limits::DISK_LEASE_STALE;
 use leasehold_core::outpost::{DiskLease, NodeNow, SpoolFile};
-use leasehold_core::{Act, Error, Kind, Result, State, StoreTime, Task, TaskId};
+use leasehold_core::{Error, Kind, Result, State, StepContext, StoreTime, Task, TaskId};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use super::Spool;
-use super::change::{Change, Then};
-use super::kept::{Kept, Note};
+use super::change::{FileChange, SpoolChange};
+use super::kept::{Note, NotedRecord};
 use crate::disk::{self, Lasting};
 
-/// The directory of a task, which nobody else changes meanwhile.
+/// Directory of a task, locked against changes by other processes.
 #[derive(Debug)]
 pub(super) struct Folder<'a> {
     pub(super) spool: &'a Spool,
@@ -22,35 +22,35 @@ pub(super) struct Folder<'a> {
     pub(super) _lock: File,
 }
 
-/// What lies where a lease would.
+/// State of a task's lease file.
 #[derive(Debug)]
 pub(super) enum Found {
-    /// Nothing: the task is free.
+    /// Missing: the task is free.
     Free,
-    /// A lease.
+    /// A valid lease.
     Lease(DiskLease),
-    /// Something that cannot be read; `is_old` if it has been so for ten minutes.
+    /// Corrupt; `is_old` if it has been so for ten minutes.
     Torn { is_old: bool },
 }
 
-/// When a lease was first seen that cannot be read, by the clock that cannot be set.
+/// Time at which a corrupt lease was first read, by the boot clock.
 #[derive(Serialize, Deserialize, PartialEq)]
 struct Sight {
     boot_id: String,
     at: StoreTime,
-    /// Which file it was: number, size, time of its last change.
+    /// Identity of the file: inode, size, modification time.
     file: (u64, u64, i64),
 }
 
 impl Spool {
-    /// The directory of a task, with whatever was under way in it carried out; nothing if the task does not lie there.
+    /// Locks the directory of a task and finishes an unfinished change; `None` if the task is not there.
     pub(super) fn locked(&self, id: &TaskId) -> Result<Option<Folder<'_>>> {
         let path = self.folder_of(id);
         let lock = disk::locked(&path)?;
         in_order(lock.map(|lock| Folder { spool: self, id: *id, path, _lock: lock }))
     }
 
-    /// The same without waiting for others who are at it.
+    /// Locks the directory without waiting; `None` also if another process holds the lock.
     pub(super) fn locked_at_once(&self, id: &TaskId) -> Result<Option<Folder<'_>>> {
         let path = self.folder_of(id);
         let lock = disk::locked_at_once(&path)?;
@@ -66,12 +66,12 @@ fn in_order(folder: Option<Folder<'_>>) -> Result<Option<Folder<'_>>> {
 }
 
 impl Folder<'_> {
-    /// The record; nothing if it cannot be read, and then the task has gone to `failed/`.
-    pub(super) fn kept(&self) -> Result<Option<Kept>> {
+    /// Reads the record; `None` if it is corrupt, and then the task was moved to `failed/`.
+    pub(super) fn kept(&self) -> Result<Option<NotedRecord>> {
         let body = disk::read(&self.spool.path(&SpoolFile::Task(self.id)))?;
         let read = match &body {
-            Some(body) => Kept::read(&self.id, body),
-            None => Err(Error::new(Kind::Corrupt, "there is no task.json")),
+            Some(body) => NotedRecord::read(&self.id, body),
+            None => Err(Error::new(Kind::Corrupt, "task.json is missing")),
         };
         match read {
             Ok(kept) => Ok(Some(kept)),
@@ -79,16 +79,16 @@ impl Folder<'_> {
         }
     }
 
-    /// A record that makes no sense is kept as text, where a person finds it with the reason.
+    /// Moves a corrupt record to `failed/`, as text with the reason, for an operator.
     fn give_up(&self, body: &[u8], why: &str) -> Result<()> {
         let now = self.spool.now();
         let act = self.spool.act(&now);
         let kept = unreadable(&self.id, body, why, &act, &now);
-        tracing::warn!(task = %self.id, "goes to failed/: {why}");
-        self.make(Change { op: None, then: Then::End { record: kept.value() } }, Lasting::Yes)
+        tracing::warn!(task = %self.id, reason = why, "task record is corrupt, moving it to failed/");
+        self.make(SpoolChange { op: None, then: FileChange::End { record: kept.value() } }, Lasting::Yes)
     }
 
-    /// Who has it.
+    /// Reads the lease.
     pub(super) fn lease(&self, now: &NodeNow) -> Result<Found> {
         let path = self.spool.path(&SpoolFile::Lease(self.id));
         let Some(body) = disk::read(&path)? else { return Ok(Found::Free) };
@@ -98,7 +98,7 @@ impl Folder<'_> {
         }
     }
 
-    /// Notes that the lease cannot be read, unless that was noted.
+    /// Records that the lease is corrupt, unless that was recorded.
     pub(super) fn note_torn(&self, now: &NodeNow) -> Result<()> {
         if self.spool.is_long_torn(&self.id, now)?.is_some() {
             return Ok(());
@@ -109,15 +109,15 @@ impl Folder<'_> {
         self.spool.disk.replace(&self.path.join(TORN), &body, Lasting::No)
     }
 
-    /// The change is written down, and carried out.
-    pub(super) fn make(&self, change: Change, lasting: Lasting) -> Result<()> {
+    /// Records a change and executes it.
+    pub(super) fn make(&self, change: SpoolChange, lasting: Lasting) -> Result<()> {
         self.write_down(&change, lasting)?;
         self.carry_out(change, false).map(|_| ())
     }
 }
 
 impl Spool {
-    /// Whether the lease of a task has been unreadable for more than ten minutes; nothing if that was not noted yet.
+    /// Returns whether the lease of a task has been corrupt for more than ten minutes; `None` if that was not recorded yet.
     pub(super) fn is_long_torn(&self, id: &TaskId, now: &NodeNow) -> Result<Option<bool>> {
         let body = disk::read(&self.folder_of(id).join(TORN))?;
         let sight: Option<Sight> = body.and_then(|body| serde_json::from_slice(&body).ok());
@@ -135,18 +135,18 @@ impl Spool {
     }
 }
 
-/// A note beside a lease that cannot be read.
+/// File beside a corrupt lease.
 const TORN: &str = "torn.json";
 
-/// Longest part of an unreadable record that is kept in the task that stands for it.
+/// Longest part of a corrupt record that is kept in the task that replaces it.
 const TEXT_BYTES_MAX: usize = 64 * 1_024;
 
-fn unreadable(id: &TaskId, body: &[u8], why: &str, act: &Act, now: &NodeNow) -> Kept {
+fn unreadable(id: &TaskId, body: &[u8], why: &str, act: &StepContext, now: &NodeNow) -> NotedRecord {
     let shard = leasehold_core::ShardLen::DEFAULT.shard_of(id);
     let mut task = Task::tombstone(*id, shard, why, act);
     let text = String::from_utf8_lossy(&body[..body.len().min(TEXT_BYTES_MAX)]);
     task.input = text.into_owned().into();
     task.error = Some(why.to_owned());
     task.state = State::Failed { finished_at: act.now.earliest };
-    Kept { task, note: Note::of_bucket(0, None).stamped(now) }
+    NotedRecord { task, note: Note::of_bucket(0, None).stamped(now) }
 }

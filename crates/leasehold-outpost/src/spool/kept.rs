@@ -1,4 +1,4 @@
-//! A record with the note of the node: how a task lies on disk.
+//! Record of a task on disk, with the note of the node.
 
 use leasehold_core::outpost::{ClockMark, NodeNow, SURELY_BUCKET};
 use leasehold_core::{Error, Kind, Now, Result, ShardLen, State, StoreTime, Task, TaskId, keys, record};
@@ -7,53 +7,53 @@ use serde_json::Value;
 
 use super::Checkout;
 
-/// The field of a record that only this node reads and writes; it never goes to the bucket.
+/// Field of a record that only this node reads and writes; it is never sent to the bucket.
 const FIELD: &str = "outpost";
 
-/// What a node notes about a task.
+/// Note of a node about a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Note {
-    /// The revision in the bucket that the record follows; 0 if it is new here.
+    /// Revision in the bucket that the record is based on; 0 if it is new here.
     pub(super) base_rev: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) checkout: Option<Checkout>,
-    /// Somebody here has called it off while somebody had it.
+    /// True if it was cancelled here while a worker held it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) cancelled: bool,
-    /// By which clock the times of its last change are.
+    /// Clock of the times of its last change.
     pub(super) clock: ClockMark,
-    /// In which run of the machine, if the record was changed here.
+    /// Boot id of its last change, if it was made here.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(super) boot_id: String,
 }
 
-/// A record with its note. The task itself has no trace of it.
+/// A record with its note. The note is not part of the task itself.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Kept {
+pub(super) struct NotedRecord {
     pub(super) task: Task,
     pub(super) note: Note,
 }
 
 impl Note {
-    /// A note on a task of the bucket.
+    /// Note about a task of the bucket.
     pub(super) fn of_bucket(base_rev: u64, checkout: Option<Checkout>) -> Self {
         Self { base_rev, checkout, cancelled: false, clock: ClockMark::Bucket, boot_id: String::new() }
     }
 
-    /// The same on a record that was changed here just now.
+    /// Returns the note of a record that was changed here just now.
     pub(super) fn stamped(&self, now: &NodeNow) -> Self {
         Self { clock: now.mark(), boot_id: now.boot_id.clone(), ..self.clone() }
     }
 }
 
-impl Kept {
+impl NotedRecord {
     pub(super) fn read(id: &TaskId, body: &[u8]) -> Result<Self> {
         #[derive(Deserialize)]
         struct Peek {
             shard: String,
         }
         let corrupt =
-            |why: String| Error::new(Kind::Corrupt, format!("the record of {id} makes no sense: {why}"));
+            |why: String| Error::new(Kind::Corrupt, format!("record of task {id} is corrupt: {why}"));
         let peek: Peek = serde_json::from_slice(body).map_err(|error| corrupt(error.to_string()))?;
         let digits = u8::try_from(peek.shard.len()).unwrap_or(u8::MAX);
         let shard = ShardLen::new(digits).map_err(|error| corrupt(error.to_string()))?.shard_of(id);
@@ -69,8 +69,8 @@ impl Kept {
         value
     }
 
-    /// Whether it may start now. What was planned for later never starts early, also when the machine has started anew
-    /// and its clock with it: then the pause counts from there.
+    /// Returns whether it may start now. A delayed task never starts early, also after a reboot, which resets the clock: then
+    /// the delay counts from the boot.
     pub(super) fn is_due(&self, now: &NodeNow) -> bool {
         let State::Pending { available_at } = self.task.state else { return false };
         if self.has_expired(now) {
@@ -79,23 +79,23 @@ impl Kept {
         let pause = available_at.since(self.task.updated_at);
         match self.by(available_at, now) {
             Some(now) => now.is_due(available_at) && (pause.is_zero() || now.has_reached(available_at)),
-            // Nobody can tell how much of the pause has passed.
+            // It is unknown how much of the delay has passed.
             None if self.note.boot_id == now.boot_id => pause.is_zero(),
             None => now.boot.since(StoreTime::from_millis(0)) >= pause,
         }
     }
 
-    /// Whether it is past the moment after which it is not worth starting.
+    /// Returns whether it is past its expiry.
     pub(super) fn has_expired(&self, now: &NodeNow) -> bool {
         self.task.expires_at.is_some_and(|at| self.by(at, now).is_some_and(|now| now.is_past(at)))
     }
 
-    /// Whether nobody but this node can say that it has expired.
+    /// Returns whether it has expired and only this node has it.
     pub(super) fn is_ours_and_late(&self, now: &NodeNow) -> bool {
         self.note.base_rev == 0 && self.has_expired(now)
     }
 
-    /// The present by the clock of one of its times, if that still runs.
+    /// Present by the clock of one of its times; `None` if that clock is not known now.
     fn by(&self, at: StoreTime, now: &NodeNow) -> Option<Now> {
         if at >= SURELY_BUCKET || self.note.clock == ClockMark::Bucket {
             return now.bucket;
@@ -103,14 +103,14 @@ impl Kept {
         (self.note.boot_id == now.boot_id).then(|| Now::exactly(now.boot))
     }
 
-    /// How long ago it ended, is past `keep` beyond doubt.
+    /// Returns whether it surely ended more than `keep` ago.
     pub(super) fn ended_before(&self, keep: std::time::Duration, now: &NodeNow) -> bool {
         let Some(at) = self.task.state.finished_at() else { return false };
         self.by(at, now).is_some_and(|now| now.is_past(at.plus(keep)))
     }
 }
 
-/// A task of the bucket as it lies here: pending, so that the claim that it has there makes it what it is there.
+/// Returns a task of the bucket as it is stored here: pending, so that applying its claim again gives the bucket's state.
 pub(super) fn as_pending(remote: &Task) -> Task {
     let mut task = remote.clone();
     task.unknown.shift_remove(FIELD);

@@ -1,10 +1,10 @@
-//! What was done here and is not yet in the bucket, in the order in which it was done.
+//! Operations of this node that were not sent to the bucket yet, in order.
 //!
-//! Operations on one task are written under the lock on its directory, so they are in order. Numbers are given under a
-//! lock on `outbox/`, and the last one is kept beside it (`outbox.last`): a number is never given twice, also when all
-//! before it was sent. An operation is never changed, so whoever has read it once need not read it again.
+//! Operations on one task are written under the lock on its directory, so they are in order. Sequence numbers are assigned
+//! under a lock on `outbox/`, and the last one is kept beside it (`outbox.last`): a number is never used twice, even when all
+//! earlier operations were sent. An operation is never changed, so a process reads it only once.
 
-use leasehold_core::outpost::{ClockMark, Deed, NodeNow, Op, SpoolFile, Why};
+use leasehold_core::outpost::{ClockMark, NodeNow, Op, OpKind, SpoolFile, Why};
 use leasehold_core::{LeaseId, Name, Result, StoreTime, Task, TaskId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -16,18 +16,18 @@ use super::change::internal;
 use super::kept::Note;
 use crate::disk::{self, Lasting};
 
-/// What this process knows of the outbox.
+/// Cached contents of the outbox.
 #[derive(Debug, Default)]
-pub(super) struct Index {
-    /// The last number that was given when it was last looked through.
+pub(super) struct OutboxIndex {
+    /// Last sequence number at the last scan.
     last: Option<u64>,
     ops: BTreeMap<u64, Known>,
 }
 
-/// By what an operation is known: its task, its name, and its claim, should a number have been used by two.
+/// Identity of an operation: its task, its name, and its claim, in case two workers have used the same epoch.
 type Known = (TaskId, Name, Option<LeaseId>);
 
-/// What was done here and had no place in the bucket, as it is kept.
+/// Operation that the bucket has rejected, as it is stored.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Conflict {
     pub(super) op: Op,
@@ -37,7 +37,7 @@ pub(super) struct Conflict {
 }
 
 impl Spool {
-    /// What waits to be sent, in order. What cannot be read is moved to `conflicts/`, and reported.
+    /// Reads the operations to send, in order. Corrupt ones are moved to `conflicts/` and logged.
     pub fn outbox(&self) -> Result<Vec<(u64, Op)>> {
         let mut ops = Vec::new();
         for seq in self.numbers()? {
@@ -46,7 +46,7 @@ impl Spool {
             match serde_json::from_slice(&body) {
                 Ok(op) => ops.push((seq, op)),
                 Err(error) => {
-                    tracing::warn!("{} goes to conflicts/: {error}", path.display());
+                    tracing::warn!(seq, %error, "operation is corrupt, moving it to conflicts/");
                     self.disk.rename(&path, &self.root.join(format!("conflicts/outbox.{seq:020}.json")))?;
                 }
             }
@@ -54,19 +54,19 @@ impl Spool {
         Ok(ops)
     }
 
-    /// The bucket has it, or need not have it.
+    /// Removes an operation that the bucket has, or does not need.
     pub fn sent(&self, seq: u64) -> Result<()> {
         self.disk.remove(&self.path(&SpoolFile::Outbox(seq)), Lasting::No)?;
         self.index().ops.remove(&seq);
         Ok(())
     }
 
-    /// Whether anything waits to be sent.
+    /// Returns whether there are operations to send.
     pub fn has_news(&self) -> Result<bool> {
         Ok(disk::names(&self.root.join("outbox"))?.iter().any(|name| number(name).is_some()))
     }
 
-    /// What was done here has no place in the bucket any more: it is kept, with the reason.
+    /// Keeps an operation that the bucket has rejected, with the reason.
     pub fn conflict(&self, op: &Op, why: Why) -> Result<()> {
         let now = self.now();
         let at = now.present().earliest;
@@ -75,14 +75,14 @@ impl Spool {
         self.disk.replace(&self.conflict_path(op), &body, Lasting::Yes)
     }
 
-    /// By its claim, too: what several have given is kept of each.
+    /// Path of a rejected operation. It contains the claim, so that results of several workers are all kept.
     pub(super) fn conflict_path(&self, op: &Op) -> PathBuf {
         let claim = op.deed.lease_id().map_or("none", |lease_id| &lease_id.as_str()[..8]);
         let name = Name::checked("operation", &format!("{}-{claim}", op.name()));
         self.path(&SpoolFile::Conflict(op.task, name.expect("numbers, a word, and eight digits")))
     }
 
-    /// Adds an operation; its task is locked by the caller.
+    /// Appends an operation; the caller holds the lock of its task.
     pub(super) fn append(&self, op: &Op) -> Result<u64> {
         let body = serde_json::to_vec(op).expect("an operation has no keys that are not text");
         let _lock = self.locked_outbox()?;
@@ -96,7 +96,7 @@ impl Spool {
         }
     }
 
-    /// Makes sure that no number is given twice, after a power cut that `outbox.last` has not outlasted.
+    /// Makes sure that no number is used twice, after a power cut that `outbox.last` has not survived.
     pub(super) fn count_on(&self) -> Result<()> {
         let _lock = self.locked_outbox()?;
         let newest = self.newest()?;
@@ -106,23 +106,23 @@ impl Spool {
         Ok(())
     }
 
-    /// Whether anything was done to this task that the bucket has not heard of.
+    /// Returns whether this task has unsent operations.
     pub(super) fn has_ops(&self, id: &TaskId) -> Result<bool> {
         self.has_such(|(task, ..)| task == id)
     }
 
-    /// The same, whatever it is about but this claim.
+    /// Returns whether this task has unsent operations, except those of this claim.
     pub(super) fn has_ops_besides(&self, id: &TaskId, claim: Option<&LeaseId>) -> Result<bool> {
         self.has_such(|(task, _, lease_id)| task == id && (claim.is_none() || lease_id.as_ref() != claim))
     }
 
-    /// Whether this operation waits to be sent.
+    /// Returns whether this operation is still to be sent.
     pub(super) fn has_op(&self, op: &Op) -> Result<bool> {
         let wanted = known(op);
         self.has_such(|there| *there == wanted)
     }
 
-    /// What another process has sent since is not there any more.
+    /// Returns whether the outbox has such an operation, checking the file, which another process may have sent meanwhile.
     fn has_such(&self, is_it: impl Fn(&Known) -> bool) -> Result<bool> {
         let mut index = self.looked_through()?;
         let found: Vec<u64> = index.ops.iter().filter(|(_, op)| is_it(op)).map(|(seq, _)| *seq).collect();
@@ -135,8 +135,8 @@ impl Spool {
         Ok(false)
     }
 
-    /// Looks through what was added since the last time.
-    fn looked_through(&self) -> Result<MutexGuard<'_, Index>> {
+    /// Reads the operations that were added since the last scan.
+    fn looked_through(&self) -> Result<MutexGuard<'_, OutboxIndex>> {
         let _lock = self.locked_outbox()?;
         let last = self.last()?;
         let mut index = self.index();
@@ -154,16 +154,16 @@ impl Spool {
                 ops.insert(seq, known(&op));
             }
         }
-        *index = Index { last, ops };
+        *index = OutboxIndex { last, ops };
         Ok(index)
     }
 
-    fn index(&self) -> MutexGuard<'_, Index> {
+    fn index(&self) -> MutexGuard<'_, OutboxIndex> {
         self.outbox_index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn locked_outbox(&self) -> Result<std::fs::File> {
-        disk::locked(&self.root.join("outbox"))?.ok_or_else(|| internal("the outbox of the spool is gone"))
+        disk::locked(&self.root.join("outbox"))?.ok_or_else(|| internal("outbox/ of the spool is missing"))
     }
 
     fn numbers(&self) -> Result<Vec<u64>> {
@@ -187,8 +187,8 @@ impl Spool {
     }
 }
 
-/// Something that was done to a task here.
-pub(super) fn op(task: &Task, note: &Note, now: &NodeNow, deed: Deed) -> Op {
+/// Creates an operation on a task.
+pub(super) fn op(task: &Task, note: &Note, now: &NodeNow, deed: OpKind) -> Op {
     Op {
         task: task.id,
         generation: task.generation,

@@ -1,9 +1,9 @@
-//! What there is to do on this node.
+//! Finds tasks on this node that are due.
 //!
-//! Tasks go by priority, and in no order among those of the same, so that processes which look at once rarely reach for
-//! the same one. What a record says is remembered as long as its file is the same one: a look at five thousand tasks
-//! reads only what has changed. Two files can look the same if they follow each other within the tick of a clock, so
-//! everything is read again once a minute.
+//! Tasks are ordered by priority, and randomly within a priority, so that processes that scan at the same time rarely
+//! compete for the same one. A record is cached as long as its file is the same: a scan of five thousand tasks reads only
+//! those that have changed. Two files can look the same if one follows the other within a tick of the clock, so all records
+//! are read again once a minute.
 
 use leasehold_core::outpost::{NodeNow, SpoolFile};
 use leasehold_core::{Result, StoreTime, TaskId, TaskType};
@@ -15,38 +15,38 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::Spool;
-use super::kept::Kept;
+use super::kept::NotedRecord;
 use crate::disk;
 
-/// What this process remembers of records.
+/// Cache of records.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct RecordCache {
     tasks: HashMap<TaskId, (Stamp, Option<Sight>)>,
-    /// Since when, on the node's clock.
+    /// Start of the cache, on the node's clock.
     since: Option<StoreTime>,
 }
 
-/// So long what was read is remembered.
+/// Lifetime of the cache.
 const REMEMBERED: Duration = Duration::from_mins(1);
 
-/// The index in the bucket is by minutes: what it shows as due is due so soon.
+/// Longest time until a task is due that the bucket's index, which has a resolution of a minute, shows as due.
 const SOON: Duration = Duration::from_mins(1);
 
-/// Which file it was: number, size, time of its last change.
+/// Identity of a file: inode, size, modification time.
 type Stamp = (u64, u64, i64, i64);
 
-/// What is remembered; nothing of a record that makes no sense.
+/// Cached part of a record; there is none for a corrupt record.
 #[derive(Debug, Clone)]
 struct Sight {
     priority: u8,
     task_type: TaskType,
-    /// Without input and history: what says when it is due.
-    kept: Kept,
+    /// Record without input and history, to compute when it is due.
+    kept: NotedRecord,
 }
 
 impl Spool {
-    /// Up to `most` tasks that are due and that nobody has, or whose holder was not heard of for too long; those that make
-    /// no sense are among them, so that they are dealt with.
+    /// Finds up to `most` tasks that are due and free, or whose lease is stale; corrupt ones are included, so that a claim
+    /// moves them to `failed/`.
     pub fn poll(&self, most: usize, wants: &dyn Fn(&TaskType) -> bool) -> Result<Vec<TaskId>> {
         let now = self.now();
         let mut possible = self.possible(&now, &now, wants)?;
@@ -63,7 +63,7 @@ impl Spool {
         Ok(found)
     }
 
-    /// What is due within a minute, whoever has it.
+    /// Finds tasks that are due within a minute, held or not.
     pub(super) fn soon(&self) -> Result<Vec<(TaskId, TaskType)>> {
         let now = self.now();
         let ids = self.possible(&now, &now.later(SOON), &|_| true)?;
@@ -72,7 +72,7 @@ impl Spool {
         Ok(ids.into_iter().filter_map(|(_, _, id)| of(id)).collect())
     }
 
-    /// What is due by then, with priority and a random number.
+    /// Finds tasks that are due at `then`, with priority and a random number.
     fn possible(
         &self,
         now: &NodeNow,
@@ -88,7 +88,7 @@ impl Spool {
         let mut possible = Vec::new();
         for id in self.pending_ids()? {
             let Some(stamp) = self.stamp(&id) else {
-                // No record: whoever claims it moves it to where a person looks.
+                // No record: a claim moves it to `failed/`.
                 possible.push((u8::MAX, self.host.random(), id));
                 continue;
             };
@@ -109,7 +109,7 @@ impl Spool {
 
     fn sight(&self, id: &TaskId) -> Result<Option<Sight>> {
         let body = disk::read(&self.path(&SpoolFile::Task(*id)))?.unwrap_or_default();
-        let sight = Kept::read(id, &body).ok().map(|mut kept| {
+        let sight = NotedRecord::read(id, &body).ok().map(|mut kept| {
             kept.task.input = serde_json::Value::Null;
             kept.task.history = leasehold_core::task::History::default();
             Sight { priority: kept.task.priority.into(), task_type: kept.task.task_type.clone(), kept }
@@ -126,7 +126,7 @@ impl Spool {
         let Some(body) = disk::read(&self.path(&SpoolFile::Lease(*id)))? else { return Ok(true) };
         match serde_json::from_slice::<leasehold_core::outpost::DiskLease>(&body) {
             Ok(lease) => Ok(lease.is_stale(now) || breaks(Rule::LiveLeaseTaken)),
-            // What was not noted yet is noted by whoever tries to claim it.
+            // A corrupt lease that was not recorded yet is recorded by the next attempt to claim the task.
             Err(_) => Ok(self.is_long_torn(id, now)?.unwrap_or(true)),
         }
     }

@@ -1,26 +1,26 @@
-//! Order, after others have died: what they began is carried out, and what they left behind goes.
+//! Recovery after the death of other processes: finishes their changes, and removes their temporary files.
 
 use leasehold_core::outpost::SpoolFile;
 use leasehold_core::{Result, TaskId};
 
 use super::Spool;
-use super::kept::Kept;
+use super::kept::NotedRecord;
 use crate::disk::{self, Lasting};
 
-/// What was put in order.
+/// Result of a recovery.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Recovered {
-    /// Changes that were carried out for those who had begun them.
+    /// Unfinished changes that were finished.
     pub finished: u64,
-    /// Tasks that make no sense, which have gone to `failed/`.
+    /// Corrupt tasks that were moved to `failed/`.
     pub unreadable: u64,
-    /// Files in the making whose makers have died.
+    /// Temporary files of dead processes that were removed.
     pub swept: u64,
 }
 
 impl Spool {
-    /// Carries out what others have begun and not ended, and removes what they left behind. It does no harm while others
-    /// work: what somebody is at is left to them.
+    /// Finishes the changes of processes that have died, and removes their temporary files. It is safe while other processes
+    /// work: it skips what they have locked.
     pub fn recover(&self) -> Result<Recovered> {
         let mut recovered = Recovered { swept: self.disk.sweep()?, ..Recovered::default() };
         self.count_on()?;
@@ -34,8 +34,9 @@ impl Spool {
     fn recover_one(&self, id: &TaskId, recovered: &mut Recovered) -> Result<()> {
         let is_under_way = self.folder_of(id).join("change.json").exists();
         let task = self.path(&SpoolFile::Task(*id));
-        let is_readable =
-            || -> Result<bool> { Ok(disk::read(&task)?.is_some_and(|body| Kept::read(id, &body).is_ok())) };
+        let is_readable = || -> Result<bool> {
+            Ok(disk::read(&task)?.is_some_and(|body| NotedRecord::read(id, &body).is_ok()))
+        };
         if !is_under_way && is_readable()? {
             return Ok(());
         }
@@ -49,7 +50,8 @@ impl Spool {
         Ok(())
     }
 
-    /// A task that has ended two ways was being corrected by what the bucket says: that stays.
+    /// Removes the older record of a task that is in `completed/` and `failed/`: it was being replaced by the bucket's
+    /// record.
     fn recover_ends(&self) -> Result<()> {
         let ids = disk::names(&self.root.join("failed"))?;
         for id in ids.iter().filter_map(|name| name.strip_suffix(".json")?.parse::<TaskId>().ok()) {
@@ -61,8 +63,8 @@ impl Spool {
             let mut kept = Vec::new();
             for path in ends {
                 let body = disk::read(&path)?.unwrap_or_default();
-                let order =
-                    Kept::read(&id, &body).map_or((0, 0), |kept| (kept.task.generation, kept.note.base_rev));
+                let order = NotedRecord::read(&id, &body)
+                    .map_or((0, 0), |kept| (kept.task.generation, kept.note.base_rev));
                 kept.push((order, path));
             }
             kept.sort();

@@ -1,22 +1,22 @@
-//! What becomes of a task that was claimed.
+//! Ends the claim on a task: complete, fail, release, stop.
 
 use leasehold_core::new_task::{check_artifacts, check_size};
-use leasehold_core::outpost::{Deed, NodeNow};
+use leasehold_core::outpost::{NodeNow, OpKind};
 use leasehold_core::{Artifacts, Event, LeaseId, Result, StoreTime, Task, step};
 use serde_json::Value;
 use std::time::Duration;
 
-use super::change::{Change, Next, Then};
+use super::change::{FileChange, LeaseChange, SpoolChange};
 use super::claim::running;
 use super::folder::Folder;
-use super::kept::Kept;
+use super::kept::NotedRecord;
 use super::outbox::op;
-use super::{Held, Spool, lost, refused};
+use super::{HeldTask, Spool, lost, refused};
 use crate::disk::Lasting;
 
 impl Spool {
-    /// The task is done: it goes to `completed/`.
-    pub fn complete(&self, held: &Held, output: Value, results: Artifacts) -> Result<Task> {
+    /// Completes a task: it moves to `completed/`.
+    pub fn complete(&self, held: &HeldTask, output: Value, results: Artifacts) -> Result<Task> {
         check_size("output", &output)?;
         check_artifacts(&results)?;
         self.settle(held, |lease_id| {
@@ -25,42 +25,48 @@ impl Spool {
                 output: output.clone(),
                 results: results.clone(),
             };
-            (event, Deed::Complete { lease_id, output, results })
+            (event, OpKind::Complete { lease_id, output, results })
         })
     }
 
-    /// The attempt has failed: another follows after a pause, or the task goes to `failed/`.
-    pub fn fail(&self, held: &Held, error: &str, retryable: bool, after: Option<Duration>) -> Result<Task> {
+    /// Fails an attempt: another follows after a delay, or the task moves to `failed/`.
+    pub fn fail(
+        &self,
+        held: &HeldTask,
+        error: &str,
+        retryable: bool,
+        after: Option<Duration>,
+    ) -> Result<Task> {
         self.settle(held, |lease_id| failing(lease_id, error, retryable, after))
     }
 
-    /// The attempt has failed, and the handler allows no more than so many: the task goes to `failed/` with that bound.
-    pub fn exhaust(&self, held: &Held, error: &str, max_attempts: u32) -> Result<Task> {
+    /// Fails the last attempt that the handler allows: the task moves to `failed/`, with `max_attempts` as its limit.
+    pub fn exhaust(&self, held: &HeldTask, error: &str, max_attempts: u32) -> Result<Task> {
         self.settle(held, |lease_id| {
             let error = error.to_owned();
             let event = Event::Exhaust { lease_id: lease_id.clone(), error: error.clone(), max_attempts };
             let max_attempts = Some(max_attempts);
-            (event, Deed::Fail { lease_id, error, retryable: false, after: None, max_attempts })
+            (event, OpKind::Fail { lease_id, error, retryable: false, after: None, max_attempts })
         })
     }
 
-    /// The task is released unused, for now or for later.
-    pub fn release(&self, held: &Held, until: Option<StoreTime>) -> Result<Task> {
+    /// Releases a task, available at once or at `until`.
+    pub fn release(&self, held: &HeldTask, until: Option<StoreTime>) -> Result<Task> {
         self.settle(held, |lease_id| {
             let event = match until {
                 Some(until) => Event::Snooze { lease_id: lease_id.clone(), until },
                 None => Event::Release { lease_id: lease_id.clone() },
             };
-            (event, Deed::Release { lease_id, until })
+            (event, OpKind::Release { lease_id, until })
         })
     }
 
-    /// The task was called off, and its handler has stopped: it goes to `failed/`.
-    pub fn stop(&self, held: &Held) -> Result<Task> {
-        self.settle(held, |lease_id| (Event::Stop { lease_id: lease_id.clone() }, Deed::Stop { lease_id }))
+    /// Ends a cancelled task whose handler has stopped: it moves to `failed/`.
+    pub fn stop(&self, held: &HeldTask) -> Result<Task> {
+        self.settle(held, |lease_id| (Event::Stop { lease_id: lease_id.clone() }, OpKind::Stop { lease_id }))
     }
 
-    fn settle(&self, held: &Held, what: impl FnOnce(LeaseId) -> (Event, Deed)) -> Result<Task> {
+    fn settle(&self, held: &HeldTask, what: impl FnOnce(LeaseId) -> (Event, OpKind)) -> Result<Task> {
         let id = held.task.id;
         let (event, deed) = what(held.lease.lease_id.clone());
         let Some(folder) = self.locked(&id)? else { return self.completed_before(held, &event) };
@@ -70,8 +76,9 @@ impl Spool {
         folder.settled(&task, &kept, &event, deed, &now)
     }
 
-    /// A completion that failed half-way, as on a full disk, was carried out by whoever came next: then it is not lost.
-    fn completed_before(&self, held: &Held, event: &Event) -> Result<Task> {
+    /// Returns the task if its completion took effect earlier: a completion that failed half-way, as on a full disk, is
+    /// finished by the next process that locks the task.
+    fn completed_before(&self, held: &HeldTask, event: &Event) -> Result<Task> {
         let there = self.get(&held.task.id)?.map(|there| there.task);
         let is_it = |task: &Task| match event {
             Event::Complete { lease_id, output, .. } => {
@@ -88,7 +95,7 @@ impl Folder<'_> {
     pub(super) fn failed(
         &self,
         task: &Task,
-        kept: &Kept,
+        kept: &NotedRecord,
         lease_id: &LeaseId,
         error: &str,
         retryable: bool,
@@ -99,31 +106,38 @@ impl Folder<'_> {
         self.settled(task, kept, &event, deed, now)
     }
 
-    /// Writes down and carries out what an event makes of a task that somebody had.
-    fn settled(&self, task: &Task, kept: &Kept, event: &Event, deed: Deed, now: &NodeNow) -> Result<Task> {
+    /// Records and executes the effect of an event on a claimed task.
+    fn settled(
+        &self,
+        task: &Task,
+        kept: &NotedRecord,
+        event: &Event,
+        deed: OpKind,
+        now: &NodeNow,
+    ) -> Result<Task> {
         let mut act = self.spool.act(now);
         if let leasehold_core::State::Running(claim) = &task.state {
             act.by = claim.by.to_string();
         }
         let next = step(task, event, &act).map_err(|why| refused(&self.id, &why))?.task;
         let op = op(task, &kept.note, now, deed);
-        // The claim has ended, and with it a check-out.
+        // A check-out ends with its claim.
         let mut note = kept.note.stamped(now);
         note.checkout = None;
         let is_final = next.status().is_final();
-        let record = Kept { task: next.clone(), note }.value();
+        let record = NotedRecord { task: next.clone(), note }.value();
         let then = if is_final {
-            Then::End { record }
+            FileChange::End { record }
         } else {
-            Then::Stay { record: Some(record), lease: Next::Drop }
+            FileChange::Stay { record: Some(record), lease: LeaseChange::Drop }
         };
-        self.make(Change { op: Some(op), then }, Lasting::Yes)?;
+        self.make(SpoolChange { op: Some(op), then }, Lasting::Yes)?;
         Ok(next)
     }
 }
 
-fn failing(lease_id: LeaseId, error: &str, retryable: bool, after: Option<Duration>) -> (Event, Deed) {
+fn failing(lease_id: LeaseId, error: &str, retryable: bool, after: Option<Duration>) -> (Event, OpKind) {
     let error = error.to_owned();
     let event = Event::Fail { lease_id: lease_id.clone(), error: error.clone(), retryable, after };
-    (event, Deed::Fail { lease_id, error, retryable, after, max_attempts: None })
+    (event, OpKind::Fail { lease_id, error, retryable, after, max_attempts: None })
 }

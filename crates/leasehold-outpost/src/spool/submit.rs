@@ -1,52 +1,53 @@
-//! What producers and people do: submit, look, call off, run again.
+//! Operations of producers and operators: submit, get, cancel, retry.
 
 use leasehold_core::new_task::{MAX_ATTEMPTS, Start};
-use leasehold_core::outpost::{Deed, DiskLease, NodeNow, Op, SURELY_BUCKET, SpoolFile};
+use leasehold_core::outpost::{DiskLease, NodeNow, Op, OpKind, SURELY_BUCKET, SpoolFile};
 use leasehold_core::{
-    Error, Event, Matter, NewTask, Result, RetryPolicy, ShardLen, StoreTime, Task, TaskId, record, step,
+    Error, Event, NewTask, Reason, Result, RetryPolicy, ShardLen, StoreTime, Task, TaskId, record, step,
 };
 use leasehold_store::HostExt;
 
-use super::change::{Change, Next, Outcome, Then, internal};
+use super::change::{ChangeOutcome, FileChange, LeaseChange, SpoolChange, internal};
 use super::folder::{Folder, Found};
-use super::kept::{Kept, Note};
+use super::kept::{Note, NotedRecord};
 use super::outbox::op;
 use super::{Spool, refused};
 use crate::disk::{self, Lasting};
 
-/// How many attempts a task of an outpost has unless its producer says otherwise.
+/// Default number of attempts of a task of an outpost.
 const ATTEMPTS: u32 = 5;
 
-/// How long to wait between them: ten seconds, doubled each time, at most ten minutes.
+/// Default delay between attempts: ten seconds, doubled each time, at most ten minutes.
 const RETRY: RetryPolicy = RetryPolicy { initial_secs: 10.0, factor: 2.0, max_secs: 600.0, jitter: 0.0 };
 
-/// Where a task lies on this node.
+/// Location of a task on this node.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Place {
-    /// It waits.
+pub enum NodeLocation {
+    /// Pending and free.
     Pending,
-    /// Somebody here has it.
+    /// Held by a worker of this node.
     Leased(DiskLease),
-    /// It is completed.
+    /// Completed.
     Completed,
-    /// It has failed, was called off, has expired, or cannot be read.
+    /// Failed, cancelled, expired, or corrupt.
     Failed,
 }
 
-/// A task, and where it lies.
+/// A task and its location.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Whereabouts {
     /// The task.
     pub task: Task,
-    /// Where it lies.
-    pub place: Place,
+    /// Its location.
+    pub place: NodeLocation,
 }
 
 impl Spool {
-    /// Submits a task here; the bucket hears of it later. With an idempotency key the id follows from the key, so that the
-    /// same key gives the same task on every node.
+    /// Submits a task here; the supervisor sends it to the bucket later. With an idempotency key the id is derived from the
+    /// key, so that the same key gives the same task on every node.
     ///
-    /// The usual number of attempts and pauses between them are those of an outpost: five, and ten seconds to ten minutes.
+    /// The default number of attempts and the delays between them are those of an outpost: five, and ten seconds to ten
+    /// minutes.
     pub fn submit(&self, order: NewTask) -> Result<TaskId> {
         let now = self.now();
         order.check(judged_at(&order, &now))?;
@@ -57,34 +58,34 @@ impl Spool {
         };
         let act = self.act(&now);
         let task = order.submitted(id, ShardLen::DEFAULT.shard_of(&id), &act);
-        let kept = Kept { note: Note::of_bucket(0, None).stamped(&now), task };
-        let deed = Deed::Submit { write_id: act.write_id, record: record::value(&kept.task) };
+        let kept = NotedRecord { note: Note::of_bucket(0, None).stamped(&now), task };
+        let deed = OpKind::Submit { write_id: act.write_id, record: record::value(&kept.task) };
         let op = op(&kept.task, &kept.note, &now, deed);
         match self.begin(&kept, Some(op))? {
-            Outcome::There => Ok(id),
-            Outcome::Gone | Outcome::Beaten => self.is_the_same(&kept.task).map(|()| id),
+            ChangeOutcome::There => Ok(id),
+            ChangeOutcome::Gone | ChangeOutcome::Beaten => self.is_the_same(&kept.task).map(|()| id),
         }
     }
 
-    /// A task and where it lies; nothing if it is not on this node.
+    /// Reads a task and its location; `None` if it is not on this node.
     pub fn get(&self, id: &TaskId) -> Result<Option<Whereabouts>> {
-        // Once more at the end: it may have come back from where it was not looked for yet.
+        // `pending/` again at the end: the task may have been requeued between the reads.
         for file in
             [SpoolFile::Task(*id), SpoolFile::Completed(*id), SpoolFile::Failed(*id), SpoolFile::Task(*id)]
         {
             let Some(body) = disk::read(&self.path(&file))? else { continue };
-            let task = Kept::read(id, &body)?.task;
+            let task = NotedRecord::read(id, &body)?.task;
             let place = match file {
-                SpoolFile::Completed(_) => Place::Completed,
-                SpoolFile::Failed(_) => Place::Failed,
-                _ => self.lease_of(id)?.map_or(Place::Pending, Place::Leased),
+                SpoolFile::Completed(_) => NodeLocation::Completed,
+                SpoolFile::Failed(_) => NodeLocation::Failed,
+                _ => self.lease_of(id)?.map_or(NodeLocation::Pending, NodeLocation::Leased),
             };
             return Ok(Some(Whereabouts { task, place }));
         }
         Ok(None)
     }
 
-    /// Calls a task off: at once if nobody has it; its holder learns of it at the next heartbeat.
+    /// Cancels a task: at once if it is free; otherwise its holder stops at the next heartbeat.
     pub fn cancel(&self, id: &TaskId) -> Result<()> {
         let Some(folder) = self.locked(id)? else { return Err(self.not_so(id)?) };
         let Some(kept) = folder.kept()? else { return Err(self.not_so(id)?) };
@@ -92,7 +93,7 @@ impl Spool {
             return Ok(());
         }
         let now = self.now();
-        let op = |lease_id| op(&kept.task, &kept.note, &now, Deed::Cancel { lease_id });
+        let op = |lease_id| op(&kept.task, &kept.note, &now, OpKind::Cancel { lease_id });
         match folder.lease(&now)? {
             Found::Free => {
                 let checkout = kept.note.checkout.as_ref().map(|checkout| checkout.lease_id.clone());
@@ -104,43 +105,43 @@ impl Spool {
             Found::Lease(_) | Found::Torn { .. } => {
                 let op = op(None);
                 let note = Note { cancelled: true, ..kept.note };
-                let record = Some(Kept { note, ..kept }.value());
+                let record = Some(NotedRecord { note, ..kept }.value());
                 folder.make(
-                    Change { op: Some(op), then: Then::Stay { record, lease: Next::Keep } },
+                    SpoolChange { op: Some(op), then: FileChange::Stay { record, lease: LeaseChange::Keep } },
                     Lasting::Yes,
                 )
             }
         }
     }
 
-    /// Lets a task run again that has failed, was called off or has expired, in another generation.
+    /// Retries a task that has failed, was cancelled or has expired, in a new generation.
     pub fn requeue(&self, id: &TaskId) -> Result<Task> {
         let _lock = self.locked_failed()?;
-        // What is under way comes to its end first.
+        // Finishes an unfinished change first.
         drop(self.locked(id)?);
         let body = disk::read(&self.path(&SpoolFile::Failed(*id)))?;
         let Some(body) = body else { return Err(self.not_so(id)?) };
-        let kept = Kept::read(id, &body)?;
+        let kept = NotedRecord::read(id, &body)?;
         let now = self.now();
         let task = step(&kept.task, &Event::Retry, &self.act(&now)).map_err(|why| refused(id, &why))?.task;
-        // The generation that has ended, by which the bucket tells whether others have done it already.
-        let op = op(&kept.task, &kept.note, &now, Deed::Requeue);
+        // With the generation that has ended, so that the bucket can tell whether the task was already retried.
+        let op = op(&kept.task, &kept.note, &now, OpKind::Requeue);
         let note = Note { checkout: None, cancelled: false, ..kept.note.stamped(&now) };
-        let kept = Kept { task, note };
+        let kept = NotedRecord { task, note };
         match self.begin(&kept, Some(op))? {
-            Outcome::There => Ok(kept.task),
-            Outcome::Gone | Outcome::Beaten => Err(self.not_so(id)?),
+            ChangeOutcome::There => Ok(kept.task),
+            ChangeOutcome::Gone | ChangeOutcome::Beaten => Err(self.not_so(id)?),
         }
     }
 
-    /// A directory of its own for a task that comes.
-    pub(super) fn begin(&self, kept: &Kept, op: Option<Op>) -> Result<Outcome> {
+    /// Creates the directory of a new task.
+    pub(super) fn begin(&self, kept: &NotedRecord, op: Option<Op>) -> Result<ChangeOutcome> {
         let id = kept.task.id;
         let path = self.folder_of(&id);
-        let temp = self.disk.directory(&Change::begun(kept, op.clone()))?;
-        let Some(lock) = self.disk.place(temp, &path)? else { return Ok(Outcome::Beaten) };
+        let temp = self.disk.directory(&SpoolChange::begun(kept, op.clone()))?;
+        let Some(lock) = self.disk.place(temp, &path)? else { return Ok(ChangeOutcome::Beaten) };
         let folder = Folder { spool: self, id, path, _lock: lock };
-        folder.carry_out(Change { op, then: Then::Begin }, false)
+        folder.carry_out(SpoolChange { op, then: FileChange::Begin }, false)
     }
 
     pub(super) fn lease_of(&self, id: &TaskId) -> Result<Option<DiskLease>> {
@@ -149,8 +150,7 @@ impl Spool {
     }
 
     pub(super) fn locked_failed(&self) -> Result<std::fs::File> {
-        disk::locked(&self.root.join("failed"))?
-            .ok_or_else(|| internal("the folder failed/ of the spool is gone"))
+        disk::locked(&self.root.join("failed"))?.ok_or_else(|| internal("failed/ of the spool is missing"))
     }
 
     fn id_of(&self, key: &str) -> TaskId {
@@ -171,7 +171,7 @@ impl Spool {
                 "idempotency key `{key}` belongs to task {} with another type or input",
                 wanted.id
             ))
-            .about(Matter::Conflict));
+            .about(Reason::Conflict));
         }
         Ok(())
     }
@@ -185,16 +185,16 @@ impl Spool {
 }
 
 impl Folder<'_> {
-    /// Nobody has it: it goes to `failed/`, called off.
-    pub(super) fn cancel(&self, kept: &Kept, now: &NodeNow, op: Option<Op>) -> Result<()> {
+    /// Cancels a free task: it moves to `failed/`.
+    pub(super) fn cancel(&self, kept: &NotedRecord, now: &NodeNow, op: Option<Op>) -> Result<()> {
         let act = self.spool.act(now);
         let task = step(&kept.task, &Event::Cancel, &act).map_err(|why| refused(&self.id, &why))?.task;
-        let record = Kept { task, note: kept.note.stamped(now) }.value();
-        self.make(Change { op, then: Then::End { record } }, Lasting::Yes)
+        let record = NotedRecord { task, note: kept.note.stamped(now) }.value();
+        self.make(SpoolChange { op, then: FileChange::End { record } }, Lasting::Yes)
     }
 }
 
-/// The moment by which an order is judged. Before the bucket's time was heard nobody can say how far ahead a date is.
+/// Time at which an order is checked. While the bucket's time is not known, it is unknown how far ahead a date is.
 fn judged_at(order: &NewTask, now: &NodeNow) -> StoreTime {
     match (now.bucket, order.start) {
         (None, Start::At(date)) if date >= SURELY_BUCKET => date,
@@ -213,5 +213,5 @@ fn with_our_defaults(mut order: NewTask) -> NewTask {
 }
 
 fn unknown_task(id: &TaskId) -> Error {
-    Error::invalid(format!("there is no task {id} on this node")).about(Matter::Missing)
+    Error::invalid(format!("there is no task {id} on this node")).about(Reason::Missing)
 }

@@ -1,25 +1,25 @@
-//! Completed tasks go after a while, and when there are too many. What has failed waits for a person, and so do results that
-//! had no place in the bucket; a note that something was run twice goes like a completed task.
+//! Removes completed tasks that are old, or too many. Failed tasks and rejected results stay for an operator; the record of a
+//! duplicate run is removed like a completed task.
 
-use leasehold_core::outpost::{ClockMark, Deed, NodeNow, SpoolFile};
+use leasehold_core::outpost::{ClockMark, NodeNow, OpKind, SpoolFile};
 use leasehold_core::{Now, Result, StoreTime, TaskId};
 
 use super::Spool;
-use super::kept::Kept;
+use super::kept::NotedRecord;
 use super::outbox::Conflict;
 use crate::disk::{self, Lasting};
 
 impl Spool {
-    /// Removes completed tasks that are older than is kept, by the bucket's time, and the oldest of those that are too
-    /// many; how many went. What the bucket has not heard of stays.
+    /// Removes completed tasks that are older than `completed_keep`, by the bucket's time, and the oldest ones beyond
+    /// `completed_max`; returns how many were removed. Tasks with unsent operations stay.
     pub fn trim(&self) -> Result<u64> {
         let now = self.now();
         let mut kept = Vec::new();
         let mut trimmed = 0;
         for id in self.completed_ids()? {
             let body = disk::read(&self.path(&SpoolFile::Completed(id)))?.unwrap_or_default();
-            // What cannot be read is left for a person.
-            let Ok(task) = Kept::read(&id, &body) else { continue };
+            // A corrupt record is left for an operator.
+            let Ok(task) = NotedRecord::read(&id, &body) else { continue };
             if task.ended_before(self.config.completed_keep, &now) && self.trim_one(&id)? {
                 trimmed += 1;
             } else {
@@ -44,7 +44,7 @@ impl Spool {
             let Ok(note) = serde_json::from_slice::<Conflict>(&body) else { continue };
             let is_old = |now: Now| now.is_past(note.at.plus(self.config.completed_keep));
             let is_over = note.clock == ClockMark::Bucket && now.bucket.is_some_and(is_old);
-            if is_over && matches!(note.op.deed, Deed::Claim { .. }) {
+            if is_over && matches!(note.op.deed, OpKind::Claim { .. }) {
                 self.disk.remove(&path, Lasting::No)?;
             }
         }

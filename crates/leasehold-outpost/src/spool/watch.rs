@@ -1,50 +1,50 @@
-//! What the supervisor and people want to know about a spool.
+//! Counts of a spool, and operations of the supervisor on conflicts and check-outs.
 
-use leasehold_core::outpost::{Deed, Op, SpoolFile, Why};
+use leasehold_core::outpost::{Op, OpKind, SpoolFile, Why};
 use leasehold_core::{Artifacts, LeaseId, Result, TaskId, TaskType};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 
-use super::change::{Change, Next, Then, internal};
+use super::change::{FileChange, LeaseChange, SpoolChange, internal};
 use super::folder::Found;
-use super::kept::{Kept, Note};
+use super::kept::{Note, NotedRecord};
 use super::outbox::{Conflict, op};
-use super::{Copy, Held, Spool};
+use super::{Copy, HeldTask, Spool};
 use crate::disk::{self, Lasting};
 
-/// What lies on a node.
+/// Number of tasks and files on a node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct SpoolCounts {
-    /// Tasks that wait.
+    /// Free tasks.
     pub free: u64,
-    /// Of these, how many are checked out.
+    /// Free tasks that are checked out.
     pub checked_out: u64,
-    /// Tasks that somebody here has.
+    /// Tasks that a worker here holds.
     pub leased: u64,
-    /// Of these, how many the bucket has not confirmed.
+    /// Held tasks whose claim the bucket has not confirmed.
     pub tentative: u64,
     /// Completed tasks that are still kept.
     pub completed: u64,
-    /// Failed, cancelled and expired tasks, and what could not be read.
+    /// Failed, cancelled, expired and corrupt tasks.
     pub failed: u64,
-    /// Operations that the bucket does not know yet.
+    /// Operations to send to the bucket.
     pub outbox: u64,
-    /// Claims and results that had no place in the bucket.
+    /// Claims and results that the bucket has rejected.
     pub conflicts: u64,
-    /// Of these, how many were runs of a task that others had run, too.
+    /// Duplicate runs: tasks that another worker has run, too.
     pub duplicates: u64,
 }
 
-/// Something waits to be sent.
+/// Operations to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct News {
-    /// Somebody waits for the answer.
+pub struct OutboxSignal {
+    /// True if a worker waits for the bucket's answer.
     pub is_urgent: bool,
 }
 
 impl Spool {
-    /// How many tasks wait here that can be taken now, or within a minute, by type.
+    /// Counts free tasks that are due now or within a minute, by type.
     pub fn free(&self) -> Result<HashMap<TaskType, usize>> {
         let mut free = HashMap::new();
         for (id, task_type) in self.soon()? {
@@ -55,7 +55,7 @@ impl Spool {
         Ok(free)
     }
 
-    /// Counts what lies here.
+    /// Counts the tasks and files of this node.
     pub fn count(&self) -> Result<SpoolCounts> {
         let files = |folder: &str| Ok(disk::names(&self.root.join(folder))?.len() as u64);
         let mut counts = SpoolCounts {
@@ -78,7 +78,7 @@ impl Spool {
         Ok(counts)
     }
 
-    /// Runs here of tasks that others have run, too. A run may be told of twice: when it began, and when it ended.
+    /// Counts duplicate runs. A run may have two records: of its claim, and of its end.
     fn run_twice(&self) -> Result<u64> {
         let mut runs = HashSet::new();
         for name in disk::names(&self.root.join("conflicts"))? {
@@ -91,8 +91,8 @@ impl Spool {
         Ok(runs.len() as u64)
     }
 
-    /// Whether something waits to be sent, but for what is left for later.
-    pub fn news(&self, later: &HashSet<u64>) -> Result<Option<News>> {
+    /// Returns whether there are operations to send, except those in `later`.
+    pub fn news(&self, later: &HashSet<u64>) -> Result<Option<OutboxSignal>> {
         if !self.has_news()? {
             return Ok(None);
         }
@@ -101,41 +101,40 @@ impl Spool {
         if new.peek().is_none() {
             return Ok(None);
         }
-        // Somebody waits for the bucket's word.
-        Ok(Some(News { is_urgent: new.any(|(_, op)| matches!(op.deed, Deed::Claim { .. })) }))
+        // A worker waits for the confirmation of its claim.
+        Ok(Some(OutboxSignal { is_urgent: new.any(|(_, op)| matches!(op.deed, OpKind::Claim { .. })) }))
     }
 
-    /// The right to move things between this spool and the bucket, for as long as the file is open; nothing if another has
-    /// it.
+    /// Takes the supervisor's lock, held as long as the file is open; `None` if another process holds it.
     pub fn supervise(&self) -> Result<Option<std::fs::File>> {
         match disk::locked_at_once(&self.root)? {
-            None if !self.root.exists() => Err(internal("the folder of the outpost is gone")),
+            None if !self.root.exists() => Err(internal("the folder of the outpost is missing")),
             lock => Ok(lock),
         }
     }
 
-    /// Writes down an operation that nothing else on this node speaks of.
+    /// Appends an operation that does not change a task on this node.
     pub fn note(&self, op: &Op) -> Result<u64> {
         self.append(op)
     }
 
-    /// Keeps a result whose task others have by now: nothing that was finished is thrown away.
-    pub fn keep_late(&self, held: &Held, output: Value, results: Artifacts) -> Result<()> {
-        let deed = Deed::Complete { lease_id: held.lease.lease_id.clone(), output, results };
+    /// Keeps a result whose task another worker holds by now: no finished result is discarded.
+    pub fn keep_late(&self, held: &HeldTask, output: Value, results: Artifacts) -> Result<()> {
+        let deed = OpKind::Complete { lease_id: held.lease.lease_id.clone(), output, results };
         let now = self.now();
         let note = Note::of_bucket(held.task.rev, None);
         self.conflict(&op(&held.task, &note, &now, deed), Why::TakenByOthers)
     }
 
-    /// A claim that others' was in the way of had not led to a run: nothing was done twice.
-    pub fn never_ran(&self, held: &Held) -> Result<()> {
-        let deed = Deed::Claim { lease_id: held.lease.lease_id.clone(), from: None, is_unused: false };
+    /// Removes the conflict of a claim that lost to another worker before its handler ran: it is no duplicate run.
+    pub fn never_ran(&self, held: &HeldTask) -> Result<()> {
+        let deed = OpKind::Claim { lease_id: held.lease.lease_id.clone(), from: None, is_unused: false };
         let claim = op(&held.task, &Note::of_bucket(held.task.rev, None), &self.now(), deed);
         let path = self.conflict_path(&claim);
         if path.exists() { self.disk.remove(&path, Lasting::No).map(|_| ()) } else { Ok(()) }
     }
 
-    /// Somebody with the bucket has called the task off: whoever has it here learns of it at the next heartbeat.
+    /// Marks a task that was cancelled in the bucket: its holder here stops at the next heartbeat.
     pub fn call_off(&self, id: &TaskId) -> Result<()> {
         let Some(folder) = self.locked(id)? else { return Ok(()) };
         let Some(kept) = folder.kept()? else { return Ok(()) };
@@ -143,18 +142,21 @@ impl Spool {
             return Ok(());
         }
         let note = Note { cancelled: true, ..kept.note };
-        let record = Some(Kept { note, ..kept }.value());
-        folder.make(Change { op: None, then: Then::Stay { record, lease: Next::Keep } }, Lasting::Yes)
+        let record = Some(NotedRecord { note, ..kept }.value());
+        folder.make(
+            SpoolChange { op: None, then: FileChange::Stay { record, lease: LeaseChange::Keep } },
+            Lasting::Yes,
+        )
     }
 
-    /// Whether this claim in the bucket was made for whoever takes the task here.
+    /// Returns whether this claim in the bucket is a check-out of this node.
     pub fn has_checkout(&self, id: &TaskId, lease_id: &LeaseId) -> Result<bool> {
         let Some(folder) = self.locked(id)? else { return Ok(false) };
         let checkout = folder.kept()?.and_then(|kept| kept.note.checkout);
         Ok(checkout.is_some_and(|checkout| checkout.lease_id == *lease_id))
     }
 
-    /// Nobody may begin with this check-out any more; false if somebody has.
+    /// Withdraws a check-out, so that no worker starts under it; false if one has.
     pub fn withdraw(&self, id: &TaskId, lease_id: &LeaseId) -> Result<bool> {
         let Some(folder) = self.locked(id)? else { return Ok(false) };
         let Some(kept) = folder.kept()? else { return Ok(false) };
@@ -162,8 +164,11 @@ impl Spool {
         if !is_it || !matches!(folder.lease(&self.now())?, Found::Free) {
             return Ok(false);
         }
-        let record = Some(Kept { note: Note { checkout: None, ..kept.note }, ..kept }.value());
-        folder.make(Change { op: None, then: Then::Stay { record, lease: Next::Keep } }, Lasting::Yes)?;
+        let record = Some(NotedRecord { note: Note { checkout: None, ..kept.note }, ..kept }.value());
+        folder.make(
+            SpoolChange { op: None, then: FileChange::Stay { record, lease: LeaseChange::Keep } },
+            Lasting::Yes,
+        )?;
         Ok(true)
     }
 }

@@ -1,16 +1,16 @@
-//! Check-outs: tasks claimed in advance, for a time without the bucket.
+//! Check-outs: tasks claimed in advance, for a time without a connection to the bucket.
 
 use leasehold_core::limits::PLAN_AHEAD_MAX;
-use leasehold_core::outpost::{ClockMark, Deed, Op};
+use leasehold_core::outpost::{ClockMark, Op, OpKind};
 use leasehold_core::{Error, Event, Index, Kind, Now, Result, Shard, ShardRange, StoreTime};
-use leasehold_queue::discover::Stretch;
-use leasehold_queue::{Advanced, Seen};
+use leasehold_queue::discover::KeyRange;
+use leasehold_queue::{TaskSnapshot, UpdateOutcome};
 use leasehold_store::{HostExt, Purpose};
 
-use super::{Link, Supervisor};
+use super::{BucketLink, Supervisor};
 
 impl Supervisor {
-    /// Claims up to so many free tasks for this node until then: all that wait, or only those of some shards.
+    /// Claims up to `most` free tasks for this node until `until`: of all shards, or only of some.
     pub async fn check_out(
         &mut self,
         most: usize,
@@ -22,18 +22,19 @@ impl Supervisor {
         let shards = shards.map(|names| link.queue.shards(names)).transpose()?;
         let now = link.queue.now()?;
         if !now.is_before(until) {
-            return Err(Error::invalid(format!("a check-out until {until} would be over already")));
+            return Err(Error::invalid(format!("check-out must end in the future, got {until}")));
         }
         if until > now.earliest.plus(PLAN_AHEAD_MAX) {
-            return Err(Error::invalid(format!("a check-out until {until} is too far ahead")));
+            let latest = now.earliest.plus(PLAN_AHEAD_MAX);
+            return Err(Error::invalid(format!("check-out must end before {latest}, got {until}")));
         }
-        // What was done here before counts first.
+        // Operations of this node are sent first.
         self.up(&link).await?;
         let stretches = match shards {
-            None => vec![Stretch::whole(Index::Ready)],
+            None => vec![KeyRange::whole(Index::Ready)],
             Some(shards) => {
                 let range = |shard: &Shard| ShardRange { first: shard.clone(), last: shard.clone() };
-                shards.iter().map(|shard| Stretch::of(Index::Ready, &range(shard))).collect()
+                shards.iter().map(|shard| KeyRange::of(Index::Ready, &range(shard))).collect()
             }
         };
         let (mut taken, most) = (0, u64::try_from(most).unwrap_or(u64::MAX));
@@ -43,7 +44,7 @@ impl Supervisor {
                 break;
             }
             let seen = match link.queue.see(Purpose::Sync, &found.entry.id).await {
-                // It is left for a person.
+                // A corrupt record is left for an operator.
                 Err(error) if error.kind() == Kind::Corrupt => None,
                 seen => seen?,
             };
@@ -54,20 +55,20 @@ impl Supervisor {
         Ok(taken)
     }
 
-    /// What is to be claimed is written down first: should this process die before it has written down that it is, the next
-    /// one finds a claim for which nobody waits, and ends it.
-    async fn check_out_one(&self, link: &Link, seen: &Seen, until: StoreTime) -> Result<bool> {
+    /// Claims one task. The intent is recorded first: if this process dies before it has recorded the check-out, the next one
+    /// finds a claim without a worker, and ends it.
+    async fn check_out_one(&self, link: &BucketLink, seen: &TaskSnapshot, until: StoreTime) -> Result<bool> {
         let (now, task) = (link.queue.now()?.earliest, seen.task());
         let (worker, lease_id) = (self.spool.config().node_id.clone(), self.random_name());
-        let deed = Deed::Claim { lease_id: lease_id.clone(), from: None, is_unused: false };
+        let deed = OpKind::Claim { lease_id: lease_id.clone(), from: None, is_unused: false };
         let (epoch, clock) = (task.epoch.saturating_add(1), ClockMark::Bucket);
         let (generation, base_rev) = (task.generation, task.rev);
         let intent = Op { task: task.id, generation, epoch, base_rev, at: now, clock, deed };
         let seq = self.on_disk(move |spool| spool.note(&intent)).await?;
         let claim = Event::Claim { worker, lease_id: lease_id.clone(), lease: until.since(now) };
         let is_kept = match link.queue.advance(Purpose::Sync, seen, &claim, self.name()).await? {
-            // Others may have gone on from there.
-            Advanced::Done(seen) if seen.task().lease_id.as_ref() == Some(&lease_id) => {
+            // Another worker may have changed the task since.
+            UpdateOutcome::Done(seen) if seen.task().lease_id.as_ref() == Some(&lease_id) => {
                 link.remember(&seen);
                 self.keep_checkout(link, &seen, false).await?
             }

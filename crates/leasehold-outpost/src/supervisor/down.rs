@@ -1,29 +1,30 @@
-//! Down: what is free, or was left by the dead, comes here; what others have goes.
+//! Down: copies tasks to this node that are free or whose lease has expired, and removes copies of tasks that other workers
+//! hold.
 //!
-//! A few tasks are kept here for the workers of this node, of each type that they handle, by priority and then by chance,
-//! so that nodes meet rarely. What they are is read from the index: a list shows a thousand of them, and all pages are
-//! read, so that nothing hides behind what others hold. Between full passes the index is looked at only when the bell says
-//! that there is something new, or when those who work here handle something else.
+//! A few tasks are kept here for the workers of this node, of each type that they handle, by priority and then in random
+//! order, so that nodes rarely compete. They are read from the index: a list returns a thousand entries, and all pages are
+//! read, so that held tasks do not hide free ones. Between full scans the index is scanned only when the bell has rung, or
+//! when the workers here handle other types than before.
 
 use futures::{StreamExt, stream};
 use leasehold_core::{Event, Index, Kind, Minute, Now, Result, State, Status, Task, TaskId};
-use leasehold_queue::Seen;
-use leasehold_queue::discover::{Found, Stretch};
+use leasehold_queue::TaskSnapshot;
+use leasehold_queue::discover::{IndexHit, KeyRange};
 use leasehold_store::Purpose;
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
-use super::walk::{Room, Walk};
-use super::{Link, Supervisor, Synced};
+use super::prefetch::{Capacity, PrefetchState};
+use super::{BucketLink, Supervisor, Synced};
 use crate::spool::{Copy, Mirrored, Spool};
 
-/// So many tasks are read at once.
+/// Tasks that are read concurrently.
 const AT_ONCE: usize = 16;
-/// After so many others have their turn: somebody waits for a claim to be sent, or for a renewal.
+/// Reads after which a scan pauses: workers may wait for a claim to be sent, or for a renewal.
 const READS_MAX: usize = 512;
 
 impl Supervisor {
-    pub(super) async fn down(&self, link: &Link) -> Result<Synced> {
+    pub(super) async fn down(&self, link: &BucketLink) -> Result<Synced> {
         let mut walk = link.walk.lock().await;
         let here = self.host().instant();
         let is_pass = walk.passed_at.is_none_or(|at| here.since(at) >= self.options.full_pass);
@@ -41,8 +42,8 @@ impl Supervisor {
         Ok(synced)
     }
 
-    /// Whether workers here will soon have nothing to do although there is something.
-    pub(super) async fn is_short(&self, link: &Link) -> Result<bool> {
+    /// Returns whether workers here will soon be idle although there are pending tasks.
+    pub(super) async fn is_short(&self, link: &BucketLink) -> Result<bool> {
         let Ok(walk) = link.walk.try_lock() else { return Ok(false) };
         if !walk.is_unread && walk.more.is_empty() && !walk.has_unknown {
             return Ok(false);
@@ -50,9 +51,14 @@ impl Supervisor {
         Ok(walk.is_short(&self.room().await?))
     }
 
-    async fn is_worth_a_look(&self, link: &Link, walk: &mut Walk, room: &Room) -> Result<bool> {
+    async fn is_worth_a_look(
+        &self,
+        link: &BucketLink,
+        walk: &mut PrefetchState,
+        room: &Capacity,
+    ) -> Result<bool> {
         let now = link.queue.now()?;
-        // What was rung for is looked at once more, a little later.
+        // After a ring the index is scanned once more, a little later.
         let is_again_due = walk.bell.look_again_at().is_some_and(|at| now.has_reached(at));
         let is_next_due = walk.next.is_some_and(|at| now.is_due(at));
         let has_rung = link.queue.has_rung(&mut walk.bell).await?;
@@ -60,10 +66,10 @@ impl Supervisor {
         Ok(is_again_due || is_next_due || has_rung || wants_other || walk.is_short(room))
     }
 
-    async fn look(&self, link: &Link, walk: &mut Walk, mut room: Room) -> Result<Synced> {
+    async fn look(&self, link: &BucketLink, walk: &mut PrefetchState, mut room: Capacity) -> Result<Synced> {
         walk.bell.looked(link.queue.now()?.earliest);
         walk.wants = Some(room.wants.clone());
-        let look = link.queue.discover(Purpose::Sync, vec![Stretch::whole(Index::Ready)]).await?;
+        let look = link.queue.discover(Purpose::Sync, vec![KeyRange::whole(Index::Ready)]).await?;
         walk.next = look.next.map(Minute::start);
         let copies = self.on_disk(Spool::waiting).await?;
         let mut synced = Synced::default();
@@ -77,7 +83,7 @@ impl Supervisor {
                 None if is_plain && is_due(&copy, now) => {
                     synced.forgotten += u64::from(self.forget_if_taken(link, &copy, now).await?);
                 }
-                // It has changed since: it may be due earlier.
+                // It has changed since, and may be due earlier.
                 Some(rev) if is_plain && copy.base_rev < *rev => {}
                 _ => {
                     here.insert(copy.task.id);
@@ -87,7 +93,7 @@ impl Supervisor {
         if synced.forgotten > 0 {
             room = self.room().await?;
         }
-        let is_new = |found: &Found| !here.contains(&found.entry.id) && !walk.is_skipped(found);
+        let is_new = |found: &IndexHit| !here.contains(&found.entry.id) && !walk.is_skipped(found);
         let mut candidates: Vec<_> = look.due.into_iter().filter(is_new).collect();
         let host = self.host();
         candidates.sort_by_cached_key(|found| (Reverse(found.entry.priority), host.random()));
@@ -95,13 +101,13 @@ impl Supervisor {
         Ok(synced)
     }
 
-    /// Brings as many free tasks here as there is room for.
+    /// Copies as many free tasks here as there is capacity for.
     async fn fetch(
         &self,
-        link: &Link,
-        walk: &mut Walk,
-        candidates: Vec<Found>,
-        mut room: Room,
+        link: &BucketLink,
+        walk: &mut PrefetchState,
+        candidates: Vec<IndexHit>,
+        mut room: Capacity,
     ) -> Result<Synced> {
         let mut synced = Synced::default();
         (walk.has_unknown, walk.is_unread) = (false, false);
@@ -125,7 +131,7 @@ impl Supervisor {
             for (found, seen) in seen {
                 let seen = match seen {
                     Ok(Some(seen)) => seen,
-                    // Its pointer came first.
+                    // The entry was written before its task.
                     Ok(None) => continue,
                     Err(error) if error.kind() == Kind::Corrupt => {
                         walk.skip.insert(found.entry.id, found.entry.rev);
@@ -141,14 +147,14 @@ impl Supervisor {
         Ok(synced)
     }
 
-    /// Brings a task here that was read, if it is free and there is room for it.
+    /// Copies a task here that was read, if it is free and there is capacity for it.
     async fn bring(
         &self,
-        link: &Link,
-        walk: &mut Walk,
-        found: &Found,
-        seen: &Seen,
-        room: &mut Room,
+        link: &BucketLink,
+        walk: &mut PrefetchState,
+        found: &IndexHit,
+        seen: &TaskSnapshot,
+        room: &mut Capacity,
     ) -> Result<bool> {
         let (task, now) = (seen.task(), link.queue.now()?);
         let has_expired = task.expires_at.is_some_and(|at| now.is_past(at));
@@ -157,7 +163,7 @@ impl Supervisor {
             return Ok(false);
         }
         let Some(view) = free_view(task, now) else {
-            // What is older than its entry is about to become what that says.
+            // A task that is older than its entry is about to change.
             if task.rev >= found.entry.rev {
                 walk.skip.insert(found.entry.id, found.entry.rev);
             }
@@ -174,11 +180,11 @@ impl Supervisor {
         Ok(is_here)
     }
 
-    /// What is not in the index of what waits is somebody's, or has ended: but an entry can be late, so the task itself is
-    /// asked.
-    async fn forget_if_taken(&self, link: &Link, copy: &Copy, now: Now) -> Result<bool> {
+    /// Removes the copy of a task that is held or has ended. A missing ready entry suggests it, but an entry can be late, so
+    /// the task itself is read.
+    async fn forget_if_taken(&self, link: &BucketLink, copy: &Copy, now: Now) -> Result<bool> {
         let seen = match self.see(link, &copy.task.id).await {
-            // It is left for a person.
+            // A corrupt record is left for an operator.
             Err(error) if error.kind() == Kind::Corrupt => return Ok(false),
             seen => seen?,
         };
@@ -190,16 +196,16 @@ impl Supervisor {
         self.on_disk(move |spool| spool.forget(&id)).await
     }
 
-    /// Claims that have run out: their tasks come here like free ones. What has no attempt left, or was called off, ends.
-    /// Where there is no room, that is left to others until the next full pass.
+    /// Copies tasks here whose lease has expired, like free ones. A task that has no attempt left, or was cancelled, ends.
+    /// Without capacity, that is left to other workers until the next full scan.
     async fn take_from_the_dead(
         &self,
-        link: &Link,
-        walk: &mut Walk,
-        room: &mut Room,
+        link: &BucketLink,
+        walk: &mut PrefetchState,
+        room: &mut Capacity,
         is_pass: bool,
     ) -> Result<Synced> {
-        let look = link.queue.discover(Purpose::Sync, vec![Stretch::whole(Index::Lease)]).await?;
+        let look = link.queue.discover(Purpose::Sync, vec![KeyRange::whole(Index::Lease)]).await?;
         let mut synced = Synced::default();
         let mut reads = 0;
         for found in look.due {
@@ -211,7 +217,7 @@ impl Supervisor {
             }
             reads += 1;
             let seen = match link.queue.see(Purpose::Sync, &found.entry.id).await {
-                // It is left for a person.
+                // A corrupt record is left for an operator.
                 Err(error) if error.kind() == Kind::Corrupt => continue,
                 seen => seen?,
             };
@@ -223,7 +229,7 @@ impl Supervisor {
                 continue;
             };
             if !now.is_past(claim.expires_at) {
-                // It was renewed: its entry moves to where it is looked for next.
+                // It was renewed: its entry moves to its new expiry.
                 link.queue.sweep(&found).await?;
             } else if free_view(seen.task(), now).is_some() {
                 synced.mirrored += u64::from(self.bring(link, walk, &found, &seen, room).await?);
@@ -239,7 +245,7 @@ fn is_due(copy: &Copy, now: Now) -> bool {
     matches!(copy.task.state, State::Pending { available_at } if now.is_past(available_at))
 }
 
-/// The task as one that waits, if anybody may begin with it.
+/// Returns the task as pending, if any worker may start it.
 fn free_view(task: &Task, now: Now) -> Option<Task> {
     let available_at = match &task.state {
         State::Pending { available_at } => *available_at,

@@ -1,45 +1,45 @@
-//! Up: what was done here, in order for each task, by the table of [`leasehold_core::outpost::reconcile`].
+//! Up: sends the operations of this node, in order for each task, by the table of [`leasehold_core::outpost::reconcile`].
 
 use futures::StreamExt;
 use futures::stream;
 use leasehold_core::outpost::{
-    Action, ClockMark, Consistency, Deed, Local, Op, Standing, Why, Write, reconcile,
+    BucketState, ClockMark, Consistency, Local, Op, OpKind, SyncAction, Why, Write, reconcile,
 };
 use leasehold_core::{Error, Event, Kind, LeaseId, Rejected, Result, State, Status, Task, TaskId, record};
-use leasehold_queue::{Advanced, Created, Seen};
+use leasehold_queue::{Created, TaskSnapshot, UpdateOutcome};
 use leasehold_store::Purpose;
 use leasehold_store::mutant::{Rule, breaks};
 use std::collections::{BTreeMap, HashSet};
 
-use super::word::{Word, is_called_off};
-use super::{Link, Supervisor, Synced};
+use super::sync_step::{SyncStep, is_called_off};
+use super::{BucketLink, Supervisor, Synced};
 use crate::spool::{Checkout, Mirrored, Spool};
 
-/// So many tasks are dealt with at once.
+/// Tasks that are sent concurrently.
 const AT_ONCE: usize = 16;
-/// A record that changes before every try is not tried for ever.
+/// Attempts to change a record that changes before each of them.
 const TRIES_MAX: usize = 8;
 
-/// What became of an operation.
+/// Outcome of an operation.
 pub(super) enum Applied {
-    /// The bucket knows it, or need not know it. What is here of the task follows when nothing is left to be sent.
-    Sent(Synced, Then),
-    /// It cannot be decided yet, and neither can what follows it.
+    /// The bucket has it, or does not need it. The node's copy is updated when nothing is left to send for the task.
+    Sent(Synced, LocalOutcome),
+    /// It cannot be decided yet, and neither can the operations that follow it.
     Later,
 }
 
-/// What becomes of what is here of a task.
-pub(super) enum Then {
-    /// It stays.
+/// Update of the node's copy of a task.
+pub(super) enum LocalOutcome {
+    /// Unchanged.
     Stays,
-    /// It becomes what the bucket has.
+    /// Replaced by the bucket's version.
     Becomes(Box<Task>),
-    /// It goes.
+    /// Removed.
     Goes,
 }
 
 impl Supervisor {
-    pub(super) async fn up(&self, link: &Link) -> Result<Synced> {
+    pub(super) async fn up(&self, link: &BucketLink) -> Result<Synced> {
         let ops = self.on_disk(Spool::outbox).await?;
         let mut by_task: BTreeMap<_, Vec<_>> = BTreeMap::new();
         let tried: HashSet<u64> = ops.iter().map(|(seq, _)| *seq).collect();
@@ -56,8 +56,8 @@ impl Supervisor {
             match one {
                 Ok(one) => synced.add(one),
                 Err(error) if error.kind() == Kind::Unavailable => return Err(error),
-                // One task that makes no sense does not keep the others.
-                Err(error) => tracing::error!("what was done here cannot be sent: {error}"),
+                // One corrupt task does not block the others.
+                Err(error) => tracing::error!(%error, "failed to send operations of a task"),
             }
         }
         let left = self.on_disk(Spool::outbox).await?;
@@ -65,20 +65,20 @@ impl Supervisor {
         Ok(synced)
     }
 
-    async fn up_task(&self, link: &Link, ops: Vec<(u64, Op)>) -> Result<Synced> {
+    async fn up_task(&self, link: &BucketLink, ops: Vec<(u64, Op)>) -> Result<Synced> {
         let mut all = Synced::default();
         for (at, (seq, op)) in ops.iter().enumerate() {
             let seq = *seq;
-            // A claim that has ended meanwhile is written down together with its end.
+            // A claim that has ended meanwhile is sent together with its end.
             let is_its_end = |next: &Op| next.deed.is_end() && next.deed.lease_id() == op.deed.lease_id();
             let ends_next = ops.get(at + 1).is_some_and(|(_, next)| is_its_end(next));
-            if matches!(op.deed, Deed::Claim { from: None, .. }) && ends_next {
+            if matches!(op.deed, OpKind::Claim { from: None, .. }) && ends_next {
                 self.on_disk(move |spool| spool.sent(seq)).await?;
                 continue;
             }
             let has_started = self.consistency() == Consistency::Relaxed;
-            let word = Word::of(op, has_started, self);
-            if matches!(op.deed, Deed::Complete { .. }) && breaks(Rule::SentTooEarly) {
+            let word = SyncStep::of(op, has_started, self);
+            if matches!(op.deed, OpKind::Complete { .. }) && breaks(Rule::SentTooEarly) {
                 self.on_disk(move |spool| spool.sent(seq)).await?;
             }
             match self.apply(link, &word).await? {
@@ -98,20 +98,21 @@ impl Supervisor {
         Ok(all)
     }
 
-    /// Makes the bucket agree with what the node says, or the node with the bucket.
-    pub(super) async fn apply(&self, link: &Link, word: &Word<'_>) -> Result<Applied> {
+    /// Applies an operation in the bucket, or the bucket's state on the node.
+    pub(super) async fn apply(&self, link: &BucketLink, word: &SyncStep<'_>) -> Result<Applied> {
         let id = &word.op.task;
         let mut seen = link.recall(id);
-        // What is remembered may be old: enough for a put on condition, but not for anything else.
+        // A cached record may be stale: enough for a conditional put, but not for anything else.
         let mut is_fresh = false;
         if seen.is_none() {
             seen = link.queue.see(Purpose::Sync, id).await?;
             is_fresh = true;
         }
         for _ in 0..TRIES_MAX {
-            let standing = Standing::of(seen.as_ref().map(Seen::task), &word.known, link.queue.now()?);
+            let standing =
+                BucketState::of(seen.as_ref().map(TaskSnapshot::task), &word.known, link.queue.now()?);
             let action = reconcile(word.local, standing, self.consistency(), self.finishes());
-            let Action::Write(write) = action else {
+            let SyncAction::Write(write) = action else {
                 if !is_fresh {
                     seen = link.queue.see(Purpose::Sync, id).await?;
                     is_fresh = true;
@@ -121,23 +122,25 @@ impl Supervisor {
             };
             let advanced = match (write, &seen) {
                 (Write::Create, there) => match self.create(link, word.op, there.as_ref()).await? {
-                    Created::Done(seen) => Advanced::Done(seen),
-                    Created::Exists(Some(seen)) => Advanced::Changed(seen),
-                    Created::Exists(None) => Advanced::Missing,
+                    Created::Done(seen) => UpdateOutcome::Done(seen),
+                    Created::Exists(Some(seen)) => UpdateOutcome::Changed(seen),
+                    Created::Exists(None) => UpdateOutcome::Missing,
                 },
-                (_, None) => Advanced::Missing,
+                (_, None) => UpdateOutcome::Missing,
                 (write, Some(known)) => match word.event(write, self, link.queue.now()?) {
                     Some(event) => link.queue.advance(Purpose::Sync, known, &event, self.name()).await?,
-                    // There is nothing to write: it is so already.
-                    None => return self.conclude(link, word, Action::Done, Some(known)).await,
+                    // Nothing to write: the bucket is already in this state.
+                    None => return self.conclude(link, word, SyncAction::Done, Some(known)).await,
                 },
             };
             match advanced {
-                // Others may have gone on from what was written, or we may have slept.
-                Advanced::Done(now) if write.claims() && !word.is_held(now.task(), link.queue.now()?) => {
+                // Another worker may have changed the task since, or this process may have been suspended.
+                UpdateOutcome::Done(now)
+                    if write.claims() && !word.is_held(now.task(), link.queue.now()?) =>
+                {
                     seen = Some(now);
                 }
-                Advanced::Done(now) | Advanced::Refused(Rejected::AlreadySo, now) => {
+                UpdateOutcome::Done(now) | UpdateOutcome::Refused(Rejected::AlreadySo, now) => {
                     if now.task().status().is_final() {
                         link.forget(id);
                     } else {
@@ -145,22 +148,22 @@ impl Supervisor {
                     }
                     return self.written(link, word, write, &now).await;
                 }
-                Advanced::Changed(now) => seen = Some(now),
-                Advanced::Refused(rejected, now) => {
+                UpdateOutcome::Changed(now) => seen = Some(now),
+                UpdateOutcome::Refused(rejected, now) => {
                     if let Some(applied) = self.refused(link, word, write, &rejected, &now).await? {
                         return Ok(applied);
                     }
                     seen = link.queue.see(Purpose::Sync, id).await?;
                 }
-                Advanced::Missing => seen = link.queue.see(Purpose::Sync, id).await?,
+                UpdateOutcome::Missing => seen = link.queue.see(Purpose::Sync, id).await?,
             }
             is_fresh = true;
         }
-        Err(Error::new(Kind::Internal, format!("task {id} changes all the time")))
+        Err(Error::new(Kind::Internal, format!("task {id} changed during {TRIES_MAX} attempts to sync it")))
     }
 
-    async fn create(&self, link: &Link, op: &Op, there: Option<&Seen>) -> Result<Created> {
-        let Deed::Submit { record: value, .. } = &op.deed else {
+    async fn create(&self, link: &BucketLink, op: &Op, there: Option<&TaskSnapshot>) -> Result<Created> {
+        let OpKind::Submit { record: value, .. } = &op.deed else {
             return Err(Error::new(Kind::Internal, "only a submit creates a task"));
         };
         let mut task = read_record(value)?;
@@ -173,9 +176,15 @@ impl Supervisor {
         }
     }
 
-    /// The bucket has taken it over.
-    async fn written(&self, link: &Link, word: &Word<'_>, write: Write, seen: &Seen) -> Result<Applied> {
-        let (mut synced, mut then) = (Synced::default(), Then::Stays);
+    /// Handles an operation that the bucket has accepted.
+    async fn written(
+        &self,
+        link: &BucketLink,
+        word: &SyncStep<'_>,
+        write: Write,
+        seen: &TaskSnapshot,
+    ) -> Result<Applied> {
+        let (mut synced, mut then) = (Synced::default(), LocalOutcome::Stays);
         match write {
             Write::Claim | Write::TakeOver if word.local == Local::CheckedOut => {
                 synced.confirmed += u64::from(self.keep_checkout(link, seen, true).await?);
@@ -189,7 +198,7 @@ impl Supervisor {
                     synced.confirmed += u64::from(self.confirm(link, word, seen).await?);
                 }
             }
-            _ => then = Then::Becomes(Box::new(seen.task().clone())),
+            _ => then = LocalOutcome::Becomes(Box::new(seen.task().clone())),
         }
         if is_called_off(seen.task()) {
             let id = word.op.task;
@@ -198,8 +207,8 @@ impl Supervisor {
         Ok(Applied::Sent(synced, then))
     }
 
-    /// Lets the process start that waits for it. If there is none any more, the task is everybody's again.
-    async fn confirm(&self, link: &Link, word: &Word<'_>, seen: &Seen) -> Result<bool> {
+    /// Confirms the claim to the worker that waits for it. If there is none, releases the task.
+    async fn confirm(&self, link: &BucketLink, word: &SyncStep<'_>, seen: &TaskSnapshot) -> Result<bool> {
         let (id, lease_id, remote) = (word.op.task, word.lease_id.clone(), seen.task().clone());
         let lease = lease_id.clone();
         let is_there = self
@@ -214,69 +223,69 @@ impl Supervisor {
         Ok(false)
     }
 
-    /// Nobody here has begun under this claim, and nobody will.
-    async fn give_back(&self, link: &Link, seen: &Seen, lease_id: LeaseId) -> Result<()> {
+    /// Releases a claim under which no worker here has started, and none will.
+    async fn give_back(&self, link: &BucketLink, seen: &TaskSnapshot, lease_id: LeaseId) -> Result<()> {
         link.forget(&seen.task().id);
         let (mut seen, release) = (seen.clone(), Event::Release { lease_id: lease_id.clone() });
         for _ in 0..TRIES_MAX {
             match link.queue.advance(Purpose::Sync, &seen, &release, self.name()).await? {
-                // Somebody has called it off meanwhile.
-                Advanced::Changed(now) if now.task().lease_id.as_ref() == Some(&lease_id) => seen = now,
+                // It was cancelled meanwhile.
+                UpdateOutcome::Changed(now) if now.task().lease_id.as_ref() == Some(&lease_id) => seen = now,
                 _ => break,
             }
         }
         Ok(())
     }
 
-    /// Whether something about this claim, other than that it was made, is still to be sent. A run that was lost counts as
-    /// an attempt when the claim that has replaced it is sent.
+    /// Returns whether an operation under this claim, other than the claim itself, is still to be sent. A run that was lost
+    /// counts as an attempt when the claim that has replaced it is sent.
     async fn speaks_of(&self, lease_id: &LeaseId, local: Local) -> Result<bool> {
         let ops = self.on_disk(Spool::outbox).await?;
         let is_about = |op: &Op| match &op.deed {
-            Deed::Claim { from, .. } => local == Local::Running && from.as_ref() == Some(lease_id),
+            OpKind::Claim { from, .. } => local == Local::Running && from.as_ref() == Some(lease_id),
             deed => deed.lease_id() == Some(lease_id),
         };
         Ok(ops.iter().any(|(_, op)| is_about(op)))
     }
 
-    /// What is here of a task follows the bucket, unless something is still to be sent.
-    pub(super) async fn follow(&self, id: TaskId, then: Then) -> Result<()> {
+    /// Updates the node's copy of a task from the bucket, unless an operation is still to be sent.
+    pub(super) async fn follow(&self, id: TaskId, then: LocalOutcome) -> Result<()> {
         self.on_disk(move |spool| match then {
-            Then::Stays => Ok(()),
-            Then::Becomes(remote) if remote.status() == Status::Pending => {
+            LocalOutcome::Stays => Ok(()),
+            LocalOutcome::Becomes(remote) if remote.status() == Status::Pending => {
                 spool.mirror(&remote, None).map(|_| ())
             }
-            // Others have it, or it has ended.
-            Then::Becomes(remote) => {
+            // Another worker holds it, or it has ended.
+            LocalOutcome::Becomes(remote) => {
                 spool.replace_final(&remote)?;
                 spool.forget(&id).map(|_| ())
             }
-            Then::Goes => spool.forget(&id).map(|_| ()),
+            LocalOutcome::Goes => spool.forget(&id).map(|_| ()),
         })
         .await
     }
 
-    /// The bucket does not take it over, or needs not.
+    /// Handles an operation that the bucket rejects, or does not need.
     async fn conclude(
         &self,
-        link: &Link,
-        word: &Word<'_>,
-        action: Action,
-        seen: Option<&Seen>,
+        link: &BucketLink,
+        word: &SyncStep<'_>,
+        action: SyncAction,
+        seen: Option<&TaskSnapshot>,
     ) -> Result<Applied> {
-        let remote = seen.map(Seen::task);
-        let (mut synced, mut then, op) = (Synced::default(), Then::Stays, word.op);
+        let remote = seen.map(TaskSnapshot::task);
+        let (mut synced, mut then, op) = (Synced::default(), LocalOutcome::Stays, word.op);
         link.forget(&op.task);
-        let is_claim = matches!(op.deed, Deed::Claim { .. });
+        let is_claim = matches!(op.deed, OpKind::Claim { .. });
         match action {
-            Action::GoOn if word.local == Local::Tentative => {
+            SyncAction::GoOn if word.local == Local::Tentative => {
                 if let Some(seen) = seen {
                     synced.confirmed += u64::from(self.confirm(link, word, seen).await?);
                 }
             }
-            Action::GoOn | Action::Write(_) => {}
-            Action::Done => then = becomes(remote),
-            Action::Drop(why) => {
+            SyncAction::GoOn | SyncAction::Write(_) => {}
+            SyncAction::Done => then = becomes(remote),
+            SyncAction::Drop(why) => {
                 if let Some(why) = why {
                     Self::report(op, why);
                 }
@@ -286,19 +295,19 @@ impl Supervisor {
                 }
                 then = becomes(remote);
             }
-            Action::Stop(why) => {
+            SyncAction::Stop(why) => {
                 self.note_conflict(op, why).await?;
                 synced.duplicates += u64::from(is_run_twice(why));
                 synced.refused += 1;
                 self.revoke(word, false).await?;
             }
-            Action::Conflict(why) => {
+            SyncAction::Conflict(why) => {
                 self.note_conflict(op, why).await?;
                 synced.duplicates += u64::from(is_run_twice(why));
                 synced.conflicts += 1;
                 then = becomes(remote);
             }
-            Action::Refuse(why) => {
+            SyncAction::Refuse(why) => {
                 Self::report(op, why);
                 then = becomes(remote);
             }
@@ -315,23 +324,23 @@ impl Supervisor {
         self.on_disk(move |spool| spool.conflict(&op, why)).await
     }
 
-    async fn revoke(&self, word: &Word<'_>, keeps_copy: bool) -> Result<()> {
+    async fn revoke(&self, word: &SyncStep<'_>, keeps_copy: bool) -> Result<()> {
         let (id, lease_id) = (word.op.task, word.lease_id.clone());
         self.on_disk(move |spool| spool.revoke(&id, &lease_id, keeps_copy)).await.map(|_| ())
     }
 
-    /// The record does not allow it. Nothing if the table should be asked again.
+    /// Handles an event that the record does not allow. `None` if the table should be consulted again.
     async fn refused(
         &self,
-        link: &Link,
-        word: &Word<'_>,
+        link: &BucketLink,
+        word: &SyncStep<'_>,
         write: Write,
         rejected: &Rejected,
-        seen: &Seen,
+        seen: &TaskSnapshot,
     ) -> Result<Option<Applied>> {
         let starts = matches!(write, Write::Claim | Write::TakeOver);
         let event = match rejected {
-            // It waits for a later moment: whoever has begun with it goes on, and the claim is tried again.
+            // The task is due later: a worker that has started continues, and the claim is retried.
             Rejected::NotBefore(_) if starts && word.local == Local::Running => {
                 return Ok(Some(Applied::Later));
             }
@@ -341,10 +350,13 @@ impl Supervisor {
                 return Ok(Some(Applied::Sent(synced, becomes(Some(seen.task())))));
             }
             Rejected::TooLate(_) if starts => Event::Expire,
-            // No attempt is left, or it was called off: that is for everyone to see.
+            // No attempt is left, or it was cancelled: the bucket records that.
             Rejected::Status(_) if write == Write::TakeOver => word.end_of_the_dead(seen.task()),
             Rejected::Status(_) if write == Write::Retry => {
-                return self.conclude(link, word, Action::Refuse(Why::NotEnded), Some(seen)).await.map(Some);
+                return self
+                    .conclude(link, word, SyncAction::Refuse(Why::NotEnded), Some(seen))
+                    .await
+                    .map(Some);
             }
             _ => return Ok(None),
         };
@@ -361,10 +373,10 @@ impl Supervisor {
     }
 }
 
-fn becomes(remote: Option<&Task>) -> Then {
+fn becomes(remote: Option<&Task>) -> LocalOutcome {
     match remote {
-        Some(remote) if !remote.is_tombstone() => Then::Becomes(Box::new(remote.clone())),
-        _ => Then::Goes,
+        Some(remote) if !remote.is_tombstone() => LocalOutcome::Becomes(Box::new(remote.clone())),
+        _ => LocalOutcome::Goes,
     }
 }
 
@@ -372,7 +384,7 @@ fn is_run_twice(why: Why) -> bool {
     matches!(why, Why::TakenByOthers | Why::CompletedByOthers | Why::FailedByOthers)
 }
 
-/// The task of a record that was written on a node.
+/// Parses a record that was written on a node.
 fn read_record(value: &serde_json::Value) -> Result<Task> {
     let text = |field: &str| value.get(field).and_then(serde_json::Value::as_str).unwrap_or_default();
     let key = format!("tasks/{}/{}.json", text("shard"), text("id"));
@@ -380,8 +392,13 @@ fn read_record(value: &serde_json::Value) -> Result<Task> {
 }
 
 impl Supervisor {
-    /// A check-out was made, or made anew. It is given back if somebody here has the task already.
-    pub(super) async fn keep_checkout(&self, link: &Link, seen: &Seen, is_extended: bool) -> Result<bool> {
+    /// Records a check-out that was made or extended. Releases it if a worker here already holds the task.
+    pub(super) async fn keep_checkout(
+        &self,
+        link: &BucketLink,
+        seen: &TaskSnapshot,
+        is_extended: bool,
+    ) -> Result<bool> {
         let task = seen.task().clone();
         let (State::Running(claim), Some(lease_id)) = (&task.state, task.lease_id.clone()) else {
             return Ok(false);

@@ -1,14 +1,14 @@
-//! A process that works on a spool as tests tell it to: so that many can reach for one task, and be ended at any step.
+//! Process that works on a spool for tests, so that many can compete for one task, and be ended at any step.
 //!
 //! `spool-exerciser DATA CAMPAIGN/QUEUE race GATE`: for every line of its input, which is the id of a task, it waits until
-//! the file GATE is not locked any more and then tries to claim that task. It prints `won EPOCH ATTEMPT` or `none`.
+//! the file GATE is no longer locked and then tries to claim that task. It prints `won EPOCH ATTEMPT` or `none`.
 //!
-//! `spool-exerciser DATA CAMPAIGN/QUEUE WORD ID STEP`: does what the word says, and aborts before step number STEP.
+//! `spool-exerciser DATA CAMPAIGN/QUEUE WORD ID STEP`: runs the operation WORD, and aborts before step number STEP.
 #![expect(clippy::print_stdout, reason = "the test that started it reads what it prints")]
 
 use leasehold_core::outpost::Campaign;
 use leasehold_core::{Artifacts, Error, HexName, Name, NewTask, Result, State, Task, TaskId};
-use leasehold_outpost::{Held, Place, Spool, Steps};
+use leasehold_outpost::{HeldTask, NodeLocation, Spool, Steps};
 use leasehold_store::{Host, HostExt, SystemHost};
 use serde_json::json;
 use std::fs::File;
@@ -106,9 +106,9 @@ fn act(spool: &Spool, word: &str, id: &TaskId) -> Result<()> {
                 "confirm" => spool.confirm(id, &held.lease.lease_id, &remote)?,
                 _ => spool.revoke(id, &held.lease.lease_id, true)?,
             };
-            if is_done { Ok(()) } else { Err(Error::invalid("nobody has it")) }
+            if is_done { Ok(()) } else { Err(Error::invalid("task has no such lease")) }
         }
-        _ => Err(Error::invalid(format!("`{word}` is not known"))),
+        _ => Err(Error::invalid(format!("unknown operation `{word}`"))),
     }
 }
 
@@ -122,11 +122,11 @@ fn known(spool: &Spool) -> Result<Task> {
     leasehold_core::record::read(&format!("tasks/{}/{}.json", text("shard"), text("id")), &body)
 }
 
-/// As whoever has the task.
-fn held(spool: &Spool, id: &TaskId) -> Result<Held> {
+/// Returns the task and its lease, to act as its holder.
+fn held(spool: &Spool, id: &TaskId) -> Result<HeldTask> {
     match spool.get(id)? {
         Some(there) => match there.place {
-            Place::Leased(lease) => Ok(Held { task: there.task, lease }),
+            NodeLocation::Leased(lease) => Ok(HeldTask { task: there.task, lease }),
             place => Err(Error::invalid(format!("it is {place:?}"))),
         },
         None => Err(Error::invalid("it is not there")),

@@ -1,7 +1,7 @@
-//! Keeping what is held, from a thread that no handler can starve.
+//! Heartbeats of running tasks, on a thread that no handler can starve.
 //!
-//! A holder is heard of every minute, and looks every few seconds whether it still is the holder: that writes nothing, and
-//! a task that was called off or taken away is stopped soon.
+//! A holder renews its lease every minute, and checks every few seconds whether it still holds it: a check writes nothing, and
+//! a task that was cancelled or revoked is stopped soon.
 
 use futures::StreamExt;
 use futures::future::{BoxFuture, Either, select};
@@ -9,35 +9,35 @@ use futures::stream::FuturesUnordered;
 use leasehold_core::limits::{DISK_HEARTBEAT, DISK_LEASE_STALE};
 use leasehold_core::{Error, Kind, Result};
 use leasehold_store::{Host, HostExt};
-use leasehold_worker::{Hold, Stop};
+use leasehold_worker::{RunHandle, Stop};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Mutex, MutexGuard, mpsc};
 
-use crate::spool::{Beat, Held, Spool};
+use crate::spool::{Beat, HeldTask, Spool};
 
-/// How often a holder looks whether it still is one.
+/// Pause between two checks of a lease.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// A lease under way.
+/// Lease of a running task.
 #[derive(Debug)]
-pub(super) struct Kept {
-    /// The run that it is for.
-    pub(super) hold: Arc<Hold>,
-    held: Mutex<Held>,
+pub(super) struct RenewedLease {
+    /// Run that the lease is for.
+    pub(super) hold: Arc<RunHandle>,
+    held: Mutex<HeldTask>,
 }
 
-impl Kept {
-    pub(super) fn new(held: Held) -> Arc<Self> {
-        Arc::new(Self { hold: Hold::new(held.task.id), held: Mutex::new(held) })
+impl RenewedLease {
+    pub(super) fn new(held: HeldTask) -> Arc<Self> {
+        Arc::new(Self { hold: RunHandle::new(held.task.id), held: Mutex::new(held) })
     }
 
-    /// The lease, for settling it. Whoever holds the lock keeps the heartbeat out.
-    pub(super) async fn held(&self) -> MutexGuard<'_, Held> {
+    /// Locks the lease, for settling it. The lock keeps heartbeats out.
+    pub(super) async fn held(&self) -> MutexGuard<'_, HeldTask> {
         self.held.lock().await
     }
 
-    /// Is heard of, or only looks; tells the handler what there is to tell. False if that has failed.
+    /// Renews the lease, or only checks it; stops the handler if the task was cancelled or lost. False if that has failed.
     pub(super) async fn beat(&self, spool: &Spool, host: &Arc<dyn Host>, is_heard: bool) -> bool {
         let mut held = self.held.lock().await;
         if self.hold.is_ended() {
@@ -48,7 +48,7 @@ impl Kept {
             let beat = if is_heard { spool.heartbeat(&mut ours)? } else { spool.standing(&ours)? };
             Ok((beat, ours))
         });
-        let beat: Result<(Beat, Held)> = beat.await;
+        let beat: Result<(Beat, HeldTask)> = beat.await;
         match beat {
             Ok((beat, ours)) => {
                 *held = ours;
@@ -61,18 +61,22 @@ impl Kept {
         }
     }
 
-    /// Something about the lease went wrong. Always false.
+    /// Logs an error, and stops the run if its lease is lost. Always returns false.
     pub(super) fn heard(&self, error: &Error) -> bool {
         if error.kind() == Kind::Lost {
             self.hold.stop(Stop::Lost);
         }
-        tracing::warn!(task = %self.hold.id, "{error}");
+        tracing::warn!(task = %self.hold.id, %error, "failed to renew or check the lease");
         false
     }
 }
 
-/// Keeps everything that comes in, until the sender is gone and all of it has ended.
-pub(super) async fn run(spool: Spool, host: Arc<dyn Host>, mut leases: mpsc::UnboundedReceiver<Arc<Kept>>) {
+/// Sends heartbeats for all leases it receives, until the sender is gone and all runs have ended.
+pub(super) async fn run(
+    spool: Spool,
+    host: Arc<dyn Host>,
+    mut leases: mpsc::UnboundedReceiver<Arc<RenewedLease>>,
+) {
     let mut kept: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
     loop {
         let next = Box::pin(leases.recv());
@@ -85,14 +89,14 @@ pub(super) async fn run(spool: Spool, host: Arc<dyn Host>, mut leases: mpsc::Unb
         }
         match select(next, kept.next()).await {
             Either::Left((Some(lease), _)) => kept.push(Box::pin(keep(spool.clone(), host.clone(), lease))),
-            // Nothing new will come: see to it that what is held ends.
+            // No more leases will come: wait for the last runs to end.
             Either::Left((None, _)) => return kept.for_each(|()| async {}).await,
             Either::Right(_) => {}
         }
     }
 }
 
-async fn keep(spool: Spool, host: Arc<dyn Host>, kept: Arc<Kept>) {
+async fn keep(spool: Spool, host: Arc<dyn Host>, kept: Arc<RenewedLease>) {
     let mut heard_of = host.instant();
     loop {
         let due = select(host.sleep(LOOK_EVERY), Box::pin(kept.hold.hurried()));
@@ -110,7 +114,7 @@ async fn keep(spool: Spool, host: Arc<dyn Host>, kept: Arc<Kept>) {
             return;
         }
         if host.instant().since(heard_of) > DISK_LEASE_STALE {
-            // Anybody may have it now.
+            // Any worker may have claimed the task now.
             kept.hold.stop(Stop::Lost);
             return;
         }

@@ -1,4 +1,4 @@
-//! The bucket's time on the node's own clock; nobody's wall clock.
+//! The bucket's time on the node's boot clock, without any wall clock.
 
 use leasehold_core::new_task::Start;
 use leasehold_core::outpost::ClockMark;
@@ -22,13 +22,13 @@ fn the_buckets_time_is_carried_on_by_all_processes() {
 }
 
 #[test]
-fn another_start_of_the_machine_voids_it() {
+fn another_boot_voids_it() {
     let stand = stand();
     stand.spool.learn_time(bucket(0)).unwrap();
-    let anew = stand.other().with_boot_id("boot-2");
-    assert_eq!(anew.now().bucket, None);
-    anew.learn_time(bucket(5_000)).unwrap();
-    assert_eq!(anew.now().bucket, Some(bucket(5_000)));
+    let rebooted = stand.other().with_boot_id("boot-2");
+    assert_eq!(rebooted.now().bucket, None);
+    rebooted.learn_time(bucket(5_000)).unwrap();
+    assert_eq!(rebooted.now().bucket, Some(bucket(5_000)));
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn a_wall_clock_that_is_two_hours_off_changes_nothing() {
 }
 
 #[test]
-fn a_lease_from_before_the_bucket_was_heard_of_is_judged_by_its_own_clock() {
+fn a_lease_from_before_the_buckets_time_was_known_is_judged_by_its_own_clock() {
     let stand = stand();
     let id = stand.spool.submit(order()).unwrap();
     let mut held = claim(&stand.spool, &id, "w").unwrap();
@@ -97,36 +97,36 @@ fn a_lease_from_before_the_bucket_was_heard_of_is_judged_by_its_own_clock() {
 }
 
 #[test]
-fn what_was_planned_never_starts_early() {
+fn a_delayed_task_never_starts_early() {
     let stand = stand();
     let mut later = order();
     later.start = Start::After(Duration::from_hours(1));
     let id = stand.spool.submit(later).unwrap();
     stand.advance(3_500);
     assert!(stand.spool.poll(9, &any).unwrap().is_empty());
-    // The machine starts anew, and its clock with it: the pause counts from there.
-    let anew = stand.other().with_boot_id("boot-2");
+    // A reboot resets the clock: the delay counts from the boot.
+    let rebooted = stand.other().with_boot_id("boot-2");
     stand.host.advance_boot_only(-4_500_000_000_000);
-    assert!(claim(&anew, &id, "w").is_none());
+    assert!(claim(&rebooted, &id, "w").is_none());
     stand.advance(3_599);
-    assert!(claim(&anew, &id, "w").is_none());
+    assert!(claim(&rebooted, &id, "w").is_none());
     stand.advance(1);
-    assert_eq!(anew.poll(9, &any).unwrap(), [id]);
-    assert!(claim(&anew, &id, "w").is_some());
+    assert_eq!(rebooted.poll(9, &any).unwrap(), [id]);
+    assert!(claim(&rebooted, &id, "w").is_some());
 }
 
 #[test]
-fn what_was_planned_for_a_moment_of_the_bucket_waits_until_its_time_is_known() {
+fn a_task_due_at_a_time_of_the_bucket_waits_until_that_time_is_known() {
     let stand = stand();
     let mut fixed = order();
     stand.spool.learn_time(bucket(0)).unwrap();
     fixed.start = Start::At(at(BUCKET_MS + 60_000));
     let id = stand.spool.submit(fixed).unwrap();
-    let anew = stand.other().with_boot_id("boot-2");
+    let rebooted = stand.other().with_boot_id("boot-2");
     stand.host.advance_boot_only(-995_000_000_000);
-    assert!(claim(&anew, &id, "w").is_none());
-    anew.learn_time(bucket(59_000)).unwrap();
-    assert!(claim(&anew, &id, "w").is_none());
+    assert!(claim(&rebooted, &id, "w").is_none());
+    rebooted.learn_time(bucket(59_000)).unwrap();
+    assert!(claim(&rebooted, &id, "w").is_none());
     stand.advance(2);
-    assert!(claim(&anew, &id, "w").is_some());
+    assert!(claim(&rebooted, &id, "w").is_some());
 }

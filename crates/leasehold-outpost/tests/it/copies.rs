@@ -1,4 +1,4 @@
-//! What the supervisor does, and what it must not touch.
+//! Copies of the bucket's tasks, and files that the supervisor must not touch.
 
 use leasehold_core::task::Claim;
 use leasehold_core::{HexName, State, Status, Task};
@@ -9,9 +9,9 @@ use crate::support::{
     BUCKET_MS, at, bucket, claim, complete, config, lease, op_names, order, places, remote, send_all,
     snapshot, stand, stand_with, worker,
 };
-use leasehold_core::outpost::{Deed, Why};
+use leasehold_core::outpost::{OpKind, Why};
 
-/// The same task, claimed in the bucket for this node.
+/// Returns the task as claimed in the bucket for this node.
 fn checked_out(task: &Task, expires_ms: i64) -> (Task, Checkout) {
     let expires_at = at(BUCKET_MS + expires_ms);
     let lease_id = HexName::from_random(77);
@@ -42,7 +42,7 @@ fn a_copy_is_written_once_and_forgotten_when_it_is_free() {
 }
 
 #[test]
-fn what_somebody_has_is_not_touched() {
+fn a_held_task_is_not_touched() {
     let stand = stand();
     let task = remote(1);
     stand.spool.mirror(&task, None).unwrap();
@@ -66,7 +66,7 @@ fn what_somebody_has_is_not_touched() {
 }
 
 #[test]
-fn what_is_not_yet_sent_is_not_forgotten() {
+fn a_task_with_unsent_operations_is_not_removed() {
     let stand = stand();
     let new = stand.spool.submit(order()).unwrap();
     assert!(!stand.spool.forget(&new).unwrap(), "in the outbox");
@@ -86,7 +86,7 @@ fn what_is_not_yet_sent_is_not_forgotten() {
 }
 
 #[test]
-fn what_another_process_has_sent_is_not_in_the_way() {
+fn operations_sent_by_another_process_do_not_block() {
     let stand = stand();
     let task = remote(1);
     stand.spool.mirror(&task, None).unwrap();
@@ -100,7 +100,7 @@ fn what_another_process_has_sent_is_not_in_the_way() {
 }
 
 #[test]
-fn what_has_ended_here_is_not_brought_back_before_the_bucket_has_heard_of_it() {
+fn a_task_that_has_ended_here_is_not_mirrored_before_its_end_is_sent() {
     let stand = stand();
     let task = remote(1);
     stand.spool.mirror(&task, None).unwrap();
@@ -136,7 +136,7 @@ fn a_strict_claim_is_tentative_until_it_is_confirmed() {
 }
 
 #[test]
-fn a_confirmation_tells_that_the_task_was_called_off() {
+fn a_confirmation_passes_on_a_cancellation() {
     let stand = stand_with(config());
     let task = remote(1);
     stand.spool.mirror(&task, None).unwrap();
@@ -150,7 +150,7 @@ fn a_confirmation_tells_that_the_task_was_called_off() {
 }
 
 #[test]
-fn what_is_checked_out_may_start_at_once_under_the_claim_of_the_bucket() {
+fn a_checked_out_task_may_start_at_once_under_the_claim_of_the_bucket() {
     let stand = stand_with(config());
     stand.spool.learn_time(bucket(0)).unwrap();
     let (task, checkout) = checked_out(&remote(1), 3_600_000);
@@ -160,7 +160,7 @@ fn what_is_checked_out_may_start_at_once_under_the_claim_of_the_bucket() {
     assert!(!held.lease.tentative && op_names(&stand.spool).is_empty());
     assert_eq!((&held.lease.lease_id, held.lease.epoch), (&checkout.lease_id, 1));
     assert_eq!((held.task.epoch, held.task.attempt), (1, 1));
-    // It lasts longer there, which is all that changes here.
+    // Only the expiry of the claim changes.
     let longer = Checkout { expires_at: at(BUCKET_MS + 7_200_000), ..checkout };
     assert_eq!(
         stand.spool.mirror(&Task { rev: 10, ..task }, Some(longer.clone())).unwrap(),
@@ -172,7 +172,7 @@ fn what_is_checked_out_may_start_at_once_under_the_claim_of_the_bucket() {
 }
 
 #[test]
-fn a_check_out_that_has_run_out_or_was_used_gives_no_claim() {
+fn an_expired_or_used_check_out_gives_no_claim() {
     let stand = stand_with(config());
     stand.spool.learn_time(bucket(0)).unwrap();
     let (task, checkout) = checked_out(&remote(1), 60_000);
@@ -187,7 +187,7 @@ fn a_check_out_that_has_run_out_or_was_used_gives_no_claim() {
 }
 
 #[test]
-fn a_check_out_that_has_run_out_unused_is_replaced_by_a_new_claim() {
+fn an_unused_check_out_that_has_expired_is_replaced_by_a_new_claim() {
     let stand = stand_with(config());
     stand.spool.learn_time(bucket(0)).unwrap();
     let (task, checkout) = checked_out(&remote(1), 60_000);
@@ -198,7 +198,7 @@ fn a_check_out_that_has_run_out_unused_is_replaced_by_a_new_claim() {
     assert_eq!(held.lease.epoch, 2);
     let (_, op) = stand.spool.outbox().unwrap().remove(0);
     let from = Some(checkout.lease_id);
-    assert_eq!(op.deed, Deed::Claim { lease_id: held.lease.lease_id, from, is_unused: true });
+    assert_eq!(op.deed, OpKind::Claim { lease_id: held.lease.lease_id, from, is_unused: true });
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn nothing_of_the_node_is_in_what_goes_to_the_bucket() {
 }
 
 #[test]
-fn what_the_bucket_says_about_an_end_takes_its_place() {
+fn the_buckets_record_of_an_ended_task_replaces_the_nodes() {
     let stand = stand();
     let task = remote(1);
     stand.spool.mirror(&task, None).unwrap();
@@ -244,7 +244,7 @@ fn what_the_bucket_says_about_an_end_takes_its_place() {
     let claim = &held.lease.lease_id.as_str()[..8];
     let kept = stand.spool.root().join(format!("conflicts/{}.{}-{claim}.json", task.id, op.name()));
     assert_eq!(crate::support::json_of(&kept)["why"], "failed_by_others");
-    // Of what did not end here nothing is kept.
+    // A task that did not end here is not kept.
     stand.spool.replace_final(&Task { id: remote(2).id, ..theirs }).unwrap();
     assert!(places(&stand.spool, &remote(2).id).is_empty());
 }

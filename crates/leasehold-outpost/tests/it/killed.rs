@@ -1,8 +1,8 @@
-//! Processes that end before any of their system calls.
+//! Processes that are killed before each of their system calls.
 
 use leasehold_core::outpost::SpoolFile;
 use leasehold_core::{TaskId, record};
-use leasehold_outpost::{Held, Place, Spool};
+use leasehold_outpost::{HeldTask, NodeLocation, Spool};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -11,13 +11,13 @@ use crate::support::{
     claim, complete, folder, lease, make_stale, of, op_names, order, path, places, real, remote, send_all,
 };
 
-/// More than any of them needs.
+/// More steps than any operation needs.
 const STEPS_MAX: u32 = 200;
 
-/// What is done, and how to tell whether it has happened.
+/// An operation, and how to tell whether it took effect.
 struct Deed {
     word: &'static str,
-    /// What the bucket hears of it.
+    /// Operations to send to the bucket.
     op: Option<&'static str>,
     prepare: fn(&Spool) -> TaskId,
     has_happened: fn(&Spool, &TaskId) -> bool,
@@ -40,7 +40,7 @@ fn failed(spool: &Spool) -> TaskId {
     id
 }
 
-/// The id that the exerciser submits, and nothing there.
+/// The id that the exerciser submits, in an empty spool.
 fn to_submit(spool: &Spool) -> TaskId {
     let scratch = folder();
     let mut order = order();
@@ -99,35 +99,35 @@ fn run(data: &Path, word: &str, id: &TaskId, step: u32) -> bool {
     command.arg(data).arg(of().to_string()).args([word, &id.to_string(), &step.to_string()]);
     let output = command.output().unwrap();
     let is_done = output.status.success();
-    // It ends by itself at a step, or comes to its end: nothing else.
+    // It aborts at a step, or finishes: nothing else.
     let words = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(is_done || output.status.code().is_none(), "{word} {step}: {words}");
     is_done
 }
 
-/// Wherever it is, the task can be worked on as it should.
+/// Checks that the task can be completed, wherever it is.
 fn can_go_on(spool: &Spool, id: &TaskId, case: &str) {
     assert!(!spool.root().join(format!("pending/{id}/change.json")).exists(), "{case}");
     let there = spool.get(id).unwrap().unwrap();
     match there.place {
-        Place::Completed => assert!(spool.requeue(id).is_err(), "{case}"),
-        Place::Failed => {
+        NodeLocation::Completed => assert!(spool.requeue(id).is_err(), "{case}"),
+        NodeLocation::Failed => {
             spool.requeue(id).unwrap();
             let held = claim(spool, id, "next").unwrap();
             complete(spool, &held).unwrap();
         }
-        Place::Leased(lease) => {
+        NodeLocation::Leased(lease) => {
             assert!(claim(spool, id, "next").is_none() || lease.boot_id == "before", "{case}");
             make_stale(spool, id);
             let before = lease.epoch;
             if let Some(held) = claim(spool, id, "next") {
                 assert!(held.lease.epoch > before, "{case}");
                 complete(spool, &held).unwrap();
-                let old = Held { task: held.task.clone(), lease };
+                let old = HeldTask { task: held.task.clone(), lease };
                 assert!(complete(spool, &old).is_err(), "{case}");
             }
         }
-        Place::Pending => {
+        NodeLocation::Pending => {
             // After a failed attempt it is due in ten seconds.
             if let Some(held) = claim(spool, id, "next") {
                 complete(spool, &held).unwrap();
@@ -245,11 +245,11 @@ fn a_cancel_of_a_leased_task_happens_or_not() {
         op: Some("cancel"),
         prepare: claimed,
         has_happened: |spool, id| {
-            let Place::Leased(lease) = spool.get(id).unwrap().unwrap().place else {
+            let NodeLocation::Leased(lease) = spool.get(id).unwrap().unwrap().place else {
                 panic!("it has no lease")
             };
             let task = spool.get(id).unwrap().unwrap().task;
-            spool.standing(&Held { task, lease }).unwrap().cancelled
+            spool.standing(&HeldTask { task, lease }).unwrap().cancelled
         },
     });
 }

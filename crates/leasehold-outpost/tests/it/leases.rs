@@ -1,8 +1,8 @@
-//! When a lease on disk may be taken from its holder, and what a heartbeat costs.
+//! Expiry of a lease on disk, and the cost of a heartbeat.
 
 use leasehold_core::limits::DISK_HEARTBEAT;
-use leasehold_core::outpost::{Deed, SpoolFile};
-use leasehold_outpost::{Durability, OutpostConfig, Steps};
+use leasehold_core::outpost::{OpKind, SpoolFile};
+use leasehold_outpost::{OutpostConfig, SpoolDurability, Steps};
 use std::fs;
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use crate::support::{any, bucket, claim, complete, lease, ops, order, path, relaxed, stand, stand_with};
 
 #[test]
-fn a_lease_is_taken_601_seconds_after_the_last_sign_and_not_after_600() {
+fn a_lease_is_taken_601_seconds_after_the_last_heartbeat_and_not_after_600() {
     for knows_bucket in [false, true] {
         let stand = stand();
         if knows_bucket {
@@ -27,14 +27,14 @@ fn a_lease_is_taken_601_seconds_after_the_last_sign_and_not_after_600() {
         assert_eq!((next.lease.epoch, next.lease.attempt), (2, 2));
         assert_eq!((next.task.epoch, next.task.attempt), (2, 2));
         let ops = ops(&stand.spool);
-        let Deed::Claim { lease_id, from, .. } = &ops[2].deed else { panic!("{ops:?}") };
+        let OpKind::Claim { lease_id, from, .. } = &ops[2].deed else { panic!("{ops:?}") };
         assert_eq!((lease_id, from.as_ref()), (&next.lease.lease_id, Some(&first.lease.lease_id)));
         complete(&stand.spool, &next).unwrap();
     }
 }
 
 #[test]
-fn a_task_of_25_minutes_is_never_taken_from_a_worker_that_is_heard_of() {
+fn a_task_of_25_minutes_is_never_taken_from_a_worker_with_heartbeats() {
     let stand = stand();
     let id = stand.spool.submit(order()).unwrap();
     let mut held = claim(&stand.spool, &id, "slow").unwrap();
@@ -60,13 +60,13 @@ fn a_lease_that_cannot_be_read_is_taken_once_it_was_so_for_ten_minutes() {
         let id = stand.spool.submit(order()).unwrap();
         let held = claim(&stand.spool, &id, "w").unwrap();
         fs::write(path(&stand.spool, &SpoolFile::Lease(id)), torn).unwrap();
-        // It is noted by whoever meets it first, who finds it among what there is to do.
+        // The first claim records it; until then a poll returns the task.
         assert_eq!(stand.spool.poll(9, &any).unwrap(), [id]);
         assert!(claim(&stand.spool, &id, "next").is_none());
         assert!(stand.spool.poll(9, &any).unwrap().is_empty());
         assert!(complete(&stand.spool, &held).is_err());
         stand.advance(600);
-        // Somebody sets the clock on the wall: that is not time.
+        // A change of the wall clock has no effect.
         stand.host.jump_wall(7_200);
         assert!(claim(&stand.spool, &id, "next").is_none());
         stand.advance(1);
@@ -92,7 +92,7 @@ fn one_torn_lease_after_another_waits_for_ten_minutes_of_its_own() {
     assert!(claim(&stand.spool, &id, "next").is_some());
 }
 
-/// Notes what happens.
+/// Records the steps.
 #[derive(Debug, Default)]
 struct Watch(Mutex<Vec<&'static str>>);
 
@@ -108,8 +108,8 @@ impl Steps for Watch {
 #[test]
 fn a_heartbeat_writes_less_than_600_bytes_and_syncs_nothing() {
     for (durability, steps) in [
-        (Durability::Light, &["create", "write", "rename"][..]),
-        (Durability::Full, &["create", "write", "sync", "rename", "sync"]),
+        (SpoolDurability::Light, &["create", "write", "rename"][..]),
+        (SpoolDurability::Full, &["create", "write", "sync", "rename", "sync"]),
     ] {
         let stand = stand_with(OutpostConfig { durability, ..relaxed() });
         stand.spool.learn_time(bucket(0)).unwrap();
@@ -126,17 +126,17 @@ fn a_heartbeat_writes_less_than_600_bytes_and_syncs_nothing() {
 }
 
 #[test]
-fn a_machine_that_has_started_anew_keeps_no_lease() {
+fn a_rebooted_machine_keeps_no_lease() {
     let stand = stand();
     let id = stand.spool.submit(order()).unwrap();
     claim(&stand.spool, &id, "w").unwrap();
-    let anew = stand.other().with_boot_id("boot-2");
-    assert_eq!(anew.poll(9, &any).unwrap(), [id]);
-    assert_eq!(claim(&anew, &id, "next").unwrap().lease.epoch, 2);
+    let rebooted = stand.other().with_boot_id("boot-2");
+    assert_eq!(rebooted.poll(9, &any).unwrap(), [id]);
+    assert_eq!(claim(&rebooted, &id, "next").unwrap().lease.epoch, 2);
 }
 
 #[test]
-fn a_last_attempt_whose_lease_runs_out_fails_with_the_reason() {
+fn a_last_attempt_whose_lease_expires_fails_with_the_reason() {
     let stand = stand();
     let id = stand.spool.submit(order()).unwrap();
     for attempt in 1..=5 {
@@ -147,6 +147,6 @@ fn a_last_attempt_whose_lease_runs_out_fails_with_the_reason() {
     assert!(claim(&stand.spool, &id, "w").is_none());
     assert!(lease(&stand.spool, &id).is_none());
     let task = stand.spool.get(&id).unwrap().unwrap().task;
-    assert_eq!(task.error.as_deref(), Some("the lease of w ran out"));
+    assert_eq!(task.error.as_deref(), Some("lease of worker w expired"));
     assert_eq!(ops(&stand.spool).last().unwrap().deed.name(), "fail");
 }

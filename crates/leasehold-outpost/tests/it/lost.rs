@@ -1,7 +1,7 @@
-//! Whoever has lost a lease is told so, and changes nothing.
+//! A worker that has lost its lease gets an error, and changes nothing.
 
 use leasehold_core::{Artifacts, Kind, Status};
-use leasehold_outpost::{Held, Spool, Steps};
+use leasehold_outpost::{HeldTask, Spool, Steps};
 use serde_json::json;
 use std::io;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use crate::support::{Stand, claim, order, snapshot, stand};
 
-fn assert_lost(spool: &Spool, held: &Held) {
+fn assert_lost(spool: &Spool, held: &HeldTask) {
     let before = snapshot(spool.root());
     let kinds = [
         spool.heartbeat(&mut held.clone()).unwrap_err().kind(),
@@ -24,7 +24,7 @@ fn assert_lost(spool: &Spool, held: &Held) {
     assert_eq!(snapshot(spool.root()), before);
 }
 
-fn claimed() -> (Stand, Held) {
+fn claimed() -> (Stand, HeldTask) {
     let stand = stand();
     let id = stand.spool.submit(order()).unwrap();
     let held = claim(&stand.spool, &id, "w").unwrap();
@@ -40,7 +40,7 @@ fn to_another_worker() {
 }
 
 #[test]
-fn to_another_who_has_completed_it() {
+fn to_another_worker_that_has_completed_it() {
     let (stand, held) = claimed();
     stand.advance(601);
     let next = claim(&stand.spool, &held.task.id, "next").unwrap();
@@ -50,11 +50,11 @@ fn to_another_who_has_completed_it() {
 }
 
 #[test]
-fn by_giving_it_back() {
+fn by_releasing_it() {
     let (stand, held) = claimed();
     stand.spool.release(&held, None).unwrap();
     assert_lost(&stand.spool, &held);
-    // Also when the same process takes it again.
+    // Also when the same process claims it again.
     claim(&stand.spool, &held.task.id, "w").unwrap();
     assert_lost(&stand.spool, &held);
 }

@@ -1,4 +1,4 @@
-//! What there is to do is found.
+//! Polling: tasks that are due are found.
 
 use leasehold_core::{NewTask, Priority, TaskId};
 use serde_json::json;
@@ -30,7 +30,7 @@ fn ten_free_tasks_among_five_thousand_are_found() {
 }
 
 #[test]
-fn priority_goes_first_and_the_rest_by_chance() {
+fn tasks_are_ordered_by_priority_and_then_randomly() {
     let stand = stand();
     let mut priorities = HashMap::new();
     for n in 0..60 {

@@ -1,4 +1,4 @@
-//! Many processes reach for one task.
+//! Many processes claim one task at the same time.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -42,7 +42,7 @@ impl Race {
         Self { gate: File::open(&gate).unwrap(), racers }
     }
 
-    /// All of them try at once; what those say who won.
+    /// Lets all of them claim at once; returns the output of the winners.
     fn round(&mut self, id: &TaskId) -> Vec<String> {
         self.gate.lock().unwrap();
         for racer in &mut self.racers {

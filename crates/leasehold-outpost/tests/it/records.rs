@@ -1,8 +1,8 @@
-//! Records that make no sense go to where a person finds them, with the reason, and never round in circles.
+//! Corrupt records move to `failed/` once, with the reason.
 
 use leasehold_core::Status;
 use leasehold_core::outpost::SpoolFile;
-use leasehold_outpost::{OutpostConfig, Place, Spool};
+use leasehold_outpost::{NodeLocation, OutpostConfig, Spool};
 use std::fs;
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::support::{
 };
 
 #[test]
-fn a_task_that_does_not_parse_goes_to_failed_when_somebody_wants_it() {
+fn a_corrupt_task_moves_to_failed_when_it_is_claimed() {
     for (body, word) in
         [("", "EOF"), ("{\"id\"", "EOF"), ("{\"shard\": \"0\"}", "missing field"), ("[]", "invalid")]
     {
@@ -24,7 +24,7 @@ fn a_task_that_does_not_parse_goes_to_failed_when_somebody_wants_it() {
         assert_eq!(places(&stand.spool, &id), ["failed"], "{body}");
         assert!(stand.spool.poll(9, &any).unwrap().is_empty());
         let there = stand.spool.get(&id).unwrap().unwrap();
-        assert_eq!((there.place, there.task.status()), (Place::Failed, Status::Failed));
+        assert_eq!((there.place, there.task.status()), (NodeLocation::Failed, Status::Failed));
         assert_eq!(there.task.input, body);
         assert!(there.task.error.as_ref().unwrap().contains(word), "{:?}", there.task.error);
         assert!(stand.spool.requeue(&id).is_err(), "there is nothing to run again");
@@ -42,7 +42,7 @@ fn recover_finds_them_too() {
     assert_eq!(recovered.unreadable, 2);
     assert_eq!([torn, empty, good].map(|id| places(&stand.spool, &id)[0]), ["failed", "failed", "pending"]);
     let task = stand.spool.get(&empty).unwrap().unwrap().task;
-    assert_eq!(task.error.as_deref(), Some("there is no task.json"));
+    assert_eq!(task.error.as_deref(), Some("task.json is missing"));
     assert_eq!(stand.spool.recover().unwrap().unreadable, 0);
 }
 
@@ -56,7 +56,7 @@ fn names_that_are_not_ids_are_left_alone() {
 }
 
 #[test]
-fn operations_that_cannot_be_read_go_to_conflicts() {
+fn corrupt_operations_move_to_conflicts() {
     let stand = stand();
     stand.spool.submit(order()).unwrap();
     stand.spool.submit(order()).unwrap();
@@ -67,7 +67,7 @@ fn operations_that_cannot_be_read_go_to_conflicts() {
 }
 
 #[test]
-fn numbers_of_operations_are_never_given_twice() {
+fn sequence_numbers_are_never_used_twice() {
     let stand = stand();
     stand.spool.submit(order()).unwrap();
     assert!(stand.spool.has_news().unwrap());
@@ -75,7 +75,7 @@ fn numbers_of_operations_are_never_given_twice() {
     assert!(!stand.spool.has_news().unwrap());
     stand.spool.submit(order()).unwrap();
     assert_eq!(stand.spool.outbox().unwrap()[0].0, 2);
-    // Also when the count of them was lost in a power cut.
+    // Also when `outbox.last` was lost in a power cut.
     fs::write(stand.spool.root().join("outbox.last"), "").unwrap();
     stand.spool.submit(order()).unwrap();
     assert_eq!(stand.spool.outbox().unwrap()[1].0, 3);
@@ -89,7 +89,7 @@ fn settings_are_the_same_for_all() {
     let stand = stand();
     let host = || Arc::new(stand.host.clone());
     let error = Spool::create(stand.data.path(), &of(), config(), host()).unwrap_err();
-    assert!(error.to_string().contains("other settings"), "{error}");
+    assert!(error.to_string().contains("settings differ"), "{error}");
     let opened = Spool::open(stand.data.path(), &of(), host()).unwrap();
     assert_eq!(opened.config(), stand.spool.config());
     let nowhere = Spool::open(&stand.data.path().join("x"), &of(), host()).unwrap_err();

@@ -1,7 +1,7 @@
-//! Attempts, pauses between them, and generations.
+//! Attempts, delays between them, and generations.
 
-use leasehold_core::{Kind, Matter, Status};
-use leasehold_outpost::{Place, Spool};
+use leasehold_core::{Kind, Reason, Status};
+use leasehold_outpost::{NodeLocation, Spool};
 use serde_json::json;
 use std::collections::HashSet;
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn pauses_double_from_ten_seconds_and_after_five_attempts_it_has_failed() {
             assert_eq!((task.status(), task.error.as_deref()), (Status::Pending, Some("it broke")));
             stand.advance(pause - 1);
             assert!(claim(&stand.spool, &id, "w").is_none(), "pause {pause}");
-            // What is known of the bucket's time gets a little vaguer with time: nothing starts early.
+            // The range of the bucket's time widens with time: nothing starts early.
             stand.advance(2);
         }
         let held = claim(&stand.spool, &id, "w").unwrap();
@@ -30,7 +30,10 @@ fn pauses_double_from_ten_seconds_and_after_five_attempts_it_has_failed() {
         let task = stand.spool.fail(&held, "it broke again", true, None).unwrap();
         assert_eq!(task.status(), Status::Failed);
         let there = stand.spool.get(&id).unwrap().unwrap();
-        assert_eq!((there.place, there.task.error.as_deref()), (Place::Failed, Some("it broke again")));
+        assert_eq!(
+            (there.place, there.task.error.as_deref()),
+            (NodeLocation::Failed, Some("it broke again"))
+        );
         let names: HashSet<_> = ops(&stand.spool).iter().map(|op| op.name().to_string()).collect();
         assert_eq!(names.len(), 11, "a submit, five claims, five failures");
     }
@@ -51,7 +54,7 @@ fn pauses_are_never_longer_than_ten_minutes() {
 }
 
 #[test]
-fn what_was_not_started_in_time_has_expired() {
+fn a_task_that_was_not_started_in_time_has_expired() {
     let stand = stand();
     let mut brief = order();
     brief.expires_in = Some(Duration::from_mins(1));
@@ -88,7 +91,7 @@ fn a_requeue_is_another_generation_whose_operations_have_other_names() {
         assert_eq!((task.generation, task.status()), (generation + 1, Status::Pending));
         assert_eq!(places(&stand.spool, &id), ["pending"]);
         let again = stand.spool.requeue(&id).unwrap_err();
-        assert_eq!(again.matter(), Some(Matter::Conflict), "{again}");
+        assert_eq!(again.matter(), Some(Reason::Conflict), "{again}");
     }
     let names: Vec<_> = ops(&stand.spool).iter().map(|op| op.name().to_string()).collect();
     assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len(), "{names:?}");
@@ -97,7 +100,7 @@ fn a_requeue_is_another_generation_whose_operations_have_other_names() {
 }
 
 #[test]
-fn what_is_given_back_has_used_no_attempt() {
+fn a_released_task_has_used_no_attempt() {
     let stand = stand();
     stand.spool.learn_time(bucket(0)).unwrap();
     let id = stand.spool.submit(order()).unwrap();
@@ -114,7 +117,7 @@ fn what_is_given_back_has_used_no_attempt() {
 }
 
 #[test]
-fn what_is_called_off_is_stopped_by_its_holder() {
+fn a_cancelled_task_is_stopped_by_its_holder() {
     let stand = stand();
     let id = stand.spool.submit(order()).unwrap();
     let mut held = claim(&stand.spool, &id, "w").unwrap();
@@ -125,12 +128,12 @@ fn what_is_called_off_is_stopped_by_its_holder() {
     assert_eq!(stand.spool.stop(&held).unwrap().status(), Status::Cancelled);
     assert_eq!(places(&stand.spool, &id), ["failed"]);
     assert_eq!(op_names(&stand.spool), ["submit", "claim", "cancel", "stop"]);
-    assert_eq!(stand.spool.cancel(&id).unwrap_err().matter(), Some(Matter::Conflict));
+    assert_eq!(stand.spool.cancel(&id).unwrap_err().matter(), Some(Reason::Conflict));
     assert_eq!(stand.spool.requeue(&id).unwrap().generation, 1);
 }
 
 #[test]
-fn what_is_called_off_while_its_holder_is_dead_does_not_run_again() {
+fn a_task_that_is_cancelled_while_its_holder_is_dead_does_not_run_again() {
     let stand = stand();
     let id = stand.spool.submit(order()).unwrap();
     claim(&stand.spool, &id, "w").unwrap();
@@ -153,18 +156,18 @@ fn a_key_gives_the_same_task_whatever_became_of_it() {
     assert_eq!(places(&stand.spool, &id), ["completed"]);
     assert_eq!(op_names(&stand.spool), ["submit", "claim", "complete"]);
     once.input = json!("other");
-    assert_eq!(stand.spool.submit(once).unwrap_err().matter(), Some(Matter::Conflict));
+    assert_eq!(stand.spool.submit(once).unwrap_err().matter(), Some(Reason::Conflict));
 }
 
 #[test]
-fn what_cannot_be_carried_out_is_refused() {
+fn an_impossible_operation_is_refused() {
     let stand = stand();
     let mut wrong = order();
     wrong.max_attempts = 0;
     assert_eq!(stand.spool.submit(wrong).unwrap_err().kind(), Kind::Invalid);
     let unknown = leasehold_core::TaskId::from_random(1);
     let missing = |spool: &Spool| [spool.cancel(&unknown).unwrap_err(), spool.requeue(&unknown).unwrap_err()];
-    assert!(missing(&stand.spool).iter().all(|error| error.matter() == Some(Matter::Missing)));
+    assert!(missing(&stand.spool).iter().all(|error| error.matter() == Some(Reason::Missing)));
     let id = stand.spool.submit(order()).unwrap();
     let held = claim(&stand.spool, &id, "w").unwrap();
     let large = json!("x".repeat(300_000));

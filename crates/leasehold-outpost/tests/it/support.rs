@@ -1,10 +1,10 @@
-//! A spool in a folder of its own, and what tests do with it.
+//! A spool in a temporary folder, and helpers for tests.
 
 use leasehold_core::outpost::{Campaign, ClockMark, Consistency, DiskLease, Op, SpoolFile};
 use leasehold_core::{
-    Act, Artifacts, HexName, Name, NewTask, Now, ShardLen, StoreTime, Task, TaskId, TaskType,
+    Artifacts, HexName, Name, NewTask, Now, ShardLen, StepContext, StoreTime, Task, TaskId, TaskType,
 };
-use leasehold_outpost::{Held, OutpostConfig, Spool};
+use leasehold_outpost::{HeldTask, OutpostConfig, Spool};
 use leasehold_store::testing::FakeHost;
 use leasehold_store::{Host, SystemHost};
 use serde_json::{Value, json};
@@ -33,13 +33,13 @@ pub(crate) fn relaxed() -> OutpostConfig {
     OutpostConfig { consistency: Consistency::Relaxed, ..config() }
 }
 
-/// In memory where there is such a folder: thousands of rounds do not wait for a disk.
+/// Temporary folder, in memory where possible: thousands of rounds do not wait for a disk.
 pub(crate) fn folder() -> TempDir {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap()
 }
 
-/// A spool whose time the test moves.
+/// A spool whose time the test advances.
 pub(crate) fn stand() -> Stand {
     stand_with(relaxed())
 }
@@ -75,7 +75,7 @@ pub(crate) fn worker(name: &str) -> Name {
     Name::checked("worker id", name).unwrap()
 }
 
-pub(crate) fn claim(spool: &Spool, id: &TaskId, name: &str) -> Option<Held> {
+pub(crate) fn claim(spool: &Spool, id: &TaskId, name: &str) -> Option<HeldTask> {
     let instance = HexName::from_random(name.bytes().map(u128::from).sum());
     spool.claim(id, &worker(name), &instance).unwrap()
 }
@@ -84,7 +84,7 @@ pub(crate) fn any(_: &TaskType) -> bool {
     true
 }
 
-pub(crate) fn complete(spool: &Spool, held: &Held) -> leasehold_core::Result<Task> {
+pub(crate) fn complete(spool: &Spool, held: &HeldTask) -> leasehold_core::Result<Task> {
     spool.complete(held, json!("output"), Artifacts::new())
 }
 
@@ -92,17 +92,18 @@ pub(crate) fn at(millis: i64) -> StoreTime {
     StoreTime::from_millis(millis)
 }
 
-/// 2026, by the bucket.
+/// A time in 2026, by the bucket's clock.
 pub(crate) const BUCKET_MS: i64 = 1_790_000_000_000;
 
 pub(crate) fn bucket(offset_ms: i64) -> Now {
     Now::exactly(at(BUCKET_MS + offset_ms))
 }
 
-/// A task as the bucket has it.
+/// A task of the bucket.
 pub(crate) fn remote(bits: u128) -> Task {
     let id = TaskId::from_random(bits);
-    let act = Act { by: "someone".into(), now: bucket(0), write_id: HexName::from_random(bits), chance: 1 };
+    let act =
+        StepContext { by: "someone".into(), now: bucket(0), write_id: HexName::from_random(bits), chance: 1 };
     let mut task = order().submitted(id, ShardLen::DEFAULT.shard_of(&id), &act);
     task.rev = 4;
     task
@@ -118,7 +119,7 @@ pub(crate) fn lease(spool: &Spool, id: &TaskId) -> Option<DiskLease> {
     Some(serde_json::from_slice(&body).unwrap())
 }
 
-/// As if its holder had died before the machine started anew.
+/// Makes a lease look as if its holder had died before a reboot.
 pub(crate) fn make_stale(spool: &Spool, id: &TaskId) {
     let stale = DiskLease { boot_id: "before".into(), ..lease(spool, id).unwrap() };
     fs::write(path(spool, &SpoolFile::Lease(*id)), serde_json::to_vec(&stale).unwrap()).unwrap();
@@ -132,14 +133,14 @@ pub(crate) fn op_names(spool: &Spool) -> Vec<String> {
     ops(spool).iter().map(|op| op.deed.name().to_owned()).collect()
 }
 
-/// The supervisor has sent everything.
+/// Empties the outbox, as if the supervisor had sent everything.
 pub(crate) fn send_all(spool: &Spool) {
     for (seq, _) in spool.outbox().unwrap() {
         spool.sent(seq).unwrap();
     }
 }
 
-/// In which of the three places a task lies.
+/// Returns the folders, of three, that contain a task.
 pub(crate) fn places(spool: &Spool, id: &TaskId) -> Vec<&'static str> {
     let folder = spool.root().join("pending").join(id.to_string());
     let mut places = Vec::new();
@@ -155,7 +156,7 @@ pub(crate) fn places(spool: &Spool, id: &TaskId) -> Vec<&'static str> {
     places
 }
 
-/// Every file below a folder, with what it holds.
+/// Reads every file below a folder.
 pub(crate) fn snapshot(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut files = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];

@@ -1,8 +1,8 @@
-//! Many at once, with whatever they like to do, and a disk that fails now and then.
+//! Random concurrent operations, on a disk that fails now and then.
 
-use leasehold_core::outpost::{Deed, Op};
+use leasehold_core::outpost::{Op, OpKind};
 use leasehold_core::{HexName, Kind, Status, TaskId};
-use leasehold_outpost::{Place, Spool, Steps};
+use leasehold_outpost::{NodeLocation, Spool, Steps};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ fn whole_life(spool: &Spool) -> leasehold_core::Result<()> {
     complete(spool, &held).map(|_| ())
 }
 
-/// Whatever fails, what was begun is carried out by whoever comes next, and told to the bucket once.
+/// A change that fails at any step is finished by the next process, and sent to the bucket once.
 #[test]
 fn a_disk_that_fails_at_any_step_loses_nothing() {
     for step in 1.. {
@@ -71,7 +71,7 @@ fn dice(spool: &Spool, sides: u64) -> u64 {
     spool.host().random() % sides
 }
 
-/// Takes what there is and does something with it.
+/// Claims tasks and settles them in random ways.
 fn busy(stand: &Stand, name: &str, turns: u32) {
     let spool = stand.other();
     for _ in 0..turns {
@@ -98,7 +98,7 @@ fn busy(stand: &Stand, name: &str, turns: u32) {
     }
 }
 
-/// Lets what has failed run again, and calls off what waits.
+/// Retries failed tasks, and cancels pending ones.
 fn meddle(stand: &Stand, ids: &[TaskId], turns: u32) {
     let spool = stand.other();
     for _ in 0..turns {
@@ -108,7 +108,7 @@ fn meddle(stand: &Stand, ids: &[TaskId], turns: u32) {
 }
 
 #[test]
-fn whatever_many_do_at_once_a_task_is_in_one_place_and_completed_once_in_a_generation() {
+fn concurrent_operations_keep_a_task_in_one_place_and_complete_it_once_per_generation() {
     let stand = stand();
     let mut lasting = order();
     lasting.max_attempts = 10_000;
@@ -126,7 +126,7 @@ fn whatever_many_do_at_once_a_task_is_in_one_place_and_completed_once_in_a_gener
     let mut names = HashSet::new();
     for op in ops(&stand.spool) {
         assert!(names.insert((op.task, op.name())), "{op:?} twice");
-        if let Deed::Complete { .. } = op.deed {
+        if let OpKind::Complete { .. } = op.deed {
             *completions.entry((op.task, op.generation)).or_insert(0) += 1;
         }
     }
@@ -135,7 +135,7 @@ fn whatever_many_do_at_once_a_task_is_in_one_place_and_completed_once_in_a_gener
         assert_eq!(places(&stand.spool, id).len(), 1, "{id}");
         let there = stand.spool.get(id).unwrap().unwrap();
         let is_completed = completions.contains_key(&(*id, there.task.generation));
-        assert_eq!(there.place == Place::Completed, is_completed);
+        assert_eq!(there.place == NodeLocation::Completed, is_completed);
         assert_eq!(there.task.status() == Status::Completed, is_completed);
     }
     assert_eq!(std::fs::read_dir(stand.spool.root().join("tmp")).unwrap().count(), 0);

@@ -1,4 +1,4 @@
-//! Completed tasks go after a while, and when there are too many.
+//! Removal of completed tasks that are old, or too many.
 
 use leasehold_core::TaskId;
 use leasehold_core::outpost::Why;
@@ -55,7 +55,7 @@ fn by_number_the_oldest_first() {
 }
 
 #[test]
-fn notes_of_what_was_run_twice_but_never_results() {
+fn records_of_duplicate_runs_but_never_results() {
     let keep = Duration::from_hours(7 * 24);
     let stand = stand_with(OutpostConfig { completed_keep: keep, ..relaxed() });
     stand.spool.learn_time(bucket(0)).unwrap();

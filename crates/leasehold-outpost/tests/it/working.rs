@@ -1,11 +1,11 @@
-//! Workers on a spool: the same handlers as over a bucket, in a time that passes without waiting.
+//! Workers on a spool: the same handlers as over a bucket, in simulated time.
 #![expect(clippy::disallowed_methods, reason = "tests own what they start, in tokio's time")]
 
 use futures::future::BoxFuture;
-use leasehold_core::outpost::{Consistency, Deed};
+use leasehold_core::outpost::{Consistency, OpKind};
 use leasehold_core::task::Claim;
 use leasehold_core::{Kind, NewTask, Result, State, Status, Task, TaskId};
-use leasehold_outpost::{Checkout, OutpostConfig, Place, Spool};
+use leasehold_outpost::{Checkout, NodeLocation, OutpostConfig, Spool};
 use leasehold_store::host::{Instant, Running};
 use leasehold_store::{Host, SystemHost};
 use leasehold_worker::{Context, Counts, Shutdown, TaskError, Worker, WorkerOptions};
@@ -67,7 +67,7 @@ fn node(config: OutpostConfig) -> Node {
     Node { _data: data, spool }
 }
 
-/// One that has heard of the bucket.
+/// A spool that knows the bucket's time.
 fn strict() -> Node {
     let node = node(config());
     assert_eq!(node.spool.config().consistency, Consistency::Strict);
@@ -92,7 +92,7 @@ impl Node {
         self.spool.submit(NewTask::new(task_type, input).unwrap()).unwrap()
     }
 
-    fn get(&self, id: &TaskId) -> (Task, Place) {
+    fn get(&self, id: &TaskId) -> (Task, NodeLocation) {
         let there = self.spool.get(id).unwrap().expect("the task is here");
         (there.task, there.place)
     }
@@ -123,7 +123,7 @@ async fn stop((shutdown, running): AtWork) -> Counts {
     running.await.unwrap().unwrap()
 }
 
-/// A handler that begins, tells when it was told to stop, and never ends.
+/// A handler that starts, records when it is asked to stop, and never ends.
 fn endless(worker: Worker, told: &Arc<AtomicU64>) -> Worker {
     let told = told.clone();
     let run = move |context: Context, _: Value| {
@@ -159,11 +159,11 @@ async fn a_relaxed_node_works_without_any_bucket() {
     assert_eq!(monitor.counts(), counts);
     for (number, id) in ids.iter().enumerate() {
         let (task, place) = node.get(id);
-        assert_eq!((task.output(), place), (Some(&json!(2 * number)), Place::Completed));
+        assert_eq!((task.output(), place), (Some(&json!(2 * number)), NodeLocation::Completed));
         assert_eq!(places(&node.spool, id), ["completed"]);
     }
-    assert_eq!(node.get(&wrong).1, Place::Failed, "what does not fit the handler fails for good");
-    assert_eq!(node.get(&other).1, Place::Pending, "what nobody here can run stays");
+    assert_eq!(node.get(&wrong).1, NodeLocation::Failed, "what does not fit the handler fails for good");
+    assert_eq!(node.get(&other).1, NodeLocation::Pending, "a task of an unhandled type stays");
     let mut told = BTreeMap::<String, u64>::new();
     for name in op_names(&node.spool) {
         *told.entry(name).or_default() += 1;
@@ -195,7 +195,7 @@ async fn an_attempt_that_fails_is_followed_by_another_after_a_pause() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_fails_too_often_or_for_good_waits_for_a_person() {
+async fn a_task_that_fails_for_good_stays_for_an_operator() {
     let node = node(relaxed());
     let often = node.spool.submit(NewTask { max_attempts: 2, ..support::order() }).unwrap();
     let at_once = node.submit("never", json!(null));
@@ -211,13 +211,13 @@ async fn what_fails_too_often_or_for_good_waits_for_a_person() {
     assert_eq!((counts.started, counts.failed, counts.put_back), (3, 2, 1));
     for (id, error) in [(often, "oh"), (at_once, "no")] {
         let (task, place) = node.get(&id);
-        assert_eq!((task.error.as_deref(), place), (Some(error), Place::Failed));
+        assert_eq!((task.error.as_deref(), place), (Some(error), NodeLocation::Failed));
     }
     let huge = node.submit("huge", json!(null));
     work(&node, "huge", |_, _| async { Ok(json!("x".repeat(3_000_000))) }).await;
     let (task, place) = node.get(&huge);
-    assert_eq!(place, Place::Failed);
-    assert!(task.error.unwrap().contains("output"), "what cannot be written down fails for good");
+    assert_eq!(place, NodeLocation::Failed);
+    assert!(task.error.unwrap().contains("output"), "an output that is too large fails for good");
 }
 
 #[tokio::test(start_paused = true)]
@@ -234,7 +234,7 @@ async fn a_failed_task_has_the_bound_of_attempts_of_its_handler() {
     })
     .await;
     let (task, place) = node.get(&id);
-    assert_eq!((task.attempt, task.max_attempts, place), (3, 3, Place::Failed));
+    assert_eq!((task.attempt, task.max_attempts, place), (3, 3, NodeLocation::Failed));
     // The bucket gets it, too.
     let sent = serde_json::to_value(ops(&node.spool).last().unwrap()).unwrap();
     assert_eq!((&sent["op"], &sent["max_attempts"]), (&json!("fail"), &json!(3)), "{sent}");
@@ -261,17 +261,17 @@ async fn a_task_that_is_snoozed_comes_again_without_an_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_that_is_called_off_while_it_runs_is_stopped() {
+async fn a_task_that_is_cancelled_while_it_runs_is_stopped() {
     let (node, told) = (node(relaxed()), Arc::new(AtomicU64::new(0)));
     let id = node.submit("work", json!(null));
     let at_work = start(endless(node.worker(), &told));
     pass(secs(1)).await;
-    assert!(matches!(node.get(&id).1, Place::Leased(_)));
+    assert!(matches!(node.get(&id).1, NodeLocation::Leased(_)));
     node.spool.cancel(&id).unwrap();
     pass(secs(6)).await;
     assert_eq!(told.load(Relaxed), 1, "soon, not only at the next heartbeat");
     let (task, place) = node.get(&id);
-    assert_eq!((task.status(), place), (Status::Cancelled, Place::Failed));
+    assert_eq!((task.status(), place), (Status::Cancelled, NodeLocation::Failed));
     let counts = stop(at_work).await;
     assert_eq!((counts.started, counts.cancelled), (1, 1));
 }
@@ -292,7 +292,7 @@ async fn a_handler_that_has_lost_its_task_is_stopped_and_writes_nothing() {
     assert_eq!(snapshot(node.spool.root()), before);
 }
 
-/// It comes to its end between two looks, and finds that the task is not its own any more.
+/// The handler ends between two checks of the lease, when the task is no longer its own.
 #[tokio::test(start_paused = true)]
 async fn a_result_that_comes_after_the_task_was_lost_is_only_kept() {
     let node = node(relaxed());
@@ -334,7 +334,7 @@ async fn a_long_run_is_kept_alive() {
         assert_eq!(now.lease_id, first.lease_id, "minute {minute}");
         assert!(!now.is_stale(&node.spool.now()), "minute {minute}");
         let silent = node.spool.now().boot.since(now.heartbeat_at);
-        assert!(silent <= secs(66), "minute {minute}: not heard of for {silent:?}");
+        assert!(silent <= secs(66), "minute {minute}: no heartbeat for {silent:?}");
         assert!(claim(&node.spool, &id, "w2").is_none());
     }
     pass(Duration::from_mins(2)).await;
@@ -343,7 +343,7 @@ async fn a_long_run_is_kept_alive() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_dead_worker_has_left_is_waited_for() {
+async fn the_task_of_a_dead_worker_is_waited_for() {
     let node = node(relaxed());
     let id = node.submit("work", json!(null));
     claim(&node.spool, &id, "dead").unwrap();
@@ -376,23 +376,23 @@ async fn two_workers_share_what_there_is() {
     assert_eq!(one.completed + two.completed, 60);
     assert!(one.completed > 0 && two.completed > 0);
     assert!(ran.lock().unwrap().values().all(|times| *times == 1));
-    assert!(ids.iter().all(|id| node.get(id).1 == Place::Completed));
+    assert!(ids.iter().all(|id| node.get(id).1 == NodeLocation::Completed));
 }
 
 #[tokio::test(start_paused = true)]
-async fn something_new_is_found_soon() {
+async fn a_new_task_is_found_soon() {
     let node = node(relaxed());
     let worker = node.worker().handle("work", async |_: Context, _: Value| Ok::<_, TaskError>(()));
     let at_work = start(worker.unwrap());
     pass(secs(600)).await;
     let id = node.submit("work", json!(null));
     pass(Duration::from_millis(2_100)).await;
-    assert_eq!(node.get(&id).1, Place::Completed);
+    assert_eq!(node.get(&id).1, NodeLocation::Completed);
     stop(at_work).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_stopped_lets_handlers_finish_and_then_gives_back() {
+async fn a_worker_that_is_stopped_lets_handlers_finish_and_then_releases_its_tasks() {
     let (node, told) = (node(relaxed()), Arc::new(AtomicU64::new(0)));
     let quick = node.submit("quick", json!(null));
     let slow = node.submit("work", json!(null));
@@ -408,19 +408,19 @@ async fn who_is_stopped_lets_handlers_finish_and_then_gives_back() {
     let counts = stop(at_work).await;
     assert_eq!((counts.started, counts.completed, counts.put_back), (2, 1, 1));
     assert_eq!(told.load(Relaxed), 1);
-    assert_eq!(node.get(&quick).1, Place::Completed);
+    assert_eq!(node.get(&quick).1, NodeLocation::Completed);
     let (task, place) = node.get(&slow);
     assert_eq!(
         (task.attempt, task.status(), place),
-        (0, Status::Pending, Place::Pending),
+        (0, Status::Pending, NodeLocation::Pending),
         "no attempt is lost"
     );
-    assert_eq!(node.get(&late).1, Place::Pending, "nothing new is begun");
+    assert_eq!(node.get(&late).1, NodeLocation::Pending, "nothing new is begun");
     assert_eq!(op_names(&node.spool).iter().filter(|name| *name == "release").count(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_told_to_abort_gives_back_at_once() {
+async fn a_worker_that_is_aborted_releases_its_tasks_at_once() {
     let (node, told) = (node(relaxed()), Arc::new(AtomicU64::new(0)));
     let id = node.submit("work", json!(null));
     let at_work = start(endless(node.worker(), &told));
@@ -429,10 +429,10 @@ async fn who_is_told_to_abort_gives_back_at_once() {
     at_work.0.abort();
     stop(at_work).await;
     assert!(began.elapsed() < secs(1));
-    assert_eq!((node.get(&id).1, told.load(Relaxed)), (Place::Pending, 1));
+    assert_eq!((node.get(&id).1, told.load(Relaxed)), (NodeLocation::Pending, 1));
 }
 
-/// It holds on to its task and does not stop: then nothing may be written, and the lease is left to run out.
+/// The handler ignores the stop: then nothing may be written, and the lease expires.
 #[tokio::test(start_paused = true)]
 async fn a_handler_that_does_not_stop_keeps_its_task_from_others() {
     let node = node(relaxed());
@@ -448,7 +448,7 @@ async fn a_handler_that_does_not_stop_keeps_its_task_from_others() {
     at_work.0.abort();
     let counts = stop(at_work).await;
     assert_eq!((counts.started, counts.lost), (1, 1));
-    assert!(matches!(node.get(&id).1, Place::Leased(_)));
+    assert!(matches!(node.get(&id).1, NodeLocation::Leased(_)));
     assert!(claim(&node.spool, &id, "w2").is_none());
 }
 
@@ -459,19 +459,19 @@ async fn a_strict_node_starts_nothing_that_the_bucket_has_not_confirmed() {
     let worker = node.worker().handle("work", async |_: Context, _: Value| Ok::<_, TaskError>(()));
     let at_work = start(worker.unwrap());
     pass(secs(30)).await;
-    assert!(ids.iter().all(|id| matches!(node.get(id).1, Place::Leased(_))), "they wait for its word");
+    assert!(ids.iter().all(|id| matches!(node.get(id).1, NodeLocation::Leased(_))), "they wait for its word");
     pass(secs(40)).await;
-    assert!(ids.iter().all(|id| node.get(id).1 == Place::Pending), "and are given back");
+    assert!(ids.iter().all(|id| node.get(id).1 == NodeLocation::Pending), "and are released");
     pass(Duration::from_hours(6)).await;
     let told = op_names(&node.spool).len();
-    assert!(told < 3 + 6 * 30, "{told} operations in an outbox that nobody empties");
+    assert!(told < 3 + 6 * 30, "{told} operations in an outbox that is never emptied");
     let counts = stop(at_work).await;
     assert_eq!(counts, Counts::default());
     assert!(ids.iter().all(|id| node.task(id).attempt == 0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_a_confirmation_gives_back_when_stopped() {
+async fn a_worker_that_waits_for_a_confirmation_releases_its_task_when_stopped() {
     let node = strict();
     let id = node.submit("work", json!(null));
     let worker = node.worker().handle("work", async |_: Context, _: Value| Ok::<_, TaskError>(()));
@@ -480,11 +480,11 @@ async fn who_waits_for_a_confirmation_gives_back_when_stopped() {
     let began = tokio::time::Instant::now();
     assert_eq!(stop(at_work).await, Counts::default());
     assert!(began.elapsed() < secs(1));
-    assert_eq!(node.get(&id).1, Place::Pending);
+    assert_eq!(node.get(&id).1, NodeLocation::Pending);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_strict_node_runs_what_was_checked_out_also_while_the_bucket_is_silent() {
+async fn a_strict_node_runs_checked_out_tasks_while_the_bucket_is_unreachable() {
     let node = strict();
     let mine = node.submit("work", json!(null));
     let worker = node
@@ -498,11 +498,11 @@ async fn a_strict_node_runs_what_was_checked_out_also_while_the_bucket_is_silent
     let (done, place) = node.get(&task.id);
     assert_eq!(
         (done.output(), place),
-        (Some(&json!(5)), Place::Completed),
+        (Some(&json!(5)), NodeLocation::Completed),
         "with the epoch that it has there"
     );
     assert_eq!(done.lease_id, Some(checkout.lease_id));
-    assert_eq!(node.get(&mine).1, Place::Pending);
+    assert_eq!(node.get(&mine).1, NodeLocation::Pending);
     let counts = stop(at_work).await;
     assert_eq!((counts.started, counts.completed), (1, 1));
 }
@@ -537,7 +537,7 @@ async fn a_strict_node_starts_what_the_bucket_confirms_with_its_epoch() {
     let at_work = start(worker.unwrap());
     pass(secs(10)).await;
     let claims: Vec<_> =
-        ops(&node.spool).into_iter().filter(|op| matches!(op.deed, Deed::Claim { .. })).collect();
+        ops(&node.spool).into_iter().filter(|op| matches!(op.deed, OpKind::Claim { .. })).collect();
     let lease_id = claims[0].deed.lease_id().unwrap().clone();
     let (confirmed, _) = checked_out(&node, 9);
     let confirmed = Task { lease_id: Some(lease_id.clone()), attempt: 2, ..confirmed };
@@ -545,7 +545,7 @@ async fn a_strict_node_starts_what_the_bucket_confirms_with_its_epoch() {
     send_all(&node.spool);
     pass(Duration::from_mins(13)).await;
     let (done, place) = node.get(&task.id);
-    assert_eq!((done.output(), place), (Some(&json!([5, 2])), Place::Completed));
+    assert_eq!((done.output(), place), (Some(&json!([5, 2])), NodeLocation::Completed));
     let counts = stop(at_work).await;
     assert_eq!((counts.started, counts.completed), (1, 1));
     assert_eq!(op_names(&node.spool), ["complete"]);
@@ -565,7 +565,7 @@ async fn a_claim_that_the_bucket_refuses_is_not_run() {
     assert!(places(&node.spool, &id).is_empty());
 }
 
-/// Threads of its own for what blocks, and for heartbeats.
+/// Runs on real threads for blocking work and heartbeats.
 #[tokio::test(flavor = "multi_thread")]
 async fn it_works_on_a_real_machine() {
     let data = folder();

@@ -1,5 +1,5 @@
-//! Check-outs: claims that were made in the bucket beforehand, with crashes between two writes, and two who reach for one
-//! task in the same moment.
+//! Check-outs: claims that were made in the bucket in advance, with crashes between two writes, and two workers that claim
+//! one task in the same moment.
 
 use leasehold_core::outpost::Consistency::{Relaxed, Strict};
 use leasehold_core::{Event, HexName, NewTask, Status};
@@ -11,7 +11,7 @@ use crate::edges::{check_out, claim_of, note_claim, one_task, take, write};
 use crate::field::{Field, minutes, order};
 
 #[tokio::test]
-async fn a_check_out_is_kept_when_its_maker_dies_before_it_could_note_that_all_is_done() {
+async fn a_check_out_is_kept_when_the_supervisor_dies_before_it_records_the_end() {
     let (field, mut node, id) = one_task(Strict).await;
     assert_eq!(check_out(&field, &mut node, minutes(600)).await, 1);
     let task = field.get(&id).await;
@@ -28,7 +28,7 @@ async fn a_check_out_is_kept_when_its_maker_dies_before_it_could_note_that_all_i
 }
 
 #[tokio::test]
-async fn a_result_counts_although_the_bucket_says_that_its_claim_was_given_back() {
+async fn a_result_counts_although_the_bucket_says_that_its_claim_was_released() {
     for consistency in [Strict, Relaxed] {
         let (field, mut node, id) = one_task(consistency).await;
         assert_eq!(check_out(&field, &mut node, minutes(600)).await, 1);
@@ -41,7 +41,7 @@ async fn a_result_counts_although_the_bucket_says_that_its_claim_was_given_back(
 }
 
 #[tokio::test]
-async fn a_check_out_of_what_somebody_here_has_taken_meanwhile_is_given_back() {
+async fn a_check_out_of_a_task_that_was_claimed_here_meanwhile_is_released() {
     let (field, mut node, id) = one_task(Strict).await;
     let (spool, taken) = (node.spool.clone(), Arc::new(Mutex::new(None)));
     let out = taken.clone();
@@ -55,7 +55,7 @@ async fn a_check_out_of_what_somebody_here_has_taken_meanwhile_is_given_back() {
 }
 
 #[tokio::test]
-async fn a_check_out_ends_when_the_one_who_took_it_has_died_and_the_next_gives_it_back() {
+async fn a_check_out_ends_when_its_worker_has_died_and_the_next_one_releases_it() {
     let (field, mut node, id) = one_task(Strict).await;
     assert_eq!(check_out(&field, &mut node, minutes(600)).await, 1);
     node.cut();
@@ -70,7 +70,7 @@ async fn a_check_out_ends_when_the_one_who_took_it_has_died_and_the_next_gives_i
 }
 
 #[tokio::test]
-async fn a_relaxed_check_out_whose_answer_was_lost_is_given_back() {
+async fn a_relaxed_check_out_whose_answer_was_lost_is_released() {
     let (field, mut node, id) = one_task(Relaxed).await;
     let lease_id = HexName::from_random(5);
     note_claim(&node, &field.get(&id).await, 1, lease_id.clone());
@@ -80,14 +80,14 @@ async fn a_relaxed_check_out_whose_answer_was_lost_is_given_back() {
 }
 
 #[tokio::test]
-async fn a_check_out_that_nobody_begins_with_is_no_attempt() {
+async fn an_unused_check_out_is_no_attempt() {
     let field = Field::new(Strict).await;
     let id = field.queue.submit_task(NewTask { max_attempts: 1, ..order() }).await.unwrap().id;
     let mut node = field.node("pi-1");
     assert_eq!(check_out(&field, &mut node, minutes(5)).await, 1);
     for status in [Status::Running, Status::Pending, Status::Pending] {
         field.pass(minutes(11));
-        // Also when the supervisor was started anew.
+        // Also after a restart of the supervisor.
         node = field.node("pi-1");
         node.sync().await;
         let task = field.get(&id).await;
@@ -97,7 +97,7 @@ async fn a_check_out_that_nobody_begins_with_is_no_attempt() {
 }
 
 #[tokio::test]
-async fn a_check_out_that_is_taken_in_the_moment_in_which_it_runs_out_stays() {
+async fn a_check_out_that_is_claimed_while_it_expires_stays() {
     let field = Field::new(Strict).await;
     let mut ids = [field.submit().await, field.submit().await];
     ids.sort_by_key(ToString::to_string);
@@ -105,8 +105,8 @@ async fn a_check_out_that_is_taken_in_the_moment_in_which_it_runs_out_stays() {
     assert_eq!(check_out(&field, &mut node, minutes(15)).await, 2);
     node.claim(&ids[0]).unwrap();
     field.pass(Duration::from_secs(295));
-    // The round begins with a look at the files. While the first of the two is renewed, a worker takes the second, and time
-    // goes by until the check-out has run out.
+    // The cycle begins with a scan of the files. While the first of the two is renewed, a worker claims the second, and time
+    // passes until the check-out has expired.
     let (spool, host, second) = (node.spool.clone(), field.host.clone(), ids[1]);
     let taken = Arc::new(Mutex::new(None));
     let out = taken.clone();
@@ -123,8 +123,8 @@ async fn a_check_out_that_is_taken_in_the_moment_in_which_it_runs_out_stays() {
 }
 
 #[tokio::test]
-async fn who_calls_off_what_is_checked_out_ends_its_claim_too() {
-    // Nobody has it, or somebody who has died.
+async fn cancelling_a_checked_out_task_ends_its_claim_too() {
+    // It is free, or held by a worker that has died.
     for is_taken in [false, true] {
         let (field, mut node, id) = one_task(Strict).await;
         assert_eq!(check_out(&field, &mut node, minutes(600)).await, 1);
@@ -139,7 +139,7 @@ async fn who_calls_off_what_is_checked_out_ends_its_claim_too() {
 }
 
 #[tokio::test]
-async fn what_was_called_off_before_its_holder_died_ends_with_the_next_who_looks() {
+async fn a_task_that_was_cancelled_before_its_holder_died_ends_with_the_next_claim() {
     let (field, mut node, id) = one_task(Strict).await;
     assert_eq!(check_out(&field, &mut node, minutes(600)).await, 1);
     node.claim(&id).unwrap();
@@ -152,7 +152,7 @@ async fn what_was_called_off_before_its_holder_died_ends_with_the_next_who_looks
 }
 
 #[tokio::test]
-async fn what_the_bucket_has_called_off_ends_although_its_claim_lasts_for_hours() {
+async fn a_task_that_is_cancelled_in_the_bucket_ends_although_its_claim_lasts_for_hours() {
     let (field, mut node, id) = one_task(Relaxed).await;
     assert_eq!(check_out(&field, &mut node, minutes(600)).await, 1);
     node.claim(&id).unwrap();
@@ -167,7 +167,7 @@ async fn what_the_bucket_has_called_off_ends_although_its_claim_lasts_for_hours(
 }
 
 #[tokio::test]
-async fn whoever_runs_what_was_checked_out_hears_that_it_was_called_off() {
+async fn a_worker_of_a_checked_out_task_learns_that_it_was_cancelled() {
     let (field, mut node, id) = one_task(Strict).await;
     assert_eq!(check_out(&field, &mut node, minutes(600)).await, 1);
     let mut held = node.claim(&id).unwrap();
@@ -181,13 +181,13 @@ async fn whoever_runs_what_was_checked_out_hears_that_it_was_called_off() {
 }
 
 #[tokio::test]
-async fn a_check_out_that_nobody_knows_the_time_for_is_no_attempt() {
+async fn a_check_out_of_unknown_expiry_is_no_attempt() {
     let field = Field::new(Strict).await;
     let id = field.queue.submit_task(NewTask { max_attempts: 1, ..order() }).await.unwrap().id;
     let mut node = field.node("pi-1");
     assert_eq!(check_out(&field, &mut node, minutes(600)).await, 1);
     node.cut();
-    // The machine was started anew, and does not know the bucket's time.
+    // The machine was rebooted, and does not know the bucket's time.
     let rebooted = node.spool.clone().with_boot_id("another");
     let held = take(&rebooted, &id).unwrap();
     assert!(held.lease.tentative);

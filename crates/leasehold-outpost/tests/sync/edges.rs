@@ -1,12 +1,12 @@
-//! What must not go wrong at the edges: crashes between two writes, two who reach for one task in the same moment, tasks
-//! that cannot be sent, tasks that nobody here wants.
+//! Edge cases: crashes between two writes, two workers that claim one task in the same moment, tasks that cannot be sent,
+//! tasks of types that no worker here handles.
 
 use leasehold_core::outpost::Consistency::{Relaxed, Strict};
-use leasehold_core::outpost::{ClockMark, Deed, Op};
+use leasehold_core::outpost::{ClockMark, Op, OpKind};
 use leasehold_core::{Event, HexName, Name, NewTask, State, Status, StoreTime, Task, TaskId};
-use leasehold_outpost::{Held, Spool};
-use leasehold_queue::Advanced;
-use leasehold_store::seam::{Store, When};
+use leasehold_outpost::{HeldTask, Spool};
+use leasehold_queue::UpdateOutcome;
+use leasehold_store::store::{Store, When};
 use leasehold_store::{Purpose, Verb};
 use leasehold_worker::Shutdown;
 use serde_json::json;
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::field::{Field, Node, minutes, order};
 
-/// A node of a field with one task, which it has seen.
+/// A node with a copy of the only task of the bucket.
 pub(crate) async fn one_task(consistency: leasehold_core::outpost::Consistency) -> (Field, Node, TaskId) {
     let field = Field::new(consistency).await;
     let id = field.submit().await;
@@ -28,16 +28,16 @@ pub(crate) async fn check_out(field: &Field, node: &mut Node, lasting: Duration)
     node.supervisor.check_out(10, None, until).await.unwrap()
 }
 
-/// What somebody else writes to the bucket.
+/// Writes a change of another client to the bucket.
 pub(crate) async fn write(field: &Field, id: &TaskId, event: Event) -> Task {
     let seen = field.queue.see(Purpose::Admin, id).await.unwrap().unwrap();
     match field.queue.advance(Purpose::Admin, &seen, &event, "others").await.unwrap() {
-        Advanced::Done(seen) => seen.task().clone(),
+        UpdateOutcome::Done(seen) => seen.task().clone(),
         other => panic!("{other:?}"),
     }
 }
 
-/// A claim of this node that was written down, and whose answer nobody has heard.
+/// A claim of this node that was written to the bucket, and whose answer was lost.
 pub(crate) fn note_claim(node: &Node, task: &Task, epoch: u64, lease_id: HexName) {
     let op = Op {
         task: task.id,
@@ -46,12 +46,12 @@ pub(crate) fn note_claim(node: &Node, task: &Task, epoch: u64, lease_id: HexName
         base_rev: 1,
         at: task.updated_at,
         clock: ClockMark::Bucket,
-        deed: Deed::Claim { lease_id, from: None, is_unused: false },
+        deed: OpKind::Claim { lease_id, from: None, is_unused: false },
     };
     node.spool.note(&op).unwrap();
 }
 
-pub(crate) fn take(spool: &Spool, id: &TaskId) -> Option<Held> {
+pub(crate) fn take(spool: &Spool, id: &TaskId) -> Option<HeldTask> {
     spool.claim(id, &Name::checked("worker id", "w").unwrap(), &HexName::from_random(77)).unwrap()
 }
 
@@ -67,10 +67,10 @@ pub(crate) fn expiry(task: &Task) -> StoreTime {
 }
 
 #[tokio::test]
-async fn a_claim_that_has_run_out_is_renewed_before_it_is_confirmed() {
+async fn an_expired_claim_is_renewed_before_it_is_confirmed() {
     let (field, mut node, id) = one_task(Strict).await;
     let mut held = node.claim(&id).unwrap();
-    // The put has landed, then the machine sleeps.
+    // The put has landed, then the machine is suspended.
     write(&field, &id, claim_of("pi-1", held.lease.lease_id.clone(), minutes(10))).await;
     field.pass(minutes(9));
     node.spool.heartbeat(&mut held).unwrap();
@@ -108,7 +108,7 @@ async fn attempts_of_processes_that_died_without_the_bucket_count() {
     assert_eq!((task.status(), task.attempt, task.epoch), (Status::Running, 4, 4));
 }
 
-/// How many requests a supervisor makes in ten minutes.
+/// Counts the requests of a supervisor in ten minutes.
 async fn requests_of_ten_minutes(field: &Field, node: Node) -> u64 {
     let (client, shutdown) = (node.client.clone(), Shutdown::default());
     let before = client.ledger().snapshot();
@@ -123,7 +123,7 @@ async fn requests_of_ten_minutes(field: &Field, node: Node) -> u64 {
 }
 
 #[tokio::test]
-async fn what_cannot_be_decided_yet_is_tried_once_in_a_cycle() {
+async fn an_undecided_operation_is_retried_once_per_cycle() {
     let (field, node, id) = one_task(Relaxed).await;
     node.cut();
     node.claim(&id).unwrap();
@@ -136,7 +136,7 @@ async fn what_cannot_be_decided_yet_is_tried_once_in_a_cycle() {
 }
 
 #[tokio::test]
-async fn a_record_that_makes_no_sense_keeps_nobody_else_waiting() {
+async fn a_corrupt_record_does_not_block_other_tasks() {
     let (field, mut node, id) = one_task(Strict).await;
     let held = node.claim(&id).unwrap();
     node.sync().await;
@@ -152,7 +152,7 @@ async fn a_record_that_makes_no_sense_keeps_nobody_else_waiting() {
     fresh.complete(&other, 8);
     fresh.sync().await;
     assert_eq!(field.get(&good).await.output(), Some(&json!(8)));
-    // What cannot be sent is kept, and costs no more than a get in a cycle.
+    // An operation that cannot be sent is kept, and costs at most one get per cycle.
     assert_eq!(fresh.spool.outbox().unwrap().len(), 1);
     let requests = Box::pin(requests_of_ten_minutes(&field, fresh)).await;
     assert!(requests < 60, "{requests} requests");
@@ -182,7 +182,7 @@ async fn a_supervisor_whose_credentials_are_refused_for_a_while_goes_on_afterwar
 }
 
 #[tokio::test]
-async fn what_nobody_here_handles_keeps_nothing_else_from_coming() {
+async fn tasks_of_unhandled_types_do_not_block_others() {
     let field = Field::new(Strict).await;
     let mut node = field.node("pi-1");
     for _ in 0..40 {
@@ -196,12 +196,12 @@ async fn what_nobody_here_handles_keeps_nothing_else_from_coming() {
     field.pass(minutes(1));
     node.sync().await;
     assert!(node.spool.get(&id).unwrap().is_some());
-    // Nothing that nobody wants is read again and again.
+    // Tasks of unhandled types are not read again and again.
     field.pass(minutes(1));
     let before = node.client.ledger().snapshot();
     node.sync().await;
     assert!(node.client.ledger().snapshot().since(&before).verb(Verb::Get) <= 2);
-    // Somebody comes who handles the rest.
+    // A worker for the other types starts.
     node.spool.want(&HexName::from_random(2), Some(vec![order().task_type])).unwrap();
     field.pass(minutes(1));
     node.sync().await;
@@ -210,7 +210,7 @@ async fn what_nobody_here_handles_keeps_nothing_else_from_coming() {
 }
 
 #[tokio::test]
-async fn what_somebody_here_handles_from_now_on_comes_although_it_was_passed_over() {
+async fn tasks_of_a_newly_handled_type_are_mirrored_although_they_were_skipped() {
     let field = Field::new(Strict).await;
     let mut node = field.node("pi-1");
     let other = NewTask::new("other", json!(1)).unwrap();
@@ -230,7 +230,7 @@ async fn a_task_that_was_looked_for_before_it_was_there_comes_later() {
     let (mut a, mut b) = (field.node("a"), field.node("b"));
     let id = a.spool.submit(order()).unwrap();
     a.supervisor.now().await.unwrap();
-    // The link is cut between the pointer and the task.
+    // The link is cut between the put of the entry and that of the task.
     let (first, second) = (a.link.clone(), a.link.clone());
     a.link.on_put(move || first.on_put(move || second.cut()));
     a.supervisor.sync().await.unwrap_err();
@@ -261,7 +261,7 @@ async fn a_result_does_not_wait_until_its_claim_could_be_made() {
 }
 
 #[tokio::test]
-async fn what_the_bucket_wants_earlier_is_due_earlier_here() {
+async fn a_task_that_is_rescheduled_earlier_in_the_bucket_is_due_earlier_here() {
     let (field, mut node, id) = one_task(Strict).await;
     let held = node.claim(&id).unwrap();
     node.sync().await;
@@ -276,7 +276,7 @@ async fn what_the_bucket_wants_earlier_is_due_earlier_here() {
 }
 
 #[tokio::test]
-async fn what_is_due_in_a_moment_is_not_looked_for_all_the_time() {
+async fn a_task_that_is_due_soon_does_not_cause_constant_scans() {
     let field = Field::new(Strict).await;
     let now = field.queue.now().unwrap().earliest;
     let minute = leasehold_core::Minute::of(now).start();
@@ -295,7 +295,7 @@ async fn what_is_due_in_a_moment_is_not_looked_for_all_the_time() {
 }
 
 #[tokio::test]
-async fn a_claim_that_ran_out_before_its_answer_came_is_renewed_before_it_is_confirmed() {
+async fn a_claim_that_expired_before_its_answer_is_renewed_before_it_is_confirmed() {
     let (field, mut node, id) = one_task(Strict).await;
     let held = node.claim(&id).unwrap();
     let host = field.host.clone();
@@ -309,7 +309,7 @@ async fn a_claim_that_ran_out_before_its_answer_came_is_renewed_before_it_is_con
 }
 
 #[tokio::test]
-async fn what_has_expired_ends_in_the_bucket() {
+async fn an_expired_task_ends_in_the_bucket() {
     let field = Field::new(Strict).await;
     let expires_in = Some(minutes(5));
     let id = field.queue.submit_task(NewTask { expires_in, ..order() }).await.unwrap().id;
@@ -321,7 +321,7 @@ async fn what_has_expired_ends_in_the_bucket() {
 }
 
 #[tokio::test]
-async fn what_is_put_off_keeps_nothing_else_from_coming() {
+async fn delayed_tasks_do_not_block_others() {
     let field = Field::new(Strict).await;
     let mut node = field.node("pi-1");
     let mut held = Vec::new();
@@ -346,12 +346,12 @@ async fn what_is_put_off_keeps_nothing_else_from_coming() {
 }
 
 #[tokio::test]
-async fn a_copy_whose_submit_was_sent_by_one_who_died_then_follows_the_bucket() {
+async fn a_copy_whose_submit_was_sent_by_a_dead_supervisor_follows_the_bucket() {
     let field = Field::new(Strict).await;
     let mut node = field.node("pi-1");
     let id = node.spool.submit(order()).unwrap();
     node.sync().await;
-    // As if the supervisor had died after it had sent it, with the copy still as it was submitted.
+    // As if the supervisor had died after it had sent the submit, before it updated the copy.
     let path = node.spool.root().join(format!("pending/{id}/task.json"));
     let mut record: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     record["outpost"]["base_rev"] = json!(0);
@@ -368,7 +368,7 @@ async fn a_copy_whose_submit_was_sent_by_one_who_died_then_follows_the_bucket() 
 }
 
 #[tokio::test]
-async fn a_torn_lease_of_what_nobody_here_handles_goes_too() {
+async fn a_torn_lease_of_an_unhandled_type_is_removed_too() {
     let (field, mut node, id) = one_task(Strict).await;
     std::fs::write(node.spool.root().join(format!("pending/{id}/lease.json")), b"").unwrap();
     let mut other = field.node("pi-2");
@@ -385,7 +385,7 @@ async fn a_torn_lease_of_what_nobody_here_handles_goes_too() {
 }
 
 #[tokio::test]
-async fn a_date_may_be_given_before_the_bucket_was_ever_heard_of() {
+async fn a_date_may_be_given_before_the_buckets_time_is_known() {
     let field = Field::new(Strict).await;
     let mut node = field.node("pi-1");
     let date = field.queue.now().unwrap().earliest.plus(Duration::from_hours(24));

@@ -1,14 +1,14 @@
-//! A field of nodes around one bucket: each with a folder, a supervisor and a link that can be cut. Time is moved by tests.
+//! Nodes around one bucket: each with a folder, a supervisor and a link that can be cut. Tests advance the time.
 
 use bytes::Bytes;
 use futures::FutureExt;
 use leasehold_core::outpost::{Campaign, Consistency};
 use leasehold_core::{HexName, Kind, Name, NewTask, Task, TaskId, WorkerId};
-use leasehold_outpost::{Held, OutpostConfig, Spool, Supervisor, SupervisorOptions, Synced};
+use leasehold_outpost::{HeldTask, OutpostConfig, Spool, Supervisor, SupervisorOptions, Synced};
 use leasehold_queue::Queue;
-use leasehold_store::seam::{Answer, Failure, Get, List, Page, PutAnswer, When};
+use leasehold_store::store::{Answer, Failure, Get, List, Page, PutAnswer, When};
 use leasehold_store::testing::FakeHost;
-use leasehold_store::{Around, Client, Host, MemoryStore, Store, Version};
+use leasehold_store::{Client, DelegatingStore, Host, MemoryStore, Store, Version};
 use serde_json::json;
 use std::fmt;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// The bucket, and what all share.
+/// The bucket, and the state that all nodes share.
 pub(crate) struct Field {
     pub(crate) host: FakeHost,
     pub(crate) store: Arc<MemoryStore>,
@@ -35,7 +35,7 @@ pub(crate) struct Node {
     instances: AtomicU64,
 }
 
-/// A store that can be out of reach.
+/// A store that can be made unreachable.
 pub(crate) struct Link {
     inner: Arc<MemoryStore>,
     is_cut: AtomicBool,
@@ -44,7 +44,7 @@ pub(crate) struct Link {
     before_list: Once,
 }
 
-/// What happens once, before the next request of its kind.
+/// Hook that runs once, before the next request of its kind.
 type Once = Mutex<Option<Box<dyn FnOnce() + Send>>>;
 
 impl fmt::Debug for Link {
@@ -73,22 +73,22 @@ impl Link {
         self.is_cut.store(true, SeqCst);
     }
 
-    /// Credentials count no more.
+    /// Rejects the credentials.
     pub(crate) fn refuse(&self) {
         self.is_refused.store(true, SeqCst);
     }
 
-    /// They count again.
+    /// Accepts the credentials again.
     pub(crate) fn allow(&self) {
         self.is_refused.store(false, SeqCst);
     }
 
-    /// Does this before the next put.
+    /// Runs this before the next put.
     pub(crate) fn on_put(&self, work: impl FnOnce() + Send + 'static) {
         *self.before_put.lock().unwrap() = Some(Box::new(work));
     }
 
-    /// Does this before the next list.
+    /// Runs this before the next list.
     pub(crate) fn on_list(&self, work: impl FnOnce() + Send + 'static) {
         *self.before_list.lock().unwrap() = Some(Box::new(work));
     }
@@ -101,7 +101,7 @@ fn happen(once: &Once) {
     }
 }
 
-impl Around for Link {
+impl DelegatingStore for Link {
     fn inner(&self) -> &dyn Store {
         &*self.inner
     }
@@ -191,7 +191,7 @@ impl Field {
         format!("tasks/{}/{}.json", self.get(id).await.shard, id)
     }
 
-    /// Time goes by while others do something.
+    /// Advances the time while other tasks run.
     pub(crate) async fn let_pass(&self, time: Duration) {
         let began = self.queue.now().unwrap().earliest;
         while self.queue.now().unwrap().earliest.since(began) < time {
@@ -218,18 +218,18 @@ impl Node {
         self.link.is_cut.store(false, SeqCst);
     }
 
-    /// A process of this node takes the task.
-    pub(crate) fn claim(&self, id: &TaskId) -> Option<Held> {
+    /// Claims the task as a worker of this node.
+    pub(crate) fn claim(&self, id: &TaskId) -> Option<HeldTask> {
         let worker: WorkerId = Name::checked("worker id", "w").unwrap();
         let instance = HexName::from_random(self.instances.fetch_add(1, SeqCst).into());
         self.spool.claim(id, &worker, &instance).unwrap()
     }
 
-    pub(crate) fn complete(&self, held: &Held, output: u32) -> Task {
+    pub(crate) fn complete(&self, held: &HeldTask, output: u32) -> Task {
         self.spool.complete(held, json!(output), leasehold_core::Artifacts::new()).unwrap()
     }
 
-    /// How many results have no place in the bucket.
+    /// Number of results that the bucket has rejected.
     pub(crate) fn conflicts(&self) -> usize {
         std::fs::read_dir(self.spool.root().join("conflicts")).map_or(0, Iterator::count)
     }

@@ -1,5 +1,5 @@
-//! Nodes and a bucket: real files, real supervisors, a store in memory, links that are cut. Time moves only when a test
-//! moves it.
+//! Nodes and a bucket: real files, real supervisors, a store in memory, links that are cut. Time passes only when a test
+//! advances it.
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report, in its helpers too")]
 
 mod checkouts;

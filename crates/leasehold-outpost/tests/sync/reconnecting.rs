@@ -1,26 +1,26 @@
-//! The reconnect table, row by row: real files, a real supervisor, a bucket in memory, a link that is cut and mended.
+//! The reconnect table, row by row: real files, a real supervisor, a bucket in memory, a link that is cut and restored.
 
 use leasehold_core::outpost::Consistency::{self, Relaxed, Strict};
 use leasehold_core::{Event, HexName, Kind, Name, Status, Task, TaskId};
-use leasehold_outpost::Place;
-use leasehold_queue::{Advanced, Operated, Seen};
+use leasehold_outpost::NodeLocation;
+use leasehold_queue::{Operated, TaskSnapshot, UpdateOutcome};
 use leasehold_store::Purpose;
 use serde_json::{Value, json};
 use std::time::Duration;
 
 use crate::field::{Field, Node, minutes, order};
 
-/// Somebody with the bucket takes the task.
-async fn taken_by_others(field: &Field, id: &TaskId) -> Seen {
+/// Claims the task as a worker on the bucket.
+async fn taken_by_others(field: &Field, id: &TaskId) -> TaskSnapshot {
     let seen = field.queue.see(Purpose::Admin, id).await.unwrap().unwrap();
     let worker = Name::checked("worker id", "others").unwrap();
     let lease_id = HexName::from_random(0xbeef);
     advanced(field, &seen, &Event::Claim { worker, lease_id, lease: minutes(30) }).await
 }
 
-async fn advanced(field: &Field, seen: &Seen, event: &Event) -> Seen {
+async fn advanced(field: &Field, seen: &TaskSnapshot, event: &Event) -> TaskSnapshot {
     match field.queue.advance(Purpose::Admin, seen, event, "others").await.unwrap() {
-        Advanced::Done(seen) => seen,
+        UpdateOutcome::Done(seen) => seen,
         other => panic!("{event:?}: {other:?}"),
     }
 }
@@ -73,7 +73,7 @@ async fn new_tasks_are_created_and_duplicates_and_tombstones_reported() {
     assert!(task.unknown.is_empty(), "what only the node needs stays there: {:?}", task.unknown);
     assert!(node.has_nothing_to_send());
     assert_eq!(node.sync().await.sent, 0);
-    // The same key on another node is the same task.
+    // An equal key on another node gives the same task.
     let mut other = field.node("pi-2");
     let keyed = || leasehold_core::NewTask { idempotency_key: Some("k".into()), ..order() };
     let (first, second) = (node.spool.submit(keyed()).unwrap(), other.spool.submit(keyed()).unwrap());
@@ -85,23 +85,23 @@ async fn new_tasks_are_created_and_duplicates_and_tombstones_reported() {
 }
 
 #[tokio::test]
-async fn what_was_checked_out_goes_on_is_claimed_again_or_dropped() {
+async fn a_check_out_continues_is_claimed_again_or_dropped() {
     let (field, mut node, id) = alone(Strict).await;
     node.mend();
     let until = field.queue.now().unwrap().earliest.plus(minutes(60));
     assert_eq!(node.supervisor.check_out(10, None, until).await.unwrap(), 1);
     let epoch = field.get(&id).await.epoch;
     assert_eq!(field.get(&id).await.status(), Status::Running);
-    // Live: the bucket is not asked.
+    // Live: no request to the bucket.
     node.cut();
     let held = node.claim(&id).unwrap();
     assert!(!held.lease.tentative);
     node.spool.release(&held, None).unwrap();
     node.mend();
     node.sync().await;
-    // Given back: it is everybody's again.
+    // Released: any worker may claim it.
     assert_eq!(field.get(&id).await.status(), Status::Pending);
-    // Expired and still ours: once more, with a new epoch.
+    // Expired and still ours: claimed again, with a new epoch.
     let until = field.queue.now().unwrap().earliest.plus(minutes(5));
     node.supervisor.check_out(10, None, until).await.unwrap();
     field.pass(minutes(6));
@@ -109,12 +109,12 @@ async fn what_was_checked_out_goes_on_is_claimed_again_or_dropped() {
     let again = field.get(&id).await;
     assert_eq!(again.status(), Status::Running);
     assert!(again.epoch > epoch + 1);
-    assert_eq!(again.attempt, 1, "nobody has begun with it");
-    // And once only: a node that does not begin with it gives it up.
+    assert_eq!(again.attempt, 1, "no worker has started it");
+    // Only once: a node that does not start it releases it.
     field.pass(minutes(11));
     node.sync().await;
     assert_eq!(field.get(&id).await.status(), Status::Pending);
-    // Others have it: gone.
+    // Held by another worker: removed.
     let until = field.queue.now().unwrap().earliest.plus(minutes(5));
     node.supervisor.check_out(10, None, until).await.unwrap();
     node.cut();
@@ -161,8 +161,8 @@ async fn a_tentative_claim_is_confirmed_or_taken_away() {
 }
 
 #[tokio::test]
-async fn what_runs_is_claimed_renewed_taken_over_or_stopped() {
-    // Pending: claimed. Ours: renewed. The answer of the claim is known by its name.
+async fn a_running_task_is_claimed_renewed_taken_over_or_stopped() {
+    // Pending: claimed. Ours: renewed. A lost answer is recognized by the lease id.
     let (field, mut node, id) = alone(Relaxed).await;
     let mut held = node.claim(&id).unwrap();
     node.mend();
@@ -178,7 +178,7 @@ async fn what_runs_is_claimed_renewed_taken_over_or_stopped() {
     node.sync().await;
     assert_eq!(completions(&field.get(&id).await), 1);
 
-    // Others have it: stopped, unless the setting says that it may finish.
+    // Held by another worker: stopped, unless the setting allows it to finish.
     let (field, mut node, id) = alone(Relaxed).await;
     let held = node.claim(&id).unwrap();
     taken_by_others(&field, &id).await;
@@ -186,7 +186,7 @@ async fn what_runs_is_claimed_renewed_taken_over_or_stopped() {
     node.sync().await;
     assert_eq!(node.spool.standing(&held).unwrap_err().kind(), Kind::Lost);
 
-    // Others had it, and are dead: taken over.
+    // Held by another worker that has died: taken over.
     let (field, mut node, id) = alone(Relaxed).await;
     let mut held = node.claim(&id).unwrap();
     taken_by_others(&field, &id).await;
@@ -202,7 +202,7 @@ async fn what_runs_is_claimed_renewed_taken_over_or_stopped() {
         (Status::Running, 2, Some(held.lease.lease_id.clone()))
     );
 
-    // Completed by others: stopped, and counted.
+    // Completed by another worker: stopped, and counted.
     let (field, mut node, id) = alone(Relaxed).await;
     let held = node.claim(&id).unwrap();
     completed_by_others(&field, &id).await;
@@ -211,7 +211,7 @@ async fn what_runs_is_claimed_renewed_taken_over_or_stopped() {
     assert_eq!(node.spool.standing(&held).unwrap_err().kind(), Kind::Lost);
     assert_eq!(node.spool.count().unwrap().duplicates, 1);
 
-    // Failed, called off: stopped.
+    // Failed or cancelled: stopped.
     for is_failed in [true, false] {
         let (field, mut node, id) = alone(Relaxed).await;
         let held = node.claim(&id).unwrap();
@@ -227,13 +227,13 @@ async fn what_runs_is_claimed_renewed_taken_over_or_stopped() {
 }
 
 #[tokio::test]
-async fn what_was_completed_is_recorded_once_and_never_thrown_away() {
+async fn a_completion_is_recorded_once_and_never_discarded() {
     for consistency in [Strict, Relaxed] {
         for case in ["pending", "others", "completed", "failed", "cancelled"] {
             let (field, mut node, id) = match consistency {
                 Relaxed => alone(Relaxed).await,
                 Strict => {
-                    // It was checked out, and the time is over.
+                    // The check-out has expired.
                     let (field, mut node, id) = alone(Strict).await;
                     node.mend();
                     let until = field.queue.now().unwrap().earliest.plus(minutes(5));
@@ -281,7 +281,7 @@ async fn what_was_completed_is_recorded_once_and_never_thrown_away() {
 }
 
 #[tokio::test]
-async fn a_failed_attempt_counts_if_nobody_else_has_claimed_it() {
+async fn a_failed_attempt_counts_unless_another_worker_has_claimed_it() {
     let (field, mut node, id) = alone(Relaxed).await;
     let held = node.claim(&id).unwrap();
     node.spool.fail(&held, "no film", true, None).unwrap();
@@ -301,7 +301,7 @@ async fn a_failed_attempt_counts_if_nobody_else_has_claimed_it() {
 }
 
 #[tokio::test]
-async fn what_was_given_back_or_snoozed_is_released() {
+async fn a_released_or_snoozed_task_is_released_in_the_bucket() {
     let (field, mut node, id) = alone(Relaxed).await;
     let held = node.claim(&id).unwrap();
     node.mend();
@@ -317,7 +317,7 @@ async fn what_was_given_back_or_snoozed_is_released() {
 }
 
 #[tokio::test]
-async fn a_requeue_makes_another_generation_unless_somebody_was_faster() {
+async fn a_requeue_makes_another_generation_unless_another_client_was_faster() {
     for case in ["failed", "retried", "completed"] {
         let (field, mut node, id) = alone(Relaxed).await;
         let held = node.claim(&id).unwrap();
@@ -376,7 +376,7 @@ async fn a_cancel_is_passed_on_as_far_as_it_still_means_something() {
 }
 
 #[tokio::test]
-async fn somebody_elses_cancel_reaches_the_process_that_runs_it() {
+async fn a_cancel_from_another_client_reaches_the_worker_that_runs_the_task() {
     let (field, mut node, id) = alone(Relaxed).await;
     let mut held = node.claim(&id).unwrap();
     node.mend();
@@ -389,11 +389,11 @@ async fn somebody_elses_cancel_reaches_the_process_that_runs_it() {
     node.spool.stop(&held).unwrap();
     node.sync().await;
     assert_eq!(field.get(&id).await.status(), Status::Cancelled);
-    assert!(matches!(node.spool.get(&id).unwrap().unwrap().place, Place::Failed));
+    assert!(matches!(node.spool.get(&id).unwrap().unwrap().place, NodeLocation::Failed));
 }
 
 #[tokio::test]
-async fn what_was_submitted_before_the_bucket_was_ever_seen_gets_its_time() {
+async fn a_task_that_was_submitted_before_the_first_connection_gets_the_buckets_time() {
     let field = Field::new(Relaxed).await;
     let mut node = field.node("pi-1");
     node.cut();
@@ -411,10 +411,10 @@ async fn what_was_submitted_before_the_bucket_was_ever_seen_gets_its_time() {
 }
 
 #[tokio::test]
-async fn a_check_out_whose_process_has_died_is_given_back() {
+async fn a_check_out_whose_process_has_died_is_released() {
     let (field, mut node, id) = alone(Strict).await;
     node.mend();
-    // What it does before it writes down that it has the task.
+    // The operations before it records that it holds the task.
     let op = leasehold_core::outpost::Op {
         task: id,
         generation: 0,
@@ -422,7 +422,7 @@ async fn a_check_out_whose_process_has_died_is_given_back() {
         base_rev: 1,
         at: field.queue.now().unwrap().earliest,
         clock: leasehold_core::outpost::ClockMark::Bucket,
-        deed: leasehold_core::outpost::Deed::Claim {
+        deed: leasehold_core::outpost::OpKind::Claim {
             lease_id: HexName::from_random(5),
             from: None,
             is_unused: false,
@@ -440,13 +440,13 @@ async fn a_check_out_whose_process_has_died_is_given_back() {
 
 #[tokio::test]
 async fn a_supervisor_that_dies_between_two_writes_is_made_up_for() {
-    // The claim is in the bucket, and the node has not heard of it.
+    // The claim is in the bucket, and the node has not received the answer.
     let (field, mut node, id) = alone(Strict).await;
     let held = node.claim(&id).unwrap();
     node.mend();
     let ops = node.spool.outbox().unwrap();
     node.sync().await;
-    // As if its end had not been written down: the operation is there again.
+    // As if its end had not been recorded: the operation is there again.
     for (_, op) in ops {
         node.spool.note(&op).unwrap();
     }

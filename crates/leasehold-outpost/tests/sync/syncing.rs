@@ -1,11 +1,11 @@
-//! Nodes and the bucket in step: what comes down, what is picked up from the dead, what it costs.
+//! Sync of nodes with the bucket: copies, recovery of tasks of dead nodes, request counts.
 
 use futures::{StreamExt, stream};
 use leasehold_core::limits::DISK_LEASE_STALE;
 use leasehold_core::outpost::Consistency::{Relaxed, Strict};
 use leasehold_core::{Event, HexName, Name, Status};
 use leasehold_outpost::SupervisorOptions;
-use leasehold_queue::Advanced;
+use leasehold_queue::UpdateOutcome;
 use leasehold_store::{Purpose, Verb};
 use leasehold_worker::Shutdown;
 use serde_json::json;
@@ -27,7 +27,7 @@ async fn of_five_thousand_tasks_the_ten_free_ones_are_found() {
         let lease_id = HexName::from_random(number as u128);
         let claim = Event::Claim { worker: worker.clone(), lease_id, lease: Duration::from_hours(10) };
         let advanced = field.queue.advance(Purpose::Admin, &seen, &claim, "others").await.unwrap();
-        assert!(matches!(advanced, Advanced::Done(_)));
+        assert!(matches!(advanced, UpdateOutcome::Done(_)));
     }
     let mut node = field.node("pi-1");
     assert_eq!(node.sync().await.mirrored, 10);
@@ -72,14 +72,14 @@ async fn nothing_is_deleted_from_the_bucket_because_it_is_missing_here() {
     a.sync().await;
     assert_eq!(field.get(&id).await.status(), Status::Pending);
     assert!(a.spool.get(&id).unwrap().is_some(), "and it came here");
-    // Its folder is lost, with all that was in it.
+    // Its folder is lost.
     std::fs::remove_dir_all(a.spool.root().join("pending")).unwrap();
     a.sync().await;
     assert_eq!(field.get(&id).await.status(), Status::Pending);
 }
 
 #[tokio::test]
-async fn copies_of_what_others_have_are_forgotten() {
+async fn copies_of_tasks_that_other_workers_hold_are_removed() {
     let field = Field::new(Strict).await;
     let id = field.submit().await;
     let (mut a, mut b) = (field.node("a"), field.node("b"));
@@ -94,7 +94,7 @@ async fn copies_of_what_others_have_are_forgotten() {
 }
 
 #[tokio::test]
-async fn what_was_left_by_a_dead_process_is_forgotten_when_others_have_ended_it() {
+async fn the_copy_of_a_dead_process_is_removed_when_another_worker_has_ended_the_task() {
     let field = Field::new(Strict).await;
     let id = field.submit().await;
     let (mut a, mut b) = (field.node("a"), field.node("b"));
@@ -102,7 +102,7 @@ async fn what_was_left_by_a_dead_process_is_forgotten_when_others_have_ended_it(
     a.claim(&id).unwrap();
     a.sync().await;
     field.pass(Duration::from_secs(601));
-    // Nobody here looks for it any more; but its claim in the bucket may still be ours.
+    // No worker here claims it any longer, but its claim in the bucket may still be ours.
     b.sync().await;
     let held = b.claim(&id).unwrap();
     b.sync().await;
@@ -115,7 +115,7 @@ async fn what_was_left_by_a_dead_process_is_forgotten_when_others_have_ended_it(
 }
 
 #[tokio::test]
-async fn what_a_dead_node_had_is_worked_by_one_that_never_saw_it() {
+async fn the_task_of_a_dead_node_is_run_by_another_node() {
     for consistency in [Strict, Relaxed] {
         let field = Field::new(consistency).await;
         let id = field.submit().await;
@@ -213,10 +213,10 @@ async fn clocks_that_are_two_hours_off_neither_steal_nor_lose() {
 }
 
 #[tokio::test]
-async fn a_folder_that_is_gone_is_told_of() {
+async fn a_missing_folder_is_an_error() {
     let field = Field::new(Relaxed).await;
     let mut node = field.node("pi-1");
     std::fs::remove_dir_all(node.spool.root()).unwrap();
     let error = node.supervisor.sync().await.unwrap_err();
-    assert!(error.to_string().contains("the folder of the outpost is gone"), "{error}");
+    assert!(error.to_string().contains("the folder of the outpost is missing"), "{error}");
 }

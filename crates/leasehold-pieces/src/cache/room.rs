@@ -1,4 +1,4 @@
-//! Room in the cache: what was used longest ago makes it.
+//! Makes room in the cache by removing the least recently used artifacts.
 
 use leasehold_core::{ArtifactId, Error, Kind, Result};
 use rustix::fs::{FlockOperation, flock};
@@ -12,13 +12,13 @@ use super::Cache;
 use crate::assemble::failed;
 use crate::manifest::Manifest;
 
-/// With more artifacts than this, a tenth of the cache is cleared at a time: all of them are looked at for it.
+/// With more artifacts than this, a tenth of the cache is cleared at a time, because each clearing reads all directories.
 const MANY: usize = 1_000;
 
-/// How a number of bytes is noted in the lock: always as long, so that one write replaces it.
+/// Length of the byte count in the lock file: fixed, so that one write replaces it.
 const NOTE_BYTES: usize = 21;
 
-/// One artifact in the cache, as lists show it.
+/// One artifact in the cache.
 #[derive(Debug, Clone)]
 struct Stock {
     directory: PathBuf,
@@ -27,23 +27,22 @@ struct Stock {
 }
 
 impl Cache {
-    /// Removes what was used longest ago until there is room for an artifact. What is here is counted only when it may be
-    /// too much: the lock says how much it was, and what came since. It may say too much, and then it is counted; it never
-    /// says too little.
+    /// Removes the least recently used artifacts until there is room for another one. The lock file holds an upper bound of
+    /// the cached bytes; the files are counted only when that bound exceeds the limit.
     pub(super) fn make_room(&self, manifest: &Manifest, lock: &File) -> Result<()> {
         let (artifact, size) = (&manifest.artifact, manifest.cut.size());
         let ours = self.directory(artifact);
         let limit = self.bytes_max.unwrap_or(u64::MAX);
         if size > limit {
             return Err(Error::invalid(format!(
-                "artifact {artifact} has {size} bytes, but the cache {} holds at most {limit}; raise its limit",
+                "artifact {artifact} has {size} bytes, but cache {} holds at most {limit}; raise its limit",
                 self.root.display()
             )));
         }
         let part = ours.join("part");
         let needed = size.saturating_sub(allocated(&part));
         if let Some(noted) = read_total(lock) {
-            // What was begun was counted then.
+            // A fetch that was begun earlier is already counted.
             let total = if part.exists() { noted } else { noted.saturating_add(size) };
             if total <= limit && self.free()? >= needed {
                 return self.note_total(lock, total);
@@ -53,7 +52,7 @@ impl Cache {
         others.retain(|stock| stock.directory != ours);
         others.sort_by_key(|stock| stock.used);
         let mut held: u64 = others.iter().map(|stock| stock.bytes).sum();
-        // What would not help is not removed.
+        // Nothing is removed if that would not free enough.
         if self.free()?.saturating_add(held) < needed {
             return Err(self.disk_full(needed)?);
         }
@@ -63,7 +62,7 @@ impl Cache {
                 break;
             }
             if evict(&stock.directory) {
-                tracing::debug!("{} was removed from the cache", stock.directory.display());
+                tracing::debug!(directory = %stock.directory.display(), "removed artifact from cache");
                 held -= stock.bytes;
             }
         }
@@ -71,8 +70,8 @@ impl Cache {
             return Err(Error::new(
                 Kind::Unavailable,
                 format!(
-                    "the cache {} is full of artifacts in use: {held} of {limit} bytes, and {size} are needed; \
-                     raise its limit, or run less at once",
+                    "cache {} is full: artifacts in use take {held} of {limit} bytes, and {size} more are needed; \
+                     raise its limit or run fewer tasks at once",
                     self.root.display()
                 ),
             ));
@@ -94,14 +93,14 @@ impl Cache {
         noted.map_err(|error| failed("write", &self.root.join("lock"), error))
     }
 
-    /// Bytes that this disk has left.
+    /// Free bytes on the disk of the cache.
     fn free(&self) -> Result<u64> {
-        let told =
-            rustix::fs::statvfs(&*self.root).map_err(|error| failed("look at", &self.root, error.into()))?;
-        Ok(told.f_bavail.saturating_mul(told.f_frsize))
+        let stat = rustix::fs::statvfs(&*self.root)
+            .map_err(|error| failed("read the free space of", &self.root, error.into()))?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
     }
 
-    /// All that is here.
+    /// Lists all artifacts in the cache.
     fn stock(&self) -> Result<Vec<Stock>> {
         let read = || -> io::Result<Vec<Stock>> {
             let mut stock = Vec::new();
@@ -119,37 +118,37 @@ impl Cache {
     }
 }
 
-/// How many bytes there are at most, as the lock says; nothing if it says nothing.
+/// Reads the upper bound of cached bytes from the lock file; `None` if it holds none.
 fn read_total(lock: &File) -> Option<u64> {
     let mut noted = [0; NOTE_BYTES];
     lock.read_exact_at(&mut noted, 0).ok()?;
     std::str::from_utf8(&noted).ok()?.strip_suffix('\n')?.parse().ok()
 }
 
-/// What lies in the directory of one artifact.
+/// Reads the size and last use of one artifact.
 fn look(directory: PathBuf) -> Stock {
     let size = |name: &str| fs::metadata(directory.join(name)).map_or(0, |found| found.len());
     let used = fs::metadata(directory.join("manifest.json")).and_then(|found| found.modified());
     Stock { bytes: size("data") + size("part"), used: used.unwrap_or(SystemTime::UNIX_EPOCH), directory }
 }
 
-/// Bytes that a sparse file takes up already.
+/// Bytes that are already allocated to a sparse file.
 fn allocated(path: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     fs::metadata(path).map_or(0, |found| found.blocks() * 512)
 }
 
-/// Removes an artifact that nobody uses; false if somebody does.
+/// Removes an artifact; false if it is in use.
 pub(super) fn evict(directory: &Path) -> bool {
     let locks = ["data", "journal"].map(|name| lock_unused(&directory.join(name)));
     if locks.iter().any(Result::is_err) {
         return false;
     }
-    // What is opened from now on is found to be gone by whoever has locked it.
+    // A process that opens a file from now on notices the removal after it has locked the file.
     fs::remove_dir_all(directory).is_ok()
 }
 
-/// Locks a file that nobody uses; no file is nobody's.
+/// Locks a file that is not in use. A missing file is not in use.
 fn lock_unused(path: &Path) -> io::Result<Option<File>> {
     let file = match File::open(path) {
         Ok(file) => file,

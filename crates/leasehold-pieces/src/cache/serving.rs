@@ -1,7 +1,8 @@
-//! Under which name a cache is served: the duties towards the origin are shared among nodes that serve, so a fetch into
-//! this cache, in whatever process, has to know which of them it is.
+//! Name under which a cache is served. The blocks to fetch from the origin are divided among the nodes that serve, so every
+//! process that fetches into this cache needs that name.
 //!
-//! The file `serving` holds the name, and is locked as long as the server lives: what a dead one has left means nothing.
+//! The file `serving` holds the name and is locked as long as the server lives. An unlocked file is left by a dead server and
+//! ignored.
 
 use leasehold_core::{Error, Kind, Name, Result};
 use rustix::fs::{FlockOperation, flock};
@@ -12,28 +13,28 @@ use std::path::PathBuf;
 use super::Cache;
 use crate::assemble::{failed, is_still_at};
 
-/// A name is far shorter; whatever else lies there is not read.
+/// Most bytes to read from the file; a name is far shorter.
 const NAME_BYTES_MAX: u64 = 1_024;
 
-/// Says that a cache is served, as long as it lives.
+/// Marks a cache as served, as long as this value lives.
 #[derive(Debug)]
 pub struct ServingMark {
     path: PathBuf,
-    /// Locked as long as it is open.
+    /// Holds the lock as long as it is open.
     _file: File,
 }
 
 impl Drop for ServingMark {
     fn drop(&mut self) {
-        // One that stays means nothing once the lock is gone.
+        // A file that stays is ignored once its lock is gone.
         let _ = fs::remove_file(&self.path);
     }
 }
 
 impl Cache {
-    /// Notes that this cache is served under a name, unless another process does so. Blocks.
+    /// Marks this cache as served under a name; fails if another process serves it. Blocks.
     pub fn serve_as(&self, name: &Name) -> Result<ServingMark> {
-        // Nobody looks at the mark meanwhile, and so nobody is in the way of its lock.
+        // Keeps readers out, whose shared lock on `serving` would be in our way.
         let _lock = self.lock()?;
         let path = self.root().join("serving");
         let marked = || -> io::Result<Option<File>> {
@@ -46,7 +47,7 @@ impl Cache {
                         file.write_all(name.as_str().as_bytes())?;
                         return Ok(Some(file));
                     }
-                    // Its holder has just ended, and removed it.
+                    // The server that held it has just ended and removed it.
                     Ok(()) => {}
                     Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
                     Err(error) => return Err(error.into()),
@@ -58,14 +59,14 @@ impl Cache {
             None => Err(Error::new(
                 Kind::Unavailable,
                 format!(
-                    "the cache {} is served by another process already; choose another cache",
+                    "cache {} is already served by another process; choose another cache",
                     self.root().display()
                 ),
             )),
         }
     }
 
-    /// The name under which this cache is served at this moment, by whatever process. Blocks.
+    /// Name under which any process serves this cache at the moment. Blocks.
     #[must_use]
     pub fn served_as(&self) -> Option<Name> {
         let path = self.root().join("serving");
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_server_has_left_means_nothing() {
+    fn the_file_of_a_dead_server_is_ignored() {
         let directory = tempfile::tempdir().unwrap();
         let cache = Cache::open(directory.path(), None).unwrap();
         fs::write(directory.path().join("serving"), "a-long-name").unwrap();
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_is_made_when_it_is_first_used() {
+    fn a_cache_is_created_when_it_is_first_used() {
         let directory = tempfile::tempdir().unwrap();
         let cache = Cache::at(directory.path().join("not/there"), None).unwrap();
         assert_eq!(cache.served_as(), None);

@@ -1,7 +1,7 @@
-//! The cache as a shelf of pieces for peers.
+//! Serves pieces from the cache to peers.
 
 use bytes::Bytes;
-use leasehold_core::piece::{Cut, PieceMap};
+use leasehold_core::piece::{PieceCut, PieceMap};
 use leasehold_core::{ArtifactId, Result};
 use std::fs::File;
 use std::ops::Range;
@@ -19,10 +19,10 @@ impl Cache {
 }
 
 impl Shelf for Cache {
-    fn have(&self, artifact: &ArtifactId) -> Option<(Cut, PieceMap)> {
+    fn have(&self, artifact: &ArtifactId) -> Option<(PieceCut, PieceMap)> {
         let manifest = self.manifest(artifact).ok().flatten()?;
         let pieces = manifest.cut.pieces();
-        // First the part: if it is renamed between the two looks, the second one finds it.
+        // The part first: if it is renamed between the two checks, the second one finds it.
         let noted = self.part_notes(artifact, &manifest);
         let map =
             if self.directory(artifact).join("data").exists() { Some(PieceMap::all(pieces)) } else { noted };
@@ -48,7 +48,8 @@ impl Shelf for Cache {
         let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap_or(usize::MAX)];
         let path = self.directory(artifact);
         file.read_exact_at(&mut bytes, range.start).map_err(|error| failed("read", &path, error))?;
-        // A note may have survived what its piece has not, until its maker goes on: we would be blamed for it.
+        // A journal note may have survived a power cut that its piece has not, until the fetch resumes. Serving such a piece
+        // would count against this node.
         if part.is_some() && !manifest.holds(pieces, &bytes) {
             return Ok(None);
         }

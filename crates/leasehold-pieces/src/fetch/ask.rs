@@ -1,30 +1,30 @@
-//! Whom a fetch asks for what.
+//! Requests of a fetch to its sources.
 
 use futures::future::{AbortHandle, abortable};
 use leasehold_core::limits::RANGE_BYTES_MAX;
-use leasehold_core::piece::{LeaseRequest, PeerId, PieceLease, PieceMap, PieceOrder};
+use leasehold_core::piece::{LeaseRequest, PeerId, PieceMap, PieceOrder, PieceRequest};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use super::duty::BLOCK_BYTES;
-use super::know::Known;
+use super::options::ORIGIN_REQUESTS_MAX;
+use super::origin_assignment::BLOCK_BYTES;
+use super::peer_state::PeerState;
 use super::source::Source;
-use super::told::ORIGIN_REQUESTS_MAX;
 use super::{Event, Fetch, GRACE, ORIGIN, PEERS_EVERY};
 use crate::peers::Peers;
 
-/// A transfer that is under way, or whose bytes are being verified.
+/// A transfer in progress, or whose bytes are being verified.
 pub(super) struct Flight {
-    pub(super) lease: PieceLease,
+    pub(super) lease: PieceRequest,
     pub(super) bytes: u64,
-    /// Those of its pieces that are still wanted from it.
+    /// Pieces of the lease that are still needed.
     pub(super) wanted: BTreeSet<u32>,
     pub(super) so_far: Arc<AtomicU64>,
-    /// How much of that was known at the last look.
+    /// Value of `so_far` at the last check.
     pub(super) seen: u64,
-    /// None once the bytes are here.
+    /// `None` once the bytes have arrived.
     pub(super) transfer: Option<AbortHandle>,
 }
 
@@ -39,14 +39,14 @@ impl Fetch<'_> {
         }
     }
 
-    /// Asks every source for as much as it may give.
+    /// Requests as many pieces from every source as its leases allow.
     pub(super) fn ask_all(&mut self) {
         self.note_progress();
         let now = self.now();
-        // Also when nobody can be asked now: what is over must not be waited for.
+        // Also when no source can be used now: expired leases must not be waited for.
         let expired = self.manager.expire(now);
         self.give_up(&expired);
-        let asked = |(id, known): (&PeerId, &Known)| {
+        let asked = |(id, known): (&PeerId, &PeerState)| {
             let have = known.have.clone().filter(|_| known.rest.is_over(now))?;
             Some((id.clone(), known.source.clone(), have))
         };
@@ -59,7 +59,7 @@ impl Fetch<'_> {
         self.ask(ORIGIN.into(), &Source::Origin(origin), allowed, run.min(self.run_bytes_max));
     }
 
-    /// Before the first answer about peers nobody knows whose duty anything is.
+    /// Returns whether the origin may be used now. Blocks cannot be assigned before the first list of peers.
     fn may_ask_origin(&self) -> bool {
         let now = self.now();
         let knows_peers = self.peers.is_none() || self.is_told_of_peers || now >= GRACE;
@@ -74,15 +74,14 @@ impl Fetch<'_> {
         let largest = run_bytes_max.max(u64::from(self.assembly.manifest().cut.piece_bytes()));
         let in_flight: u64 = self.flights.values().map(|flight| flight.bytes).sum();
         let room = self.options.memory_bytes_max.saturating_sub(in_flight) / largest;
-        // With nothing under way one lease is granted whatever its size: or nothing would ever be.
+        // With nothing in flight one lease is granted whatever its size: otherwise the fetch would never proceed.
         let max_leases = u32::try_from(room).unwrap_or(u32::MAX).max(u32::from(self.flights.is_empty()));
         let max_leases =
             if peer.as_str() == ORIGIN { max_leases.min(self.origin_room()) } else { max_leases };
         if max_leases == 0 {
             return;
         }
-        // With nobody to share with, from the beginning: no holes are left between runs, and the hash of the whole follows
-        // without reading anything back.
+        // Without peers, sequentially: no holes are left between runs, and the whole is hashed without reading anything back.
         let is_alone = self.known.is_empty() && self.announced.is_empty();
         let order = if is_alone { PieceOrder::Sequential } else { PieceOrder::Rarest };
         let request = LeaseRequest { peer, have, max_leases, run_bytes_max, order };
@@ -93,8 +92,8 @@ impl Fetch<'_> {
         }
     }
 
-    /// How many more requests to the origin may be under way. Runs that are being verified do not count: meanwhile the next
-    /// ones come. Among peers they are fewer: what a node has from the origin and has not passed on is lost with it.
+    /// Number of requests to the origin that may be added. Runs that are being verified do not count, so that the next ones
+    /// arrive meanwhile. Fewer with peers: pieces that a node has from the origin and has not passed on are lost with it.
     fn origin_room(&self) -> u32 {
         let most = if self.participants().is_empty() { ORIGIN_REQUESTS_MAX } else { ORIGIN_REQUESTS_MAX / 2 };
         let is_under_way =
@@ -103,7 +102,7 @@ impl Fetch<'_> {
         most.saturating_sub(u32::try_from(under_way).unwrap_or(u32::MAX))
     }
 
-    fn start(&mut self, lease: PieceLease, source: &Source) {
+    fn start(&mut self, lease: PieceRequest, source: &Source) {
         let manifest = self.assembly.manifest();
         let range = manifest.cut.bytes_of_run(&lease.pieces);
         let bytes = range.end - range.start;
@@ -126,10 +125,10 @@ impl Fetch<'_> {
         }));
     }
 
-    /// What the origin may be asked for at this moment.
+    /// Pieces that may be requested from the origin now.
     fn allowed_of_origin(&mut self) -> PieceMap {
         let (idle, patience) = (self.idle(), self.options.patience);
-        // First those who may have it say what they have.
+        // First wait for the piece maps of the peers.
         let is_asking = self.known.values().any(|known| !known.has_answered);
         if is_asking && self.now() < GRACE {
             return PieceMap::none(self.assembly.manifest().cut.pieces());
@@ -138,7 +137,7 @@ impl Fetch<'_> {
         let me = self.peers.and_then(Peers::me).cloned();
         let mut allowed = self.duties.allowed(me.as_ref(), nodes, idle, patience);
         if idle < patience {
-            // From those who fail nothing is to be hoped for, whatever they have.
+            // Peers that fail are ignored, whatever they have.
             for (_, known) in self.known.iter().filter(|(id, _)| self.is_trusted(id)) {
                 known.have.iter().for_each(|have| allowed.remove_all(have));
             }
@@ -146,20 +145,20 @@ impl Fetch<'_> {
         allowed
     }
 
-    /// The others among whom duties are divided.
+    /// Other nodes among which the blocks are divided.
     pub(super) fn participants(&self) -> BTreeSet<PeerId> {
         let is_early = self.now() < GRACE;
         let fetches = |id: &PeerId| self.known.get(id).is_some_and(|known| known.have.is_some());
         self.announced.iter().filter(|id| self.is_trusted(id) && (is_early || fetches(id))).cloned().collect()
     }
 
-    /// Whether it has neither lied nor failed when it was last asked.
+    /// True if the peer has neither sent corrupt data nor failed its last request.
     pub(super) fn is_trusted(&self, id: &PeerId) -> bool {
         let has_failed = self.known.get(id).is_some_and(|known| known.rest.failures > 0);
         !has_failed && !self.left_out.contains_key(id) && !self.manager.is_quarantined(id)
     }
 
-    /// Alone, runs are as long as they may be, but every lease of the origin has one from the beginning.
+    /// Length of a run without peers: as long as allowed, but short enough that every lease of the origin gets one at once.
     fn run_bytes(&self) -> u64 {
         let cut = self.assembly.manifest().cut;
         let share = cut.size() / u64::from(ORIGIN_REQUESTS_MAX) / 2;

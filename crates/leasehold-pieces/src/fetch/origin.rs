@@ -1,13 +1,13 @@
 //! The store as a source of pieces: ranged reads of one object, as long as it is unchanged.
 
 use bytes::Bytes;
-use leasehold_core::{ArtifactId, Error, Kind, Matter, Result, keys};
-use leasehold_store::seam::Ranged;
+use leasehold_core::{ArtifactId, Error, Kind, Reason, Result, keys};
+use leasehold_store::store::Ranged;
 use leasehold_store::{Client, Purpose, Version};
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-/// An object that is published again between every two reads is not looked at for ever.
+/// Reads of an object that is replaced before each of them.
 const CHANGES_MAX: u32 = 4;
 
 /// The data of one artifact in the store.
@@ -15,7 +15,7 @@ const CHANGES_MAX: u32 = 4;
 pub(crate) struct Origin {
     client: Client,
     key: String,
-    /// What the first read has shown: the others must not be of another object.
+    /// Version from the first read: later reads must be of the same object.
     version: Mutex<Option<Version>>,
 }
 
@@ -24,7 +24,7 @@ impl Origin {
         Self { client, key: keys::artifact_data(artifact), version: Mutex::default() }
     }
 
-    /// The bytes in this range. An object that was replaced by an equal one, as when it is published again, is read anew.
+    /// Reads the bytes in this range. An object that was replaced by an equal one, as by publishing again, is read again.
     pub(crate) async fn read(&self, range: Range<u64>) -> Result<Bytes> {
         for _ in 0..CHANGES_MAX {
             let known = self.version().clone();
@@ -36,11 +36,11 @@ impl Origin {
                 Ranged::Changed => *self.version() = None,
                 Ranged::Missing => {
                     let message = format!("the data of the artifact is missing: there is no `{}`", self.key);
-                    return Err(Error::new(Kind::Corrupt, message).about(Matter::Missing));
+                    return Err(Error::new(Kind::Corrupt, message).about(Reason::Missing));
                 }
             }
         }
-        Err(Error::new(Kind::Unavailable, format!("`{}` changes all the time", self.key)))
+        Err(Error::new(Kind::Unavailable, format!("`{}` keeps changing; retry later", self.key)))
     }
 
     fn version(&self) -> std::sync::MutexGuard<'_, Option<Version>> {

@@ -1,7 +1,7 @@
-//! One connection to a peer, driven by whoever uses it.
+//! One connection to a peer, driven by its caller.
 //!
-//! Nothing runs beside the caller: a connection moves while someone waits for its answer and stands still while it is
-//! idle. That the peer has closed it meanwhile shows at the next use.
+//! There is no background task: a connection makes progress while a caller waits for its response, and none while it is
+//! idle. If the peer has closed it meanwhile, the next use fails.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -17,15 +17,15 @@ use tokio::net::TcpStream;
 
 use super::Trouble;
 
-/// Most headers of an answer; a server of ours sends four.
+/// Most headers of a response; our server sends four.
 const HEADERS_MAX: usize = 32;
 
 type Wire = Connection<TokioIo<TcpStream>, Empty<Bytes>>;
 
-/// A connection.
+/// A connection to a peer.
 pub(super) struct Link {
     sender: SendRequest<Empty<Bytes>>,
-    /// Nothing once it has ended.
+    /// `None` once it has ended.
     connection: Option<Pin<Box<Wire>>>,
 }
 
@@ -42,14 +42,14 @@ impl Link {
         Ok(Self { sender, connection: Some(Box::pin(connection)) })
     }
 
-    /// Lets the last answer come to its end; whether the next request may follow. A peer that closed the connection, or
-    /// sent what nobody asked for, shows here.
+    /// Finishes the last response, and returns whether the next request may follow: false if the peer closed the
+    /// connection, or sent bytes that were not requested.
     pub(super) async fn is_usable(&mut self) -> bool {
         let Self { sender, connection } = self;
         drive(connection, sender.ready()).await.is_ok() && connection.is_some()
     }
 
-    /// Sends a request and waits for the head of the answer.
+    /// Sends a request and waits for the head of the response.
     pub(super) async fn send(
         &mut self,
         request: Request<Empty<Bytes>>,
@@ -59,7 +59,7 @@ impl Link {
         drive(connection, answer).await.map_err(|error| trouble(&error))
     }
 
-    /// The next bytes of an answer; nothing at its end.
+    /// Next bytes of a response; `None` at its end.
     pub(super) async fn next_bytes(&mut self, body: &mut Incoming) -> Result<Option<Bytes>, Trouble> {
         loop {
             let Some(frame) = drive(&mut self.connection, body.frame()).await else { return Ok(None) };
@@ -70,11 +70,11 @@ impl Link {
     }
 }
 
-/// Runs a connection along with what waits for it.
+/// Polls a connection together with the future that waits for it.
 async fn drive<T>(connection: &mut Option<Pin<Box<Wire>>>, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     poll_fn(|context| {
-        // How it ended is told to the one who waits for an answer.
+        // The future that waits for a response gets the error.
         if connection.as_mut().is_some_and(|connection| connection.as_mut().poll(context).is_ready()) {
             *connection = None;
         }
@@ -83,10 +83,10 @@ async fn drive<T>(connection: &mut Option<Pin<Box<Wire>>>, work: impl Future<Out
     .await
 }
 
-/// What is no HTTP is the peer's fault; everything else may be the network's.
+/// Classifies an error: invalid HTTP is the peer's fault; everything else may be the network's.
 fn trouble(error: &hyper::Error) -> Trouble {
     if error.is_parse() {
-        Trouble::Nonsense(format!("it does not speak HTTP: {error}"))
+        Trouble::Nonsense(format!("invalid HTTP response: {error}"))
     } else {
         Trouble::Network(error.to_string())
     }

@@ -1,4 +1,4 @@
-//! What can go wrong with a peer.
+//! Errors of requests to a peer.
 
 use std::fmt;
 
@@ -7,37 +7,37 @@ use leasehold_core::Kind;
 
 use super::PeerFailure;
 
-/// What went wrong.
+/// Error of a request to a peer.
 #[derive(Debug)]
 pub(super) enum Trouble {
-    /// It cannot be reached, or the connection broke.
+    /// The peer is unreachable, or the connection broke.
     Network(String),
-    /// It was silent for too long.
+    /// The peer sent nothing for too long.
     Silent,
-    /// It has enough to do.
+    /// The peer is at its upload limit.
     Busy,
-    /// It has no such thing.
+    /// The peer does not have the artifact or the pieces.
     Missing,
-    /// It does not know our secret.
+    /// The peer rejected our signature.
     Denied,
-    /// It answered something else than we can understand.
+    /// The response is invalid.
     Nonsense(String),
-    /// Our own: the store has not said its time yet, so nothing can be signed.
+    /// The store's time is not known yet, so no request can be signed.
     Timeless,
 }
 
 impl Trouble {
-    /// What an answer without pieces means.
+    /// Error for a response without pieces.
     pub(super) fn of(status: StatusCode) -> Self {
         match status {
             StatusCode::SERVICE_UNAVAILABLE => Self::Busy,
             StatusCode::NOT_FOUND => Self::Missing,
             StatusCode::UNAUTHORIZED => Self::Denied,
-            other => Self::Nonsense(format!("it answered {other}")),
+            other => Self::Nonsense(format!("unexpected status {other}")),
         }
     }
 
-    /// What to do about it.
+    /// Kind of the resulting error.
     pub(super) fn kind(&self) -> Kind {
         match self {
             Self::Network(_) | Self::Silent | Self::Busy | Self::Timeless => Kind::Unavailable,
@@ -46,7 +46,7 @@ impl Trouble {
         }
     }
 
-    /// How it counts for the peer.
+    /// Failure that is counted against the peer.
     pub(super) fn failure(&self) -> PeerFailure {
         match self {
             Self::Network(_) | Self::Busy | Self::Timeless => PeerFailure::NetworkError,
@@ -60,11 +60,11 @@ impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Network(words) | Self::Nonsense(words) => f.write_str(words),
-            Self::Silent => f.write_str("it was silent for too long"),
-            Self::Busy => f.write_str("it is busy"),
-            Self::Missing => f.write_str("it does not have that"),
-            Self::Denied => f.write_str("it does not accept our signature"),
-            Self::Timeless => f.write_str("the store's time is not known yet, so nothing can be signed"),
+            Self::Silent => f.write_str("timed out"),
+            Self::Busy => f.write_str("busy"),
+            Self::Missing => f.write_str("requested pieces not found"),
+            Self::Denied => f.write_str("request signature rejected; check the peer secret"),
+            Self::Timeless => f.write_str("cannot sign the request: the store's time is not known yet"),
         }
     }
 }

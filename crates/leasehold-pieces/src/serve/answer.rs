@@ -1,7 +1,7 @@
-//! From a request to an answer.
+//! Handles a request.
 //!
-//! The order matters: first the path, which costs nothing; then the signature; only then is the shelf asked. Nobody who
-//! is refused has made the server touch a file.
+//! The order matters: first the path, which costs nothing; then the signature; only then the shelf. A request that is
+//! refused never makes the server touch a file.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,51 +14,54 @@ use http::header::{
 use http::{HeaderValue, Method, Request, Response};
 use hyper::body::{Body, Incoming};
 use leasehold_core::ArtifactId;
-use leasehold_core::piece::{Cut, PieceMap};
+use leasehold_core::piece::{PieceCut, PieceMap};
 use leasehold_store::Host;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Shelf;
 use super::body::{AnswerBody, holding};
-use super::door::{Answers, Happened, Line};
-use super::pace::Pace;
+use super::door::{Answers, Connection, Happened};
+use super::pace::SendPacer;
 use super::refusal::Refusal;
 use super::route::{Route, pieces_per_answer};
 use super::tally::Tally;
-use crate::sign::{Present, Secret};
+use crate::sign::{Secret, SignClock};
 
-/// The header with an artifact's size.
+/// Header with an artifact's size.
 pub(crate) const SIZE: HeaderName = HeaderName::from_static("x-leasehold-size");
-/// The header with the size of its pieces.
+/// Header with the size of its pieces.
 pub(crate) const PIECE_BYTES: HeaderName = HeaderName::from_static("x-leasehold-piece-bytes");
 
-/// Longest wait for an upload: short enough that the client, who waits for a first byte, hears that we are busy before
-/// it gives us up for dead.
+/// Longest wait for an upload slot: shorter than the client's timeout, so that it receives 503 before it times out.
 const UPLOAD_WAIT: Duration = Duration::from_secs(5);
 
-/// What all connections share.
+/// State that all connections share.
 pub(super) struct Answerer {
     pub(super) shelf: Arc<dyn Shelf>,
     pub(super) secret: Option<Secret>,
-    pub(super) present: Present,
+    pub(super) present: SignClock,
     pub(super) host: Arc<dyn Host>,
     pub(super) uploads: Arc<Semaphore>,
-    pub(super) pace: Option<Arc<Pace>>,
+    pub(super) pace: Option<Arc<SendPacer>>,
     pub(super) tally: Tally,
 }
 
-/// What an answer holds.
+/// Contents of a response.
 struct Goods {
     bytes: Bytes,
-    /// As the content-length says; the bytes themselves may be left out.
+    /// Value of content-length; the bytes themselves may be left out.
     len: u64,
-    cut: Option<Cut>,
+    cut: Option<PieceCut>,
 }
 
 impl Answers for Answerer {
     type Body = AnswerBody;
 
-    async fn answer(self: Arc<Self>, line: Arc<Line>, request: Request<Incoming>) -> Response<AnswerBody> {
+    async fn answer(
+        self: Arc<Self>,
+        line: Arc<Connection>,
+        request: Request<Incoming>,
+    ) -> Response<AnswerBody> {
         line.asked();
         let gives = self.give(&request).await;
         self.tally.count(|served| {
@@ -114,8 +117,8 @@ impl Answerer {
         verified.map_err(Refusal::Unproven)
     }
 
-    /// What is here. Manifests and journals of large artifacts are large themselves.
-    async fn have(&self, artifact: ArtifactId) -> Result<(Cut, PieceMap), Refusal> {
+    /// Reads the piece map on a thread that may block: manifests and journals of large artifacts are large themselves.
+    async fn have(&self, artifact: ArtifactId) -> Result<(PieceCut, PieceMap), Refusal> {
         let source = self.shelf.clone();
         blocking(move || source.have(&artifact)).await?.ok_or(Refusal::Missing)
     }
@@ -131,11 +134,7 @@ impl Answerer {
         let slot = self.upload_slot().await?;
         let bytes = self.read(artifact, run, slot).await?;
         if bytes.len() as u64 != len {
-            tracing::error!(
-                len,
-                got = bytes.len(),
-                "the shelf gave another number of bytes than its pieces have"
-            );
+            tracing::error!(expected = len, got = bytes.len(), "cache returned the wrong number of bytes");
             return Err(Refusal::Failed);
         }
         Ok(Goods { bytes, len, cut: Some(cut) })
@@ -149,7 +148,7 @@ impl Answerer {
         }
     }
 
-    /// Reads where it may block. The slot goes along: a client that leaves does not end the reading.
+    /// Reads pieces on a thread that may block. It holds the slot: a client that disconnects does not end the read.
     async fn read(
         &self,
         artifact: ArtifactId,
@@ -161,31 +160,31 @@ impl Answerer {
         match blocking(work).await? {
             Ok(bytes) => bytes.ok_or(Refusal::Missing),
             Err(error) => {
-                tracing::warn!(%error, "pieces could not be read");
+                tracing::warn!(%error, "failed to read pieces");
                 Err(Refusal::Failed)
             }
         }
     }
 }
 
-/// Asks the shelf where it may block.
+/// Calls the shelf on a thread that may block.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Refusal> {
     #[expect(clippy::disallowed_methods, reason = "file systems have no asynchronous calls")]
     let done = tokio::task::spawn_blocking(work).await;
     done.map_err(|died| {
-        tracing::error!(%died, "the shelf's thread died");
+        tracing::error!(error = %died, "piece reader thread panicked");
         Refusal::Failed
     })
 }
 
 impl Goods {
-    fn new(bytes: Bytes, cut: Option<Cut>) -> Self {
+    fn new(bytes: Bytes, cut: Option<PieceCut>) -> Self {
         Self { len: bytes.len() as u64, bytes, cut }
     }
 }
 
-/// Whether all of a run is here and fits into an answer.
-fn check_run(run: &Range<u32>, cut: &Cut, map: &PieceMap) -> Result<(), Refusal> {
+/// Checks that all of a run is here and fits into a response.
+fn check_run(run: &Range<u32>, cut: &PieceCut, map: &PieceMap) -> Result<(), Refusal> {
     if run.end > cut.pieces() {
         return Err(Refusal::Missing);
     }
@@ -220,7 +219,7 @@ fn refused(refusal: Refusal, method: &Method, body: impl Fn(Bytes) -> AnswerBody
         Refusal::Method => (ALLOW, "GET, HEAD"),
         Refusal::Unproven(_) => (WWW_AUTHENTICATE, "Leasehold"),
         Refusal::Timeless | Refusal::Busy => (RETRY_AFTER, "1"),
-        // What comes after the head would be read as the next request.
+        // The body would be read as the next request.
         Refusal::Body => (CONNECTION, "close"),
         Refusal::Missing | Refusal::TooMany | Refusal::Failed => return answer,
     };

@@ -1,4 +1,4 @@
-//! The body of an answer.
+//! Body of a response.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -10,26 +10,31 @@ use futures::future::BoxFuture;
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::line::Line;
-use super::pace::Pace;
+use super::line::Connection;
+use super::pace::SendPacer;
 use super::tally::Tally;
 
-/// Bytes that go out in turns; when they have all been handed over, the line is told.
+/// Bytes that are sent in turns under the rate limit. Dropping it marks the response as handed over to hyper.
 pub(super) struct AnswerBody {
     rest: Bytes,
-    pace: Option<Arc<Pace>>,
-    /// The wait for the next turn, and how much goes then.
+    pace: Option<Arc<SendPacer>>,
+    /// Wait for the next turn, and the number of bytes to send then.
     turn: Option<(BoxFuture<'static, ()>, usize)>,
     tally: Tally,
-    line: Arc<Line>,
+    line: Arc<Connection>,
 }
 
 impl AnswerBody {
-    pub(super) fn new(bytes: Bytes, pace: Option<Arc<Pace>>, tally: Tally, line: Arc<Line>) -> Self {
+    pub(super) fn new(
+        bytes: Bytes,
+        pace: Option<Arc<SendPacer>>,
+        tally: Tally,
+        line: Arc<Connection>,
+    ) -> Self {
         Self { rest: bytes, pace, turn: None, tally, line }
     }
 
-    /// Waits for a turn, if there are such; says how much may go now.
+    /// Waits for a turn, if there is a rate limit; returns the number of bytes that may be sent.
     fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<usize> {
         let Some(pace) = &self.pace else { return Poll::Ready(self.rest.len()) };
         let (wait, bytes) = self.turn.get_or_insert_with(|| {
@@ -76,8 +81,8 @@ impl Drop for AnswerBody {
     }
 }
 
-/// Bytes that give their upload slot back when the last part of them is freed, wherever it is then: while a client does
-/// not take its answer, the connection holds parts of it, and with them all of its memory.
+/// Bytes that release their upload slot when the last part of them is freed: while a client does not read its response, the
+/// connection holds parts of it, and with them all of its memory.
 pub(super) fn holding(bytes: Bytes, slot: OwnedSemaphorePermit) -> Bytes {
     Bytes::from_owner(Held { bytes, _slot: slot })
 }

@@ -1,8 +1,8 @@
-//! The door of a server: connections over HTTP, within bounds that hold whatever the clients do.
+//! Listener for HTTP connections, within limits that hold whatever the clients do.
 //!
-//! Pieces and the dashboard are both given to clients that may be slow, many or hostile, so both listen through this one
-//! door: a bounded number of connections in all and from one address, heads of a bounded size that have to come in time,
-//! and an orderly end. What is asked and answered is the business of whoever [`Answers`].
+//! Clients of the piece server and of the dashboard may be slow, many or hostile, so both use this listener: a bounded
+//! number of connections in all and from one address, request heads of bounded size that must arrive in time, and an orderly
+//! shutdown. An implementation of [`Answers`] handles the requests.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -25,66 +25,67 @@ use leasehold_worker::Shutdown;
 use leasehold_worker::shutdown::Stage;
 use tokio::net::{TcpListener, TcpStream};
 
-pub use super::line::Line;
-use super::line::{Phase, Waits, Wire};
+pub use super::line::Connection;
+use super::line::{ConnectionPhase, ConnectionTimeouts, Wire};
 
-/// Most bytes of a request's head, and of what hyper holds back of an answer: the longest head of ours has 400, and one
-/// of a browser rarely 2,000.
+/// Most bytes of a request's head, and of a response that hyper buffers: our longest head has 400, and a browser's rarely
+/// 2,000.
 const HEAD_BYTES_MAX: usize = 16 * 1_024;
 
 /// Most headers of a request; ours have four, those of browsers about fifteen.
 const HEADERS_MAX: usize = 64;
 
-/// Pause after a connection could not be accepted, as when there are no file handles left: others may give some back.
+/// Pause after a connection could not be accepted, as when there are no file handles left: some may be closed meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What one connection too many gets.
+/// Response to a connection beyond the limit.
 const TURNED_AWAY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\n\
     content-type: text/plain; charset=utf-8\r\ncontent-length: 21\r\n\r\ntoo many connections\n";
 
-/// Whoever answers what is asked at a door.
+/// Handler of the requests of a listener.
 pub trait Answers: Send + Sync + 'static {
-    /// What an answer carries.
+    /// Body of a response.
     type Body: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + 'static;
 
-    /// Answers; a failure is an answer, too. Tells the line when it was asked, and when it has handed its answer over.
+    /// Handles a request; a failure is a response, too. Calls [`Connection::asked`] at the start, and
+    /// [`Connection::handed_over`] when the response body has been handed over.
     fn answer(
         self: Arc<Self>,
-        line: Arc<Line>,
+        line: Arc<Connection>,
         request: Request<Incoming>,
     ) -> impl Future<Output = Response<Self::Body>> + Send;
 
-    /// Hears what happens at the door, for counts.
+    /// Called for events outside of requests, to count them.
     fn note(&self, _happened: Happened) {}
 }
 
-/// What happens at a door without anybody answering.
+/// Event of a listener outside of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Happened {
-    /// A connection was taken.
+    /// A connection was accepted.
     Connected,
-    /// There were too many of them.
+    /// A connection was refused, because there were too many.
     TurnedAway,
-    /// Something came that is no request.
+    /// A client sent an invalid request.
     Garbage,
-    /// A client kept its connection waiting in the middle of something.
+    /// A client timed out within a request or response.
     Slow,
 }
 
-/// What a door endures.
+/// Limits of a listener.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
     /// Most connections at a time.
     pub connections_max: usize,
-    /// Most connections of one address at a time, so that one client cannot keep all others out.
+    /// Most connections from one address at a time, so that one client cannot lock out the others.
     pub per_address_max: usize,
     /// Longest wait for the head of a request.
     pub header_wait: Duration,
-    /// Longest wait for the next request, and for a client to take 64 KiB of its answer.
+    /// Longest wait for the next request, and for a client to read 64 KiB of its response.
     pub idle_wait: Duration,
 }
 
-/// Listens.
+/// A bounded HTTP listener.
 #[derive(Debug)]
 pub struct Door {
     listener: TcpListener,
@@ -94,7 +95,7 @@ pub struct Door {
 }
 
 impl Door {
-    /// Listens at an address; nothing is answered before [`Door::run`].
+    /// Listens on an address; no request is answered before [`Door::run`].
     pub async fn open(addr: SocketAddr, bounds: Bounds, host: Arc<dyn Host>) -> Result<Self> {
         let failure = |error: io::Error| {
             Error::new(Kind::Unavailable, format!("cannot listen on `{addr}`: {error}")).because(error)
@@ -104,13 +105,13 @@ impl Door {
         Ok(Self { listener, addr, bounds, host })
     }
 
-    /// Where it listens.
+    /// Address it listens on.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Lets clients in until it is stopped: draining finishes the answers that are on their way, aborting ends them.
+    /// Accepts connections until shutdown: drain finishes the responses in progress, abort ends them.
     pub async fn run(self, answers: Arc<impl Answers>, shutdown: Shutdown) {
         let mut lines = FuturesUnordered::new();
         let mut clients = Clients::default();
@@ -137,7 +138,7 @@ impl Door {
                 },
             }
         }
-        // Nobody is to come any more; who is here leaves when its answer is out.
+        // No new connections; open ones end when their response is sent.
         drop(self.listener);
         tokio::select! {
             () = shutdown.reached(Stage::Abort) => {}
@@ -147,26 +148,26 @@ impl Door {
 
     fn welcome(&self, stream: TcpStream, answers: &Arc<impl Answers>, shutdown: &Shutdown) -> Running {
         answers.note(Happened::Connected);
-        let waits = Waits { head: self.bounds.header_wait, idle: self.bounds.idle_wait };
+        let waits = ConnectionTimeouts { head: self.bounds.header_wait, idle: self.bounds.idle_wait };
         let conversation = converse(stream, answers.clone(), self.host.clone(), waits, shutdown.clone());
         self.host.spawn(Box::pin(conversation))
     }
 
-    /// A connection that was gone before it was accepted is nothing; anything else may need time to pass.
+    /// Pauses after a failed accept. A connection that was closed before it was accepted is no failure.
     async fn bear(&self, error: &io::Error) {
         if !matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
-            tracing::warn!(%error, "a connection could not be accepted");
+            tracing::warn!(%error, "failed to accept connection, retrying");
             self.host.sleep(ACCEPT_PAUSE).await;
         }
     }
 }
 
-/// Connections that are open, by whom they count for.
+/// Number of open connections per client.
 #[derive(Debug, Default)]
 struct Clients(HashMap<IpAddr, usize>);
 
 impl Clients {
-    /// Counts one more for a client, unless it has so many already.
+    /// Adds a connection of a client, unless it has `max` already.
     fn enter(&mut self, client: IpAddr, max: usize) -> bool {
         let count = self.0.get(&client).copied().unwrap_or(0);
         if count < max {
@@ -175,7 +176,7 @@ impl Clients {
         count < max
     }
 
-    /// Counts one less; a client that has none left is forgotten.
+    /// Removes a connection of a client, and the client with its last one.
     fn leave(&mut self, client: IpAddr) {
         if let Some(count) = self.0.get_mut(&client) {
             *count -= 1;
@@ -186,7 +187,7 @@ impl Clients {
     }
 }
 
-/// Whom a connection counts for: an address of IPv4, or a network of IPv6, whose 2⁶⁴ addresses one machine may have.
+/// Client that a connection counts for: an IPv4 address, or an IPv6 /64 network, whose addresses one machine may have.
 fn client_of(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {
         IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)).into(),
@@ -194,12 +195,12 @@ fn client_of(ip: IpAddr) -> IpAddr {
     }
 }
 
-/// Says no without waiting for anything. What has come is read first: a connection that is closed with unread bytes
-/// is reset, and the client might lose our answer.
+/// Refuses a connection without waiting. Bytes that have arrived are read first: a connection that is closed with unread
+/// bytes is reset, and the client might lose our response.
 fn turn_away(stream: TcpStream, answers: &impl Answers) {
     answers.note(Happened::TurnedAway);
     if let Ok(mut stream) = stream.into_std() {
-        // Whether it works is the client's concern: it is closed in any case.
+        // Errors are ignored: the connection is closed in any case.
         let _ = stream.read(&mut [0; 4_096]);
         let _ = stream.write(TURNED_AWAY);
     }
@@ -207,27 +208,27 @@ fn turn_away(stream: TcpStream, answers: &impl Answers) {
 
 fn note(end: &End) {
     if let End::Panicked(words) = end {
-        tracing::error!(words, "a connection's task panicked");
+        tracing::error!(panic = words, "connection task panicked");
     }
 }
 
-/// One connection from its first byte to its last.
+/// Serves one connection from its first byte to its last.
 async fn converse(
     stream: TcpStream,
     answers: Arc<impl Answers>,
     host: Arc<dyn Host>,
-    waits: Waits,
+    waits: ConnectionTimeouts,
     shutdown: Shutdown,
 ) {
-    // Without this, head and body of an answer may be 40 ms apart.
+    // Without this, head and body of a response may be 40 ms apart.
     let _ = stream.set_nodelay(true);
-    let line = Line::new();
+    let line = Connection::new();
     let service = service_fn(|request| {
         let answer = answers.clone().answer(line.clone(), request);
         async move { Ok::<_, Infallible>(answer.await) }
     });
     let connection = http1::Builder::new()
-        // It would be the wall clock's.
+        // It would be the wall clock's time.
         .auto_date_header(false)
         .max_buf_size(HEAD_BYTES_MAX)
         .max_headers(HEADERS_MAX)
@@ -256,15 +257,15 @@ fn note_end(end: hyper::Result<()>, answers: &impl Answers) {
     if let Err(error) = end
         && error.is_parse()
     {
-        tracing::debug!(%error, "a client sent something that is no request");
+        tracing::debug!(%error, "client sent an invalid request");
         answers.note(Happened::Garbage);
     }
 }
 
-/// A connection that is simply not used any more has done nothing wrong.
-fn note_cut(phase: Phase, answers: &impl Answers) {
-    tracing::debug!(?phase, "a client kept its connection waiting");
-    if phase != Phase::Idle {
+/// Counts a connection that timed out. An idle one does not count as slow.
+fn note_cut(phase: ConnectionPhase, answers: &impl Answers) {
+    tracing::debug!(?phase, "client connection timed out");
+    if phase != ConnectionPhase::Idle {
         answers.note(Happened::Slow);
     }
 }
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_left_has_room_again_and_is_forgotten() {
+    fn a_client_that_disconnects_has_room_again_and_is_forgotten() {
         let (mut clients, one) = (Clients::default(), client_of([192, 0, 2, 7].into()));
         assert!(clients.enter(one, 2) && clients.enter(one, 2) && !clients.enter(one, 2));
         assert!(clients.enter(client_of([192, 0, 2, 8].into()), 2));

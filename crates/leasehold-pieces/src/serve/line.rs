@@ -1,4 +1,4 @@
-//! One connection, watched: who keeps a server waiting is cut off.
+//! Timeouts of one connection.
 //!
 //! ```text
 //!            first byte            whole head              all of the answer is with the kernel
@@ -9,8 +9,8 @@
 //!                                                 Stuck
 //! ```
 //!
-//! Only where the client is to act does the time run: it starts anew with each phase. A head must come whole within its
-//! time, not byte by byte; while an answer is made or waits for its turn, nobody is blamed.
+//! A timeout runs only while the server waits for the client, and restarts with each phase. A head must arrive whole within
+//! its timeout, not byte by byte. While a response is prepared or waits for its turn, no timeout runs.
 
 use std::io;
 use std::pin::Pin;
@@ -25,71 +25,71 @@ use leasehold_store::Host;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
-/// A client that takes its answer slower than this much per wait is as bad as one that does not take it.
+/// Fewest bytes of its response that a client must read within a timeout.
 const TAKEN_BYTES_MIN: usize = 64 * 1_024;
 
-/// What a connection waits for.
+/// Phase of a connection, by what it waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Phase {
-    /// For a request.
+pub(super) enum ConnectionPhase {
+    /// The next request.
     Idle,
-    /// For the rest of a request's head.
+    /// The rest of a request's head.
     Head,
-    /// For us.
+    /// The server.
     Answering,
-    /// For the client to take its answer.
+    /// The client, to read its response.
     Stuck,
 }
 
-/// How long a connection waits for its client.
+/// Timeouts of a connection.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Waits {
+pub(super) struct ConnectionTimeouts {
     pub(super) head: Duration,
     pub(super) idle: Duration,
 }
 
-/// Where a connection stands. Everything that changes it runs in the connection's own task.
+/// State of a connection. It is changed only by the connection's own task.
 #[derive(Debug)]
-pub struct Line {
-    phase: watch::Sender<Phase>,
-    /// Whether the answer is with hyper, whole.
+pub struct Connection {
+    phase: watch::Sender<ConnectionPhase>,
+    /// True once hyper has the whole response.
     handed_over: AtomicBool,
-    /// Bytes taken since the line got stuck.
+    /// Bytes that the client has read since the connection got stuck.
     taken: AtomicUsize,
 }
 
-impl Line {
-    /// A new connection has to say something soon.
+impl Connection {
+    /// State of a new connection: the head timeout runs from the start.
     pub(super) fn new() -> Arc<Self> {
-        let phase = watch::Sender::new(Phase::Head);
+        let phase = watch::Sender::new(ConnectionPhase::Head);
         Arc::new(Self { phase, handed_over: AtomicBool::new(false), taken: AtomicUsize::new(0) })
     }
 
-    /// Whether an answer is on its way.
+    /// True while a response is in progress.
     pub(super) fn is_answering(&self) -> bool {
-        matches!(*self.phase.borrow(), Phase::Answering | Phase::Stuck)
+        matches!(*self.phase.borrow(), ConnectionPhase::Answering | ConnectionPhase::Stuck)
     }
 
-    /// The head of a request is there.
+    /// Records that the head of a request has arrived.
     pub fn asked(&self) {
         self.handed_over.store(false, Relaxed);
-        self.turn(&[Phase::Idle, Phase::Head], Phase::Answering);
+        self.turn(&[ConnectionPhase::Idle, ConnectionPhase::Head], ConnectionPhase::Answering);
     }
 
-    /// The body of the answer has been given to hyper.
+    /// Records that hyper has the whole body of the response.
     pub fn handed_over(&self) {
         self.handed_over.store(true, Relaxed);
     }
 
-    /// Waits until the client has kept us waiting for too long; says with what.
-    pub(super) async fn kept_waiting(&self, host: &dyn Host, waits: Waits) -> Phase {
+    /// Waits until the client times out; returns the phase in which it did.
+    pub(super) async fn kept_waiting(&self, host: &dyn Host, waits: ConnectionTimeouts) -> ConnectionPhase {
         let mut changes = self.phase.subscribe();
         loop {
             let phase = *changes.borrow_and_update();
             let wait = match phase {
-                Phase::Idle | Phase::Stuck => Some(waits.idle),
-                Phase::Head => Some(waits.head),
-                Phase::Answering => None,
+                ConnectionPhase::Idle | ConnectionPhase::Stuck => Some(waits.idle),
+                ConnectionPhase::Head => Some(waits.head),
+                ConnectionPhase::Answering => None,
             };
             let over = async {
                 match wait {
@@ -106,27 +106,28 @@ impl Line {
     }
 
     fn heard(&self) {
-        self.turn(&[Phase::Idle], Phase::Head);
+        self.turn(&[ConnectionPhase::Idle], ConnectionPhase::Head);
     }
 
     fn got_stuck(&self) {
-        if self.turn(&[Phase::Answering], Phase::Stuck) {
+        if self.turn(&[ConnectionPhase::Answering], ConnectionPhase::Stuck) {
             self.taken.store(0, Relaxed);
         }
     }
 
     fn took(&self, bytes: usize) {
         if self.taken.fetch_add(bytes, Relaxed) + bytes >= TAKEN_BYTES_MIN {
-            self.turn(&[Phase::Stuck], Phase::Answering);
+            self.turn(&[ConnectionPhase::Stuck], ConnectionPhase::Answering);
         }
     }
 
     fn flushed(&self) {
-        let next = if self.handed_over.load(Relaxed) { Phase::Idle } else { Phase::Answering };
-        self.turn(&[Phase::Answering, Phase::Stuck], next);
+        let next =
+            if self.handed_over.load(Relaxed) { ConnectionPhase::Idle } else { ConnectionPhase::Answering };
+        self.turn(&[ConnectionPhase::Answering, ConnectionPhase::Stuck], next);
     }
 
-    fn turn(&self, from: &[Phase], to: Phase) -> bool {
+    fn turn(&self, from: &[ConnectionPhase], to: ConnectionPhase) -> bool {
         self.phase.send_if_modified(|phase| {
             let turns = from.contains(phase) && *phase != to;
             if turns {
@@ -137,14 +138,14 @@ impl Line {
     }
 }
 
-/// The stream of a connection, which tells its line what happens.
+/// Stream of a connection that updates the state of the connection.
 pub(super) struct Wire {
     stream: TokioIo<TcpStream>,
-    line: Arc<Line>,
+    line: Arc<Connection>,
 }
 
 impl Wire {
-    pub(super) fn new(stream: TcpStream, line: Arc<Line>) -> Self {
+    pub(super) fn new(stream: TcpStream, line: Arc<Connection>) -> Self {
         Self { stream: TokioIo::new(stream), line }
     }
 
@@ -214,27 +215,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_blamed_only_for_what_its_client_owes() {
-        let line = Line::new();
+    fn a_timeout_runs_only_while_the_client_is_to_act() {
+        let line = Connection::new();
         let phase = || *line.phase.borrow();
-        assert_eq!(phase(), Phase::Head);
+        assert_eq!(phase(), ConnectionPhase::Head);
         line.asked();
         line.flushed();
-        assert_eq!(phase(), Phase::Answering, "there is no answer yet");
+        assert_eq!(phase(), ConnectionPhase::Answering, "there is no answer yet");
         line.got_stuck();
         line.handed_over();
-        assert!(phase() == Phase::Stuck && line.is_answering());
+        assert!(phase() == ConnectionPhase::Stuck && line.is_answering());
         line.flushed();
-        assert_eq!(phase(), Phase::Idle);
+        assert_eq!(phase(), ConnectionPhase::Idle);
         line.got_stuck();
-        assert_eq!(phase(), Phase::Idle, "nothing is owed");
+        assert_eq!(phase(), ConnectionPhase::Idle, "nothing is owed");
         line.heard();
-        assert_eq!(phase(), Phase::Head);
+        assert_eq!(phase(), ConnectionPhase::Head);
     }
 
     #[test]
-    fn who_takes_an_answer_byte_by_byte_does_not_take_it() {
-        let line = Line::new();
+    fn a_client_that_reads_byte_by_byte_stays_stuck() {
+        let line = Connection::new();
         line.asked();
         line.got_stuck();
         let stuck = line.phase.subscribe();
@@ -244,6 +245,6 @@ mod tests {
         }
         assert!(!stuck.has_changed().unwrap());
         line.took(1_024);
-        assert_eq!(*line.phase.borrow(), Phase::Answering);
+        assert_eq!(*line.phase.borrow(), ConnectionPhase::Answering);
     }
 }

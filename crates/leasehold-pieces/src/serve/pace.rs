@@ -1,36 +1,36 @@
-//! A bound on bytes per second, shared by all answers of a server.
+//! Limit of bytes per second, shared by all responses of a server.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold_store::Host;
 
-/// Largest part of an answer that is sent at once under a bound; smaller for small bounds, so that nobody waits long for
-/// a turn. Answers take turns part by part.
+/// Largest part of a response that is sent at once under a limit; smaller for small limits, so that no response waits long
+/// for a turn. Responses take turns part by part.
 const PART_BYTES_MAX: u64 = 64 * 1_024;
 const PART_BYTES_MIN: u64 = 1_024;
 
-/// Says when the next bytes may go.
+/// Rate limiter of a server.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct SendPacer {
     host: Arc<dyn Host>,
     bytes_per_sec: u64,
-    /// When everything that was given a turn so far has gone, by the host's boot clock.
+    /// Time at which all turns taken so far are over, by the host's boot clock.
     free_at_ns: Mutex<i64>,
 }
 
-impl Pace {
+impl SendPacer {
     pub(super) fn new(host: Arc<dyn Host>, bytes_per_sec: u64) -> Self {
         Self { host, bytes_per_sec, free_at_ns: Mutex::new(i64::MIN) }
     }
 
-    /// How many bytes to send in one turn: a tenth of a second's worth, within bounds.
+    /// Number of bytes to send in one turn: a tenth of a second's worth, within bounds.
     pub(super) fn part_bytes(&self) -> usize {
         let bytes = (self.bytes_per_sec / 10).clamp(PART_BYTES_MIN, PART_BYTES_MAX);
         usize::try_from(bytes).expect("at most PART_BYTES_MAX")
     }
 
-    /// Takes a turn for so many bytes: how long to wait before they go.
+    /// Takes a turn for this many bytes, and returns the time to wait before sending them.
     pub(super) fn take_turn(&self, bytes: usize) -> Duration {
         let now_ns = self.host.instant().boot_ns;
         let lasts_ns = bytes as u128 * 1_000_000_000 / u128::from(self.bytes_per_sec);
@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn turns_follow_each_other_at_the_rate_and_idle_time_is_not_saved_up() {
         let host = FakeHost::new();
-        let pace = Pace::new(Arc::new(host.clone()), 10_000);
+        let pace = SendPacer::new(Arc::new(host.clone()), 10_000);
         let turn = || pace.take_turn(1_000).as_millis();
         assert_eq!([turn(), turn(), turn()], [0, 100, 200]);
         host.advance(Duration::from_millis(250));
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn parts_are_small_under_small_bounds() {
-        let part = |rate| Pace::new(Arc::new(FakeHost::new()), rate).part_bytes();
+        let part = |rate| SendPacer::new(Arc::new(FakeHost::new()), rate).part_bytes();
         assert_eq!([part(1), part(100_000), part(u64::MAX)], [1_024, 10_000, 65_536]);
     }
 }

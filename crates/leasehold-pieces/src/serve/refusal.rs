@@ -1,28 +1,28 @@
-//! Why a request does not get what it asks for, as an answer and as a count.
+//! Reasons for an error response, with status and counter.
 
 use std::fmt;
 
 use http::StatusCode;
 
-use super::tally::Refused;
+use super::tally::RefusedCounts;
 use crate::sign::Unproven;
 
-/// A reason.
+/// Reason for an error response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// The path means nothing, or what it names is not here.
+    /// The path is unknown, or the pieces it names are not here.
     Missing,
     /// Neither GET nor HEAD.
     Method,
     /// The request has a body.
     Body,
-    /// More pieces than fit into an answer.
+    /// More pieces than fit into a response.
     TooMany,
-    /// The signature.
+    /// The signature is missing or invalid.
     Unproven(Unproven),
-    /// The store has not said its time yet, so no signature can be checked.
+    /// The store's time is not known yet, so no signature can be checked.
     Timeless,
-    /// All uploads were taken for too long.
+    /// No upload slot became free in time.
     Busy,
     /// The shelf could not be read.
     Failed,
@@ -40,8 +40,8 @@ impl Refusal {
         }
     }
 
-    /// Where it is counted.
-    pub(super) fn counter(self, refused: &mut Refused) -> &mut u64 {
+    /// Counter for this reason.
+    pub(super) fn counter(self, refused: &mut RefusedCounts) -> &mut u64 {
         match self {
             Self::Missing => &mut refused.missing,
             Self::Method | Self::Body | Self::TooMany => &mut refused.wrong,
@@ -57,14 +57,14 @@ impl Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Missing => f.write_str("not here"),
-            Self::Method => f.write_str("only GET and HEAD"),
-            Self::Body => f.write_str("a request has no body"),
-            Self::TooMany => f.write_str("more pieces than fit into one answer"),
+            Self::Missing => f.write_str("not found"),
+            Self::Method => f.write_str("method not allowed; use GET or HEAD"),
+            Self::Body => f.write_str("request must not have a body"),
+            Self::TooMany => f.write_str("too many pieces for one response"),
             Self::Unproven(unproven) => unproven.fmt(f),
             Self::Timeless => f.write_str("the store's time is not known yet"),
             Self::Busy => f.write_str("too many uploads"),
-            Self::Failed => f.write_str("the pieces could not be read"),
+            Self::Failed => f.write_str("failed to read the pieces"),
         }
     }
 }

@@ -1,7 +1,7 @@
-//! The paths a server answers, written and read in one place.
+//! Paths of a piece server, formatted and parsed in one place.
 //!
-//! A path is taken apart into a hash and numbers, and only what reads as such goes further: nothing is decoded, nothing
-//! is joined to a path of the file system.
+//! A path is parsed into a hash and numbers, and anything else is rejected: nothing is decoded, and nothing is joined to a
+//! path of the file system.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,34 +9,34 @@ use std::ops::Range;
 use http::Uri;
 use leasehold_core::ArtifactId;
 use leasehold_core::limits::PIECES_MAX;
-use leasehold_core::piece::Cut;
+use leasehold_core::piece::PieceCut;
 
-/// Most bytes of pieces in one answer, unless a single piece has more: enough that a request costs little beside it,
-/// and with sixteen answers at once a server needs no more than 64 MiB for them.
+/// Most bytes of pieces in one response, unless a single piece has more: enough that a request costs little beside it,
+/// and with sixteen responses at once a server needs no more than 64 MiB for them.
 pub const ANSWER_BYTES_MAX: u64 = 4 * 1_024 * 1_024;
 
-/// The longest path that means something is far below this; longer ones are not even looked at.
+/// Longest path that is parsed; the longest valid one is far shorter.
 const PATH_BYTES_MAX: usize = 160;
 
-/// How many neighbouring pieces may be asked for at once: at least one.
+/// Number of neighbouring pieces that may be requested at once: at least one.
 #[must_use]
-pub fn pieces_per_answer(cut: &Cut) -> u32 {
+pub fn pieces_per_answer(cut: &PieceCut) -> u32 {
     u32::try_from(ANSWER_BYTES_MAX / u64::from(cut.piece_bytes())).unwrap_or(u32::MAX).max(1)
 }
 
-/// What is asked for.
+/// A request's path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Route {
-    /// Whether the server is there.
+    /// Health check.
     Health,
-    /// Which pieces are here.
+    /// Piece map of an artifact.
     Have(ArtifactId),
     /// Neighbouring pieces.
     Pieces(ArtifactId, Range<u32>),
 }
 
 impl Route {
-    /// Reads a path; nothing if it means nothing.
+    /// Parses a path; `None` if it is unknown.
     pub(crate) fn read(uri: &Uri) -> Option<Self> {
         let path = uri.path();
         if uri.query().is_some() || path.len() > PATH_BYTES_MAX {
@@ -67,7 +67,7 @@ impl fmt::Display for Route {
     }
 }
 
-/// `first-end`, or one piece; at least one, and none that no artifact has.
+/// Parses `first-end`, or the number of one piece; at least one, and within the limit of pieces.
 fn read_run(text: &str) -> Option<Range<u32>> {
     let run = match text.split_once('-') {
         Some((first, end)) => read_number(first)?..read_number(end)?,
@@ -76,7 +76,7 @@ fn read_run(text: &str) -> Option<Range<u32>> {
     (run.start < run.end && run.end <= PIECES_MAX).then_some(run)
 }
 
-/// A number in the one form in which it is written: no sign, no zeros before it.
+/// Parses a number without sign or leading zeros.
 fn read_number(text: &str) -> Option<u32> {
     text.parse().ok().filter(|number: &u32| number.to_string() == text)
 }
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn as_many_pieces_fit_into_an_answer_as_have_four_mebibytes() {
         for (piece_bytes, pieces) in [(1_024, 4_096), (1_048_576, 4), (4_194_304, 1), (16_777_216, 1)] {
-            assert_eq!(pieces_per_answer(&Cut::new(0, piece_bytes).unwrap()), pieces);
+            assert_eq!(pieces_per_answer(&PieceCut::new(0, piece_bytes).unwrap()), pieces);
         }
     }
 }

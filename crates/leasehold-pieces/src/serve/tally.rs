@@ -1,53 +1,53 @@
-//! What a server has done so far.
+//! Counters of a server.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What was served and what was not, since the start.
+/// Counters of a server since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Served {
-    /// Connections that were let in.
+    /// Connections that were accepted.
     pub connections: u64,
-    /// Requests that could be read, answered well or not.
+    /// Valid HTTP requests, successful or not.
     pub requests: u64,
-    /// Requests that got what they asked for.
+    /// Successful requests.
     pub answered: u64,
-    /// Bytes of pieces and maps in answers.
+    /// Bytes of pieces and maps in responses.
     pub bytes: u64,
-    /// What did not get what it wanted, by reason.
-    pub refused: Refused,
+    /// Refused connections and requests, by reason.
+    pub refused: RefusedCounts,
 }
 
-/// What was refused, by reason.
+/// Counters of refused connections and requests, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Refused {
+pub struct RefusedCounts {
     /// Connections beyond the limit.
     pub connections: u64,
-    /// Connections on which something came that is no HTTP.
+    /// Connections that sent invalid HTTP.
     pub garbage: u64,
-    /// Connections of clients that sent nothing, or did not take their answer, for too long.
+    /// Connections of clients that timed out.
     pub slow: u64,
-    /// Requests for what is not here or does not exist.
+    /// Requests for unknown paths, or for pieces that are not here.
     pub missing: u64,
-    /// Requests of another kind than was to be expected: methods, bodies, runs that are too long.
+    /// Invalid requests: another method, a body, or too many pieces.
     pub wrong: u64,
     /// Requests without a signature.
     pub unsigned: u64,
-    /// Requests whose signature was too old or too young.
+    /// Requests whose signature was too old, or from the future.
     pub expired: u64,
     /// Requests with a wrong signature.
     pub forged: u64,
-    /// Requests that found all uploads taken for too long, or came before the store's time was known.
+    /// Requests that got no upload slot in time, or arrived before the store's time was known.
     pub busy: u64,
-    /// Requests that failed here: the shelf could not be read.
+    /// Requests that failed because the shelf could not be read.
     pub failed: u64,
 }
 
-/// Counts; clones count together.
+/// Shared counters of a server. Clones are the same counters.
 #[derive(Debug, Clone, Default)]
 pub struct Tally(Arc<Mutex<Served>>);
 
 impl Tally {
-    /// What has been counted so far.
+    /// Current values.
     #[must_use]
     pub fn served(&self) -> Served {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,28 +1,28 @@
-//! A process that fetches, and serves what it has, as tests tell it to: so that several can run at once and be killed.
+//! Process that fetches and serves pieces for tests, so that several can run at once and be killed.
 //!
 //! `piece-exerciser ADDRESS CACHE ARTIFACT [WORD | NAME=VALUE]...`
 //!
-//! | word | what it does |
+//! | word | effect |
 //! | --- | --- |
-//! | `endpoint=URL` | the server of the bucket, with the keys of tests |
-//! | `peers` | fetches from peers too |
-//! | `name=NODE` | serves its cache under this name, and fetches from peers |
-//! | `corrupt` | serves every piece with one bit wrong |
-//! | `rate=BYTES` | asks for no more bytes in a second |
-//! | `limit=BYTES` | the largest file it may write, once it has begun |
-//! | `cache=BYTES` | the limit of its cache |
-//! | `wait` | begins when its input says so |
-//! | `hold` | keeps what it has, and goes on serving, until its input ends |
+//! | `endpoint=URL` | server of the bucket, used with the test credentials |
+//! | `peers` | fetch from peers, too |
+//! | `name=NODE` | serve the cache under this name, and fetch from peers |
+//! | `corrupt` | serve every piece with one flipped bit |
+//! | `rate=BYTES` | most bytes requested per second |
+//! | `limit=BYTES` | largest file that may be written, from the first progress on |
+//! | `cache=BYTES` | limit of the cache |
+//! | `wait` | start after one byte of input |
+//! | `hold` | keep the artifact, and serve it, until the input ends |
 //!
 //! It prints `ready`, `progress BYTES`, `blamed WHO WHY`, and `fetched …` or `failed KIND WORDS`.
 #![expect(clippy::print_stdout, reason = "the test that started it reads what it prints")]
 
 use bytes::Bytes;
-use leasehold_core::piece::{Cut, PieceMap};
+use leasehold_core::piece::{PieceCut, PieceMap};
 use leasehold_core::{ArtifactId, Error, Name, Result};
 use leasehold_pieces::serve::Shelf;
 use leasehold_pieces::{
-    Announcement, Artifacts, Cache, FetchEvent, FetchOptions, Peers, PieceServer, ServeOptions,
+    Announcement, ArtifactStore, Cache, FetchEvent, FetchOptions, Peers, PieceServer, ServeOptions,
 };
 use leasehold_store::{AccessKey, Client, Host, HostExt, OpenOptions, SystemHost, open};
 use leasehold_worker::Shutdown;
@@ -54,7 +54,7 @@ struct Node {
 }
 
 async fn run(node: &Node, artifact: &ArtifactId) -> Result<()> {
-    let mut artifacts = Artifacts::new(node.client.clone(), node.cache.clone());
+    let mut artifacts = ArtifactStore::new(node.client.clone(), node.cache.clone());
     let name = node.words.get("name").map(|name| Name::checked("peer id", name)).transpose()?;
     if name.is_some() || node.words.contains_key("peers") {
         artifacts = artifacts.with_peers(Peers::new(node.client.clone(), None, name.as_ref()));
@@ -127,11 +127,11 @@ async fn serve(node: &Node, name: &Name) -> Result<(PieceServer, Announcement)> 
     Ok((server, announcement))
 }
 
-/// Gives what a cache has, with one bit wrong.
+/// Serves the pieces of a cache with one flipped bit.
 struct Corrupt(Cache);
 
 impl Shelf for Corrupt {
-    fn have(&self, artifact: &ArtifactId) -> Option<(Cut, PieceMap)> {
+    fn have(&self, artifact: &ArtifactId) -> Option<(PieceCut, PieceMap)> {
         self.0.have(artifact)
     }
 
@@ -147,10 +147,10 @@ impl Shelf for Corrupt {
     }
 }
 
-/// Waits for so many bytes of input, or its end.
+/// Waits for `most` bytes of input, or its end.
 async fn input(most: u64) {
     let read = move || {
-        // One that cannot be read has ended.
+        // An input that cannot be read has ended.
         let _ = io::copy(&mut io::stdin().take(most), &mut io::sink());
         Ok(())
     };

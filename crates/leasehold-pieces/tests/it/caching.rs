@@ -1,4 +1,4 @@
-//! One download for all who want it, room for what is new, and nothing half-made under its name.
+//! The cache: one download for concurrent fetches, eviction, and no incomplete file under its final name.
 
 use std::fs;
 use std::path::PathBuf;
@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use leasehold_core::{ArtifactId, HexName, Kind, keys};
-use leasehold_pieces::manifest::Record;
-use leasehold_pieces::{Algorithm, Artifacts, Cache, FetchEvent, Manifest, PublishOptions};
+use leasehold_pieces::manifest::ManifestRecord;
+use leasehold_pieces::{Algorithm, ArtifactStore, Cache, FetchEvent, Manifest, PublishOptions};
 use leasehold_store::testing::FakeHost;
 use leasehold_store::{Client, OpenOptions, Purpose, Store, When};
 
@@ -20,7 +20,7 @@ fn small() -> PublishOptions {
     PublishOptions { piece_bytes: Some(PIECE_BYTES), ..PublishOptions::default() }
 }
 
-/// Artifacts of these sizes, published.
+/// Publishes artifacts of these sizes.
 async fn publish(ground: &Ground, sizes: &[u64]) -> Vec<(ArtifactId, Vec<u8>)> {
     let publisher = ground.node("publisher");
     let mut all = Vec::new();
@@ -32,12 +32,12 @@ async fn publish(ground: &Ground, sizes: &[u64]) -> Vec<(ArtifactId, Vec<u8>)> {
     all
 }
 
-fn limited(ground: &Ground, bytes_max: u64) -> Artifacts {
+fn limited(ground: &Ground, bytes_max: u64) -> ArtifactStore {
     let cache = Cache::open(ground.directory.path().join("caches/limited"), Some(bytes_max)).unwrap();
-    Artifacts::new(ground.client(), cache)
+    ArtifactStore::new(ground.client(), cache)
 }
 
-fn directory(node: &Artifacts, artifact: &ArtifactId) -> PathBuf {
+fn directory(node: &ArtifactStore, artifact: &ArtifactId) -> PathBuf {
     node.cache().root().join(artifact.as_str())
 }
 
@@ -78,7 +78,7 @@ async fn processes_that_want_the_same_artifact_share_one_download() {
     let client = Client::open(store.to_str().unwrap(), &OpenOptions::default()).unwrap();
     let cache = ground.directory.path().join("caches/both");
     let (path, bytes) = ground.file(4_000_000);
-    let node = Artifacts::new(client, Cache::open(&cache, None).unwrap());
+    let node = ArtifactStore::new(client, Cache::open(&cache, None).unwrap());
     let artifact = node.publish(&path, &small()).await.unwrap().manifest.artifact;
     let mut both: Vec<_> = (0..2)
         .map(|_| Process::start(&store, &cache, artifact.as_str(), &["wait", "rate=8000000"]))
@@ -97,7 +97,7 @@ async fn processes_that_want_the_same_artifact_share_one_download() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_used_longest_ago_makes_room() {
+async fn the_least_recently_used_artifact_is_removed_first() {
     let ground = Ground::new();
     let artifacts = publish(&ground, &[100_001, 100_002, 100_003, 100_004, 100_005]).await;
     let node = limited(&ground, 310_000);
@@ -105,7 +105,7 @@ async fn what_was_used_longest_ago_makes_room() {
     for (artifact, _) in &artifacts[..3] {
         node.fetch(artifact, &|_| ()).await.unwrap();
     }
-    // The first is used again, so the second has waited longest.
+    // The first is used again, so the second is the least recently used.
     node.fetch(&artifacts[0].0, &|_| ()).await.unwrap();
     node.fetch(&artifacts[3].0, &|_| ()).await.unwrap();
     assert_eq!([0, 1, 2, 3].map(is_here), [true, false, true, true]);
@@ -114,7 +114,7 @@ async fn what_was_used_longest_ago_makes_room() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_artifact_larger_than_the_cache_and_a_cache_in_use_are_told_apart() {
+async fn an_artifact_larger_than_the_cache_and_a_cache_in_use_are_different_errors() {
     let ground = Ground::new();
     let artifacts = publish(&ground, &[100_001, 100_002, 200_000]).await;
     let node = limited(&ground, 150_000);
@@ -133,7 +133,7 @@ async fn an_artifact_larger_than_the_cache_and_a_cache_in_use_are_told_apart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_fetched_or_held_is_never_evicted_however_many_want_room() {
+async fn an_artifact_in_use_is_never_evicted() {
     let ground = Ground::new();
     let sizes: Vec<u64> = (0..12).map(|at| 90_000 + at).collect();
     let artifacts = Arc::new(publish(&ground, &sizes).await);
@@ -150,7 +150,7 @@ async fn what_is_fetched_or_held_is_never_evicted_however_many_want_room() {
                         assert!(contents(cached.path()) == *bytes, "it was evicted while it was held");
                         fetched += 1;
                     }
-                    // All that is there may be in use at this moment, and nothing else may go wrong.
+                    // All cached artifacts may be in use at the moment; no other error may occur.
                     Err(error) => assert!(error.to_string().contains("in use"), "{error}"),
                 }
             }
@@ -169,9 +169,9 @@ async fn what_is_fetched_or_held_is_never_evicted_however_many_want_room() {
     assert!(held <= 500_000, "{held}");
 }
 
-/// Its stamp tells: nothing is read for that. Whoever holds the file keeps what it has.
+/// Detected by the modification time, without reading the file. A process that holds the file keeps it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_that_someone_changed_on_the_disk_is_fetched_again() {
+async fn a_file_that_was_modified_on_the_disk_is_fetched_again() {
     let ground = Ground::new();
     let (artifact, bytes) = publish(&ground, &[1_000_000]).await.remove(0);
     let node = ground.node("a");
@@ -181,7 +181,7 @@ async fn a_file_that_someone_changed_on_the_disk_is_fetched_again() {
         let held = is_held.then_some(cached);
         let mut changed = bytes.clone();
         changed[500_000] ^= 1;
-        // As root, who is not kept from it.
+        // As root, to whom read-only does not apply.
         let mut permissions = fs::metadata(&path).unwrap().permissions();
         #[expect(
             clippy::permissions_set_readonly_false,
@@ -201,7 +201,7 @@ async fn a_file_that_someone_changed_on_the_disk_is_fetched_again() {
 async fn forge(ground: &Ground, artifact: &ArtifactId, change: impl FnOnce(&mut Manifest)) {
     let mut manifest = ground.node("publisher").manifest(artifact).await.unwrap();
     change(&mut manifest);
-    let body = Record::Kept(manifest).write(artifact, HexName::from_random(1));
+    let body = ManifestRecord::Kept(manifest).write(artifact, HexName::from_random(1));
     ground.store.put(&keys::manifest(artifact), body, &When::Always).await.unwrap();
 }
 
@@ -212,22 +212,22 @@ async fn replace_data(ground: &Ground, artifact: &ArtifactId, bytes: Vec<u8>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_manifest_whose_whole_is_another_is_corrupt_and_leaves_nothing() {
-    // A tree of hashes proves itself before anything is fetched.
+    // A tree of hashes is verified before anything is fetched.
     for (algorithm, words) in
-        [(Algorithm::Blake3, "not those of this artifact"), (Algorithm::Sha256, "the manifest is wrong")]
+        [(Algorithm::Blake3, "do not match the artifact id"), (Algorithm::Sha256, "the manifest is corrupt")]
     {
         let (ground, options) = (Ground::new(), PublishOptions { algorithm, ..small() });
         let (path, mut bytes) = ground.file(300_000);
         let publisher = ground.node("publisher");
         let artifact = publisher.publish(&path, &options).await.unwrap().manifest.artifact;
-        // Other data, and the hashes of its pieces: each piece is as the manifest says.
+        // Other data, and the hashes of its pieces: each piece matches the manifest.
         bytes[0] ^= 1;
         fs::write(&path, &bytes).unwrap();
         let pieces = publisher.publish(&path, &options).await.unwrap().manifest.pieces;
         forge(&ground, &artifact, |manifest| manifest.pieces = pieces).await;
         replace_data(&ground, &artifact, bytes).await;
         let (client, cache) = (ground.client(), ground.directory.path().join("caches/reader"));
-        let node = Artifacts::new(client.clone(), Cache::open(cache, None).unwrap());
+        let node = ArtifactStore::new(client.clone(), Cache::open(cache, None).unwrap());
         let error = node.fetch(&artifact, &|_| ()).await.unwrap_err();
         assert_eq!(error.kind(), Kind::Corrupt);
         assert!(error.to_string().contains(words), "{error}");
@@ -255,9 +255,9 @@ async fn data_that_is_not_what_the_manifest_says_ends_the_fetch() {
     assert!(error.to_string().contains("in the store is corrupt: piece 6"), "{error}");
     assert_eq!(*blamed.lock().unwrap(), ["(origin)", "(origin)"]);
     assert!(!directory(&node, &artifact).join("data").exists());
-    // With a ledger of its own: one manifest, the run, and the wrong piece once more.
+    // With its own request counts: one manifest, the run, and the corrupt piece once more.
     let client = ground.client();
-    let node = Artifacts::new(client.clone(), ground.cache("counted"));
+    let node = ArtifactStore::new(client.clone(), ground.cache("counted"));
     node.fetch(&artifact, &|_| ()).await.unwrap_err();
     let requests: u64 = client
         .ledger()
@@ -276,20 +276,20 @@ async fn a_file_that_may_not_grow_is_a_clear_error_and_gets_no_name() {
     let client = Client::open(store.to_str().unwrap(), &OpenOptions::default()).unwrap();
     let cache = ground.directory.path().join("caches/small");
     let (path, bytes) = ground.file(4_000_000);
-    let node = Artifacts::new(client, Cache::open(&cache, None).unwrap());
+    let node = ArtifactStore::new(client, Cache::open(&cache, None).unwrap());
     let artifact = node.publish(&path, &small()).await.unwrap().manifest.artifact;
     let mut process = Process::start(&store, &cache, artifact.as_str(), &["limit=1000000"]);
     let outcome = process.outcome();
-    assert!(outcome.starts_with("failed Invalid files of this size are not allowed here"), "{outcome}");
+    assert!(outcome.starts_with("failed Invalid file size limit exceeded"), "{outcome}");
     assert!(!cache.join(artifact.as_str()).join("data").exists());
-    // What was written before is of use.
+    // Pieces written before are reused.
     let (cached, _) = node.fetch(&artifact, &|_| ()).await.unwrap();
     assert!(contents(cached.path()) == bytes);
 }
 
-/// In the time of a host that passes as soon as someone waits.
+/// On a host whose time passes as soon as a task sleeps.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_that_stands_still_over_a_file_is_not_waited_for_for_ever() {
+async fn a_process_that_makes_no_progress_is_not_waited_for_for_ever() {
     let ground = Ground::new();
     let (artifact, _) = publish(&ground, &[1_000_000]).await.remove(0);
     let cache = ground.cache("a");
@@ -298,10 +298,10 @@ async fn a_process_that_stands_still_over_a_file_is_not_waited_for_for_ever() {
     let journal = fs::File::create(directory.join("journal")).unwrap();
     rustix::fs::flock(&journal, rustix::fs::FlockOperation::LockExclusive).unwrap();
     let client = Client::new(ground.store.clone(), Arc::new(FakeHost::new()));
-    let node = Artifacts::new(client, cache);
+    let node = ArtifactStore::new(client, cache);
     let error = node.fetch(&artifact, &|_| ()).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable);
-    assert!(error.to_string().ends_with("has got nothing for 6 minutes; is it stopped?"), "{error}");
+    assert!(error.to_string().ends_with("has made no progress for 6 minutes; end it and retry"), "{error}");
     drop(journal);
     ground.node("a").fetch(&artifact, &|_| ()).await.unwrap();
 }

@@ -1,7 +1,7 @@
 //! Files published and fetched, from the store alone and with peers.
 
 use leasehold_core::ArtifactId;
-use leasehold_pieces::{Artifacts, Cache, PublishOptions};
+use leasehold_pieces::{ArtifactStore, Cache, PublishOptions};
 use std::fs;
 
 use crate::support::{Ground, contents};
@@ -62,10 +62,10 @@ async fn come_from(peers: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_used_longest_ago_makes_room_and_only_as_much_as_is_needed() {
+async fn the_least_recently_used_artifacts_are_removed_and_only_as_many_as_needed() {
     let ground = Ground::new();
     let cache = Cache::open(ground.directory.path().join("small"), Some(250_000)).unwrap();
-    let node = Artifacts::new(ground.client(), cache.clone());
+    let node = ArtifactStore::new(ground.client(), cache.clone());
     let mut known = Vec::new();
     for size in 100_000..100_005 {
         let (path, _) = ground.file(size);
@@ -76,11 +76,11 @@ async fn what_was_used_longest_ago_makes_room_and_only_as_much_as_is_needed() {
         node.fetch(artifact, &|_| ()).await.unwrap();
     }
     assert_eq!(here(), [false, true, true, false, false]);
-    // What somebody has removed by hand is counted until all of it is counted again.
+    // Files removed by hand count until the whole cache is counted again.
     fs::remove_dir_all(cache.root().join(known[1].as_str())).unwrap();
     node.fetch(&known[3], &|_| ()).await.unwrap();
     assert_eq!(here(), [false, false, true, true, false]);
-    // A lock that says nothing is no hindrance.
+    // A lock file without a count causes a new count.
     fs::write(cache.root().join("lock"), "").unwrap();
     node.fetch(&known[4], &|_| ()).await.unwrap();
     assert_eq!(here(), [false, false, false, true, true]);
@@ -98,7 +98,7 @@ async fn a_cache_of_many_files_is_not_counted_for_each_of_them() {
         fs::create_dir(&directory).unwrap();
         fs::write(directory.join("data"), [0; 1_000]).unwrap();
     }
-    let node = Artifacts::new(ground.client(), cache);
+    let node = ArtifactStore::new(ground.client(), cache);
     for size in [500, 501] {
         let (path, _) = ground.file(size);
         let artifact = node.publish(&path, &PublishOptions::default()).await.unwrap().manifest.artifact;

@@ -1,4 +1,4 @@
-//! A host whose time passes by hand: sleepers wake when a test says so, and a test can wait until someone sleeps.
+//! A host whose time is advanced by the test, which can also wait until a task sleeps.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -35,7 +35,7 @@ impl HandHost {
         Self { state: Arc::default(), changed: watch::Sender::new(()) }
     }
 
-    /// Lets time pass.
+    /// Advances the time.
     pub(crate) fn advance(&self, duration: Duration) {
         let mut state = self.state.lock().unwrap();
         state.passed += duration;
@@ -44,12 +44,12 @@ impl HandHost {
             std::mem::take(&mut state.sleepers).into_iter().partition(|one| one.until <= passed);
         state.sleepers = rest;
         for sleeper in due {
-            // Who is gone need not wake.
+            // A dropped sleeper need not wake.
             let _ = sleeper.wake.send(());
         }
     }
 
-    /// Waits until so many sleep for that long.
+    /// Waits until this many tasks sleep for `lasts`.
     pub(crate) async fn asleep(&self, count: usize, lasts: Duration) {
         let mut changes = self.changed.subscribe();
         while self.sleeping(lasts) < count {

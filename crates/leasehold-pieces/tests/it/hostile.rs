@@ -1,18 +1,20 @@
-//! Peers that do wrong, each beside four that do not: the file is right, the guilty one is named, and it holds nobody up.
+//! Misbehaving peers, each beside four good ones: the file is correct, the misbehaving peer is named, and causes no delay.
 //!
-//! That it holds nobody up is shown by counts, not by clocks: leases last a minute here, and no lease runs out; the origin
-//! is asked only after half a minute, and gives nothing.
+//! The delay is measured by counts, not by clocks: leases last a minute here, and no lease expires; the origin is used only
+//! after half a minute, and has no data.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use leasehold_core::piece::manager::{ManagerStats, PeerStats};
-use leasehold_core::piece::{Cut, PieceMap};
+use leasehold_core::piece::{PieceCut, PieceMap};
 use leasehold_core::{ArtifactId, Kind, Name, keys};
 use leasehold_pieces::serve::Shelf;
-use leasehold_pieces::{Announcement, Artifacts, FetchEvent, FetchOptions, Fetched, Peers, PublishOptions};
-use leasehold_store::seam::{Answer, Cause, Failure, Ranged};
+use leasehold_pieces::{
+    Announcement, ArtifactStore, FetchEvent, FetchOptions, Fetched, Peers, PublishOptions,
+};
+use leasehold_store::store::{Answer, Cause, Failure, Ranged};
 use leasehold_store::{Purpose, Store};
 
 use crate::support::{Ground, Serving, contents};
@@ -54,7 +56,7 @@ impl Scene {
         scene
     }
 
-    /// One that misbehaves, under this name.
+    /// Adds a peer that misbehaves, under this name.
     pub(crate) async fn villain(&self, name: &str, vice: Vice) -> Villain {
         let manifest = self.ground.node("publisher").manifest(&self.artifact).await.unwrap();
         let villain = Villain::start(vice, manifest.cut, self.bytes.clone(), self.gate.clone()).await;
@@ -63,12 +65,15 @@ impl Scene {
         villain
     }
 
-    /// Fetches with the options of these tests, and says who was blamed.
+    /// Fetches with the options of these tests, and returns the peers that were blamed.
     pub(crate) async fn fetch(&self, reader: &str) -> (leasehold_core::Result<Fetched>, Vec<String>) {
         self.fetch_with(self.ground.node_with_peers(reader).fetching(unhurried())).await
     }
 
-    pub(crate) async fn fetch_with(&self, node: Artifacts) -> (leasehold_core::Result<Fetched>, Vec<String>) {
+    pub(crate) async fn fetch_with(
+        &self,
+        node: ArtifactStore,
+    ) -> (leasehold_core::Result<Fetched>, Vec<String>) {
         let blamed = Mutex::new(Vec::new());
         let hear = |event| match event {
             FetchEvent::Blamed { peer, why } => blamed.lock().unwrap().push(format!("{peer}: {why}")),
@@ -90,7 +95,7 @@ impl Scene {
     }
 }
 
-/// Nothing in a test takes as long as what ends by these clocks.
+/// Options with timeouts that no test reaches.
 fn unhurried() -> FetchOptions {
     let mut options = FetchOptions { patience: Duration::from_secs(30), ..FetchOptions::default() };
     options.leases.lease_min = Duration::from_mins(1);
@@ -101,7 +106,7 @@ fn of<'a>(stats: &'a ManagerStats, name: &str) -> Option<&'a PeerStats> {
     stats.peers.iter().find(|peer| peer.peer.as_str() == name)
 }
 
-/// Fetches beside one that misbehaves, and checks what holds for all.
+/// Fetches beside a peer that misbehaves, and makes the assertions that all cases share.
 async fn beside(vice: Vice) -> (Fetched, Vec<String>) {
     let scene = Scene::new(&GOOD).await;
     scene.gate.open();
@@ -131,7 +136,7 @@ async fn beside(vice: Vice) -> (Fetched, Vec<String>) {
     (fetched, blamed)
 }
 
-/// For whoever runs the tests with `--nocapture`.
+/// Prints to standard error, shown with `--nocapture`.
 #[expect(clippy::print_stderr, reason = "figures for information, beside what is asserted")]
 fn tell(words: &str) {
     eprintln!("{words}");
@@ -147,8 +152,8 @@ async fn one_that_flips_a_bit_in_every_piece_is_shut_out_for_corrupt_data() {
     let bad = bad(&fetched);
     assert!((1..=4).contains(&bad.tally.corrupt), "{bad:?}");
     assert!(bad.tally.pieces == 0 && bad.is_on_parole);
-    assert!(blamed.iter().all(|why| why.ends_with("is not what it should be")), "{blamed:?}");
-    // What came after it was shut out counts no more.
+    assert!(blamed.iter().all(|why| why.ends_with("does not match its hash")), "{blamed:?}");
+    // Pieces that arrived after its quarantine are not counted.
     assert!((bad.tally.corrupt as usize..=4).contains(&blamed.len()), "{blamed:?}");
 }
 
@@ -178,14 +183,14 @@ async fn one_that_sends_too_many_bytes_is_blamed_and_not_asked_again() {
 async fn one_that_says_it_has_what_it_has_not_is_blamed_and_not_asked_again() {
     let (fetched, blamed) = beside(Vice::SaysItHasAndHasNot).await;
     assert!((1..=4).contains(&bad(&fetched).tally.invalid_data), "{fetched:?}");
-    assert!(blamed.iter().all(|why| why.contains("does not have that")), "{blamed:?}");
+    assert!(blamed.iter().all(|why| why.contains("requested pieces not found")), "{blamed:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_whose_map_has_the_wrong_length_is_left_out() {
+async fn one_whose_map_has_the_wrong_length_is_excluded() {
     let (fetched, blamed) = beside(Vice::SendsAMapOfWrongLength).await;
     assert!(
-        blamed.len() >= 2 && blamed.iter().all(|why| why.contains("lies about what it has")),
+        blamed.len() >= 2 && blamed.iter().all(|why| why.contains("map does not match the manifest")),
         "{blamed:?}"
     );
     assert!(of(fetched.leases.as_ref().unwrap(), BAD).is_none());
@@ -220,7 +225,7 @@ async fn when_all_peers_are_bad_the_store_gives_everything() {
     ] {
         villains.push(scene.villain(name, vice).await);
     }
-    // Not because of patience: who fails is not waited for, and not once for every few runs.
+    // Not because of the patience: a peer that fails is not waited for, not even once for every few runs.
     let options = FetchOptions { patience: Duration::from_hours(1), ..FetchOptions::default() };
     let (fetched, blamed) = scene.fetch_with(scene.ground.node_with_peers("reader").fetching(options)).await;
     let fetched = fetched.unwrap();
@@ -233,27 +238,27 @@ async fn remove_data(scene: &Scene) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_store_has_lost_still_comes_from_peers() {
+async fn pieces_that_the_store_has_lost_are_fetched_from_peers() {
     let scene = Scene::new(&["good-1"]).await;
     scene.gate.open();
     remove_data(&scene).await;
-    // Also for a node with duties of its own, which asks the store before it knows what peers have.
+    // Also for a node with assigned blocks, which reads from the store before it has the maps of the peers.
     let client = scene.ground.client();
     let me = Name::checked("peer id", "me").unwrap();
     let peers = Peers::new(client.clone(), None, Some(&me));
-    let node = Artifacts::new(client, scene.ground.cache("reader")).with_peers(peers);
+    let node = ArtifactStore::new(client, scene.ground.cache("reader")).with_peers(peers);
     let (fetched, _) = scene.fetch_with(node).await;
     assert_eq!(fetched.unwrap().peer_bytes, SIZE);
     scene.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_nobody_has_is_said_to_be_missing_at_once() {
+async fn pieces_that_no_source_has_fail_the_fetch_at_once() {
     let scene = Scene::new(&[]).await;
     remove_data(&scene).await;
     let alone = scene.fetch_with(scene.ground.node("alone")).await.0.unwrap_err();
     assert!(alone.kind() == Kind::Corrupt && alone.to_string().contains("is missing"), "{alone}");
-    // A peer is there, but has nothing of it.
+    // There is a peer, but it has none of the pieces.
     let other = scene.ground.serve("other").await;
     let options = FetchOptions { patience: Duration::from_millis(200), ..FetchOptions::default() };
     let reader = scene.ground.node_with_peers("reader").fetching(options);
@@ -272,7 +277,7 @@ async fn peers_that_never_give_what_only_they_have_are_not_asked_for_ever() {
         let reader = scene.ground.node_with_peers("reader").fetching(options);
         let (fetched, blamed) = scene.fetch_with(reader).await;
         assert!(fetched.unwrap_err().to_string().contains("is missing"));
-        // Eight rounds of four leases at most, and the store.
+        // At most eight rounds of four leases, and the store.
         assert!(blamed.len() <= 33, "{}", blamed.len());
     };
     tokio::join!(
@@ -291,7 +296,7 @@ pub(crate) struct Failing {
     good: u64,
 }
 
-impl leasehold_store::Around for Failing {
+impl leasehold_store::DelegatingStore for Failing {
     fn inner(&self) -> &dyn Store {
         &*self.inner
     }
@@ -310,13 +315,13 @@ impl leasehold_store::Around for Failing {
 }
 
 impl Scene {
-    fn failing_node(&self, name: &str, good: u64) -> Artifacts {
+    fn failing_node(&self, name: &str, good: u64) -> ArtifactStore {
         let store = Arc::new(Failing { inner: self.ground.store.clone(), reads: AtomicU64::new(0), good });
         let client = leasehold_store::Client::new(store, Arc::new(leasehold_store::SystemHost))
             .with_patience(Duration::from_millis(100));
         let peers = Peers::new(client.clone(), None, None);
         let options = FetchOptions { patience: Duration::from_millis(200), ..FetchOptions::default() };
-        Artifacts::new(client, self.ground.cache(name)).with_peers(peers).fetching(options)
+        ArtifactStore::new(client, self.ground.cache(name)).with_peers(peers).fetching(options)
     }
 }
 
@@ -326,7 +331,7 @@ async fn a_store_that_goes_down_in_the_middle_is_an_error_that_says_so() {
     let (fetched, blamed) = scene.fetch_with(scene.failing_node("reader", 2)).await;
     assert_eq!(fetched.unwrap_err().kind(), Kind::Unavailable);
     assert!(blamed.iter().all(|who| who.starts_with("(origin)")), "{blamed:?}");
-    // What it gave before is kept.
+    // Pieces that it sent before are kept.
     let (fetched, _) = scene.fetch("reader").await;
     assert!(fetched.unwrap().resumed_bytes >= 1);
 }
@@ -334,7 +339,7 @@ async fn a_store_that_goes_down_in_the_middle_is_an_error_that_says_so() {
 #[tokio::test(flavor = "multi_thread")]
 async fn peers_go_on_when_the_store_goes_down_in_the_middle() {
     let scene = Scene::new(&["good-1"]).await;
-    // The peer gives nothing at first, so the store is asked, which gives a little and fails.
+    // The peer sends nothing at first, so the fetch reads from the store, which sends a little and fails.
     let gate = scene.gate.clone();
     let opener = tokio::spawn(async move {
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -363,7 +368,7 @@ async fn one_that_is_slow_but_goes_on_keeps_its_lease() {
     assert!(blamed.iter().all(|who| who.starts_with("(origin)")), "{blamed:?}");
 }
 
-/// A store that holds back what is read of artifacts.
+/// A store that blocks reads of artifact data.
 #[derive(Debug)]
 struct Held {
     inner: Arc<dyn Store>,
@@ -371,7 +376,7 @@ struct Held {
     opened: Arc<tokio::sync::watch::Sender<bool>>,
 }
 
-impl leasehold_store::Around for Held {
+impl leasehold_store::DelegatingStore for Held {
     fn inner(&self) -> &dyn Store {
         &*self.inner
     }
@@ -391,14 +396,14 @@ impl leasehold_store::Around for Held {
     }
 }
 
-/// Has the first piece, and the second once the store was asked.
+/// Has the first piece, and the second after the first read from the store.
 struct Growing {
     cache: leasehold_pieces::Cache,
     asked: Arc<tokio::sync::watch::Sender<bool>>,
 }
 
 impl Shelf for Growing {
-    fn have(&self, artifact: &ArtifactId) -> Option<(Cut, PieceMap)> {
+    fn have(&self, artifact: &ArtifactId) -> Option<(PieceCut, PieceMap)> {
         let (cut, _) = self.cache.have(artifact)?;
         let mut map = PieceMap::none(cut.pieces());
         map.insert(0);
@@ -428,7 +433,7 @@ async fn a_run_goes_on_when_a_peer_gives_one_piece_of_it() {
     let store = Arc::new(Held { inner: scene.ground.store.clone(), asked, opened: opened.clone() });
     let client = leasehold_store::Client::new(store, Arc::new(leasehold_store::SystemHost));
     let options = FetchOptions { patience: Duration::from_millis(200), ..unhurried() };
-    let node = Artifacts::new(client.clone(), scene.ground.cache("reader"))
+    let node = ArtifactStore::new(client.clone(), scene.ground.cache("reader"))
         .with_peers(Peers::new(client, None, None))
         .fetching(options);
     let hear = |event| {

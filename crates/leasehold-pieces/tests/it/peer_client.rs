@@ -1,4 +1,4 @@
-//! What a client makes of peers, good and bad.
+//! Client of good and misbehaving peers.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use leasehold_core::Kind;
-use leasehold_core::piece::Cut;
+use leasehold_core::piece::PieceCut;
 use leasehold_pieces::peer::{PeerClient, PeerFailure, PeerOptions};
 use leasehold_pieces::serve::ServeOptions;
 use leasehold_pieces::sign::Secret;
@@ -28,17 +28,17 @@ fn client(addr: SocketAddr) -> PeerClient {
     client_on(addr, None, Arc::new(SystemHost))
 }
 
-/// What a bad peer does after its answer.
+/// Behaviour of a bad peer after its response.
 #[derive(Clone, Copy)]
 enum Then {
     Close,
     Stay,
 }
 
-/// A peer that says the same to every request.
+/// A peer that sends the same response to every request.
 struct BadPeer {
     addr: SocketAddr,
-    /// How often it has said all it has to say.
+    /// Number of complete responses it has sent.
     said: watch::Sender<u64>,
     _running: JoinSet<()>,
 }
@@ -74,8 +74,8 @@ async fn talk(mut raw: Raw, answer: Arc<Vec<u8>>, said: watch::Sender<u64>, then
 }
 
 /// Two pieces of 1,024 bytes.
-fn cut() -> Cut {
-    Cut::new(2_048, 1_024).unwrap()
+fn cut() -> PieceCut {
+    PieceCut::new(2_048, 1_024).unwrap()
 }
 
 fn answer(length: usize, body: usize) -> Vec<u8> {
@@ -103,24 +103,25 @@ async fn a_client_gets_what_a_server_has() {
         assert_eq!(client.pieces(&artifact(), &cut, 4..10, &on_bytes).await.unwrap(), stand.shelf.run(4..10));
         assert_eq!(heard.load(SeqCst), 10_000 - 4 * 1_024);
         let missing = client.pieces(&artifact(), &cut, 2..4, &|_| ()).await.unwrap_err();
-        assert_eq!(missing, PeerFailure::InvalidData("it does not have that".into()));
+        assert_eq!(missing, PeerFailure::InvalidData("requested pieces not found".into()));
         let unknown = leasehold_core::ArtifactId::blake3([1; 32]);
         assert_eq!(client.have(&unknown, &cut).await.unwrap(), None);
-        // All over one connection, and the refusals too.
+        // All over one connection, including error responses.
         assert_eq!(stand.tally.served().connections, 1);
         stand.stop().await;
     }
 }
 
 #[tokio::test]
-async fn a_client_with_another_secret_is_told_so() {
+async fn a_client_with_another_secret_is_rejected() {
     let options = ServeOptions { secret: Some(secret()), ..ServeOptions::default() };
     let stand = Stand::new(TestShelf::new(2_048, 1_024), options).await;
     for secret in [None, Some(Secret::new(b"another secret of peers").unwrap())] {
         let client = client_on(stand.addr, secret, Arc::new(SystemHost));
         assert_eq!(client.have(&artifact(), &cut()).await.unwrap_err().kind(), Kind::Denied);
         let failure = client.pieces(&artifact(), &cut(), 0..1, &|_| ()).await.unwrap_err();
-        assert_eq!(failure, PeerFailure::InvalidData("it does not accept our signature".into()));
+        let rejected = "request signature rejected; check the peer secret";
+        assert_eq!(failure, PeerFailure::InvalidData(rejected.into()));
     }
     assert_eq!(stand.asked(), 0);
 }
@@ -166,7 +167,7 @@ async fn another_number_of_bytes_than_was_asked_for_is_refused_unread() {
         (2_049, "2049 bytes instead of 2048"),
         (0, "0 bytes instead of 2048"),
     ] {
-        // It stays, so whoever waits for more than the head waits for ever.
+        // The connection stays open, so a client that waits for more than the head would wait for ever.
         let peer = BadPeer::new(answer(length, 0), Then::Stay).await;
         let failure = client(peer.addr).pieces(&artifact(), &cut(), 0..2, &on_bytes).await.unwrap_err();
         assert_eq!(failure, PeerFailure::InvalidData(words.into()));
@@ -198,9 +199,9 @@ async fn a_connection_that_breaks_is_the_networks_fault() {
     assert_eq!(failure(answer(2_048, 0), Then::Close).await, PeerFailure::NetworkError);
     assert_eq!(failure(answer(2_048, 2_047), Then::Close).await, PeerFailure::NetworkError);
     let addr = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let nobody = client(addr);
-    assert_eq!(nobody.pieces(&artifact(), &cut(), 0..1, &|_| ()).await, Err(PeerFailure::NetworkError));
-    assert_eq!(nobody.have(&artifact(), &cut()).await.unwrap_err().kind(), Kind::Unavailable);
+    let closed = client(addr);
+    assert_eq!(closed.pieces(&artifact(), &cut(), 0..1, &|_| ()).await, Err(PeerFailure::NetworkError));
+    assert_eq!(closed.have(&artifact(), &cut()).await.unwrap_err().kind(), Kind::Unavailable);
 }
 
 #[tokio::test]
@@ -208,10 +209,10 @@ async fn other_answers_say_what_they_are() {
     let busy = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n";
     assert_eq!(failure(busy, Then::Stay).await, PeerFailure::NetworkError);
     for (status, words) in [
-        ("404 Not Found", "it does not have that"),
-        ("500 Internal Server Error", "it answered 500 Internal Server Error"),
-        ("206 Partial Content", "it answered 206 Partial Content"),
-        ("302 Found\r\nlocation: http://127.0.0.1:1/", "it answered 302 Found"),
+        ("404 Not Found", "requested pieces not found"),
+        ("500 Internal Server Error", "unexpected status 500 Internal Server Error"),
+        ("206 Partial Content", "unexpected status 206 Partial Content"),
+        ("302 Found\r\nlocation: http://127.0.0.1:1/", "unexpected status 302 Found"),
     ] {
         let failed = failure(format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n"), Then::Stay).await;
         assert_eq!(failed, PeerFailure::InvalidData(words.into()));
@@ -222,12 +223,12 @@ async fn other_answers_say_what_they_are() {
         "SSH-2.0-OpenSSH_9.6\r\n",
     ] {
         let PeerFailure::InvalidData(words) = failure(garbage, Then::Stay).await else { panic!("{garbage}") };
-        assert!(words.starts_with("it does not speak HTTP"), "{words}");
+        assert!(words.starts_with("invalid HTTP response"), "{words}");
     }
 }
 
 #[tokio::test]
-async fn a_peer_that_falls_silent_is_given_up() {
+async fn a_peer_that_sends_nothing_times_out() {
     let wait = PeerOptions::default().stall_wait;
     for (said, bytes) in [
         (Vec::new(), 0),
@@ -259,7 +260,7 @@ async fn a_peer_that_falls_silent_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_peer_that_lies_about_what_it_has_is_found_out() {
+async fn a_wrong_piece_map_is_rejected() {
     let said = |size: &str, piece_bytes: &str, map: &[u8]| {
         let head = format!("HTTP/1.1 200 OK\r\n{size}{piece_bytes}content-length: {}\r\n\r\n", map.len());
         [head.as_bytes(), map].concat()
@@ -275,13 +276,14 @@ async fn a_peer_that_lies_about_what_it_has_is_found_out() {
         (said(size, "x-leasehold-piece-bytes: many\r\n", &[3]), "in pieces of an unknown number"),
         (said(size, piece, &[]), "a map with 0 bytes instead of 1"),
         (said(size, piece, &[3, 0]), "a map with 2 bytes instead of 1"),
-        (said(size, piece, &[7]), "a map of more than 2 pieces"),
+        (said(size, piece, &[7]), "piece map has more than 2 pieces"),
     ] {
         let peer = BadPeer::new(bytes, Then::Stay).await;
         let error = client(peer.addr).have(&artifact(), &cut()).await.unwrap_err();
         assert_eq!(error.kind(), Kind::Corrupt);
         assert!(
-            error.to_string().contains("lies about what it has") && error.to_string().contains(words),
+            error.to_string().contains("map does not match the manifest")
+                && error.to_string().contains(words),
             "{error}"
         );
     }

@@ -1,4 +1,4 @@
-//! Who serves pieces, as the store tells.
+//! Discovery of peers.
 
 use leasehold_core::{Name, keys};
 use leasehold_pieces::Peers;

@@ -1,4 +1,4 @@
-//! Fetches in processes of their own, which can be killed.
+//! Fetches in separate processes, which can be killed.
 
 use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
@@ -12,7 +12,7 @@ pub(crate) struct Process {
 
 impl Process {
     pub(crate) fn start(store: &Path, cache: &Path, artifact: &str, words: &[&str]) -> Self {
-        // The shell lets a write beyond the largest file be an error instead of an end.
+        // The shell makes a write beyond the file size limit an error instead of a fatal signal.
         let mut child = Command::new("/bin/sh")
             .args(["-c", "trap '' XFSZ; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_piece-exerciser")])
             .args([store, cache])
@@ -26,29 +26,29 @@ impl Process {
         Self { child, lines }
     }
 
-    /// The next line that begins so, whatever comes before it. Blocks.
+    /// Reads lines up to the next one with this beginning. Blocks.
     pub(crate) fn line(&mut self, beginning: &str) -> String {
         let found = self.lines.by_ref().map(Result::unwrap).find(|line| line.starts_with(beginning));
         found.unwrap_or_else(|| panic!("it ended without `{beginning}`"))
     }
 
-    /// Waits until so many bytes are verified. Blocks.
+    /// Waits until this many bytes are verified. Blocks.
     pub(crate) fn progress(&mut self, bytes: u64) {
         while self.line("progress ")["progress ".len()..].parse::<u64>().unwrap() < bytes {}
     }
 
-    /// What came of it. Blocks.
+    /// Waits for the line with the outcome. Blocks.
     pub(crate) fn outcome(&mut self) -> String {
         let is_end = |line: &String| line.starts_with("fetched ") || line.starts_with("failed ");
-        self.lines.by_ref().map(Result::unwrap).find(is_end).expect("it ended without a word")
+        self.lines.by_ref().map(Result::unwrap).find(is_end).expect("it ended without an outcome")
     }
 
-    /// Lets go of its input: it begins, or ends.
+    /// Closes its input: it starts, or ends.
     pub(crate) fn release(&mut self) {
         drop(self.child.stdin.take());
     }
 
-    /// With SIGKILL.
+    /// Kills it with SIGKILL.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -62,7 +62,7 @@ impl Drop for Process {
     }
 }
 
-/// A number that an outcome tells.
+/// Reads a number from an outcome.
 pub(crate) fn told(outcome: &str, name: &str) -> u64 {
     let word = outcome.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
     word.unwrap_or_else(|| panic!("no {name} in `{outcome}`")).parse().unwrap()

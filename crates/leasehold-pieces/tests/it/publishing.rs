@@ -1,11 +1,11 @@
-//! Results of tasks on their way into the store.
+//! Publishing of results of tasks.
 
 use bytes::Bytes;
 use leasehold_core::Status;
-use leasehold_pieces::Artifacts;
+use leasehold_pieces::ArtifactStore;
 use leasehold_queue::{Queue, QueueConfig};
-use leasehold_store::seam::{Answer, PartId, UploadId};
-use leasehold_store::{Around, Client, MemoryStore, Store, SystemHost};
+use leasehold_store::store::{Answer, PartId, UploadId};
+use leasehold_store::{Client, DelegatingStore, MemoryStore, Store, SystemHost};
 use leasehold_worker::{Context, Shutdown, TaskError, Worker};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use crate::support::Ground;
 
-/// Takes one part of an upload and keeps silent about the next.
+/// Accepts one part of an upload and never answers the next.
 #[derive(Debug)]
 struct Stuck {
     inner: Arc<MemoryStore>,
@@ -21,7 +21,7 @@ struct Stuck {
     aborted: AtomicU32,
 }
 
-impl Around for Stuck {
+impl DelegatingStore for Stuck {
     fn inner(&self) -> &dyn Store {
         &*self.inner
     }
@@ -47,7 +47,7 @@ impl Around for Stuck {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_stops_while_it_publishes_leaves_no_parts_and_gives_the_task_back() {
+async fn a_worker_that_stops_while_it_publishes_leaves_no_parts_and_releases_the_task() {
     let ground = Ground::new();
     let store =
         Arc::new(Stuck { inner: ground.store.clone(), silent: Notify::new(), aborted: AtomicU32::new(0) });
@@ -56,7 +56,7 @@ async fn a_worker_that_stops_while_it_publishes_leaves_no_parts_and_gives_the_ta
     let id = queue.submit("make", ()).await.unwrap().id;
     let (result, _) = ground.file(20 << 20);
     let worker = Worker::new(queue.clone(), "w", None).unwrap();
-    let worker = worker.carrier(Arc::new(Artifacts::new(client, ground.cache("w"))));
+    let worker = worker.carrier(Arc::new(ArtifactStore::new(client, ground.cache("w"))));
     let worker = worker.handle("make", move |context: Context, (): ()| {
         let given = context.publish("result", result.clone());
         async move { given.map_err(TaskError::from) }

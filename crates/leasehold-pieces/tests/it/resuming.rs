@@ -1,4 +1,4 @@
-//! After `kill -9` nothing that was verified is fetched again, and nothing is trusted that is not verified.
+//! After `kill -9` no verified piece is fetched again, and no unverified piece is trusted.
 
 use std::fs;
 use std::ops::Range;
@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
 
 use bytes::Bytes;
-use leasehold_core::piece::{Cut, PieceMap};
+use leasehold_core::piece::{PieceCut, PieceMap};
 use leasehold_core::{ArtifactId, Name, Result, keys};
 use leasehold_pieces::serve::Shelf;
 use leasehold_pieces::{
-    Announcement, Artifacts, Cache, Fetched, Peers, PieceServer, PublishOptions, ServeOptions,
+    Announcement, ArtifactStore, Cache, Fetched, Peers, PieceServer, PublishOptions, ServeOptions,
 };
 use leasehold_store::{Client, OpenOptions, Purpose, SystemHost};
 use leasehold_worker::Shutdown;
@@ -24,13 +24,13 @@ const PIECE_BYTES: u64 = 64 * 1_024;
 const PIECES: u64 = 65;
 /// The last piece is short.
 const SIZE: u64 = (PIECES - 1) * PIECE_BYTES + 1_000;
-/// What a journal begins with, and how long a note in it is.
+/// Lengths of a journal's header and of a note.
 const HEAD_BYTES: u64 = 24;
 const NOTE_BYTES: u64 = 8;
-/// Leases that one peer holds at most, and so pieces that are under way when a fetch is killed.
+/// Most leases of one peer, and so most pieces in flight when a fetch is killed.
 const IN_FLIGHT: u64 = 4;
 
-/// Gives so many pieces, and then none until it may give more. Counts what it gave.
+/// Serves a limited number of pieces, and blocks until more are allowed. Counts the pieces it served.
 struct Rationed {
     cache: Cache,
     left: Mutex<u64>,
@@ -46,7 +46,7 @@ impl Rationed {
 }
 
 impl Shelf for Rationed {
-    fn have(&self, artifact: &ArtifactId) -> Option<(Cut, PieceMap)> {
+    fn have(&self, artifact: &ArtifactId) -> Option<(PieceCut, PieceMap)> {
         self.cache.have(artifact)
     }
 
@@ -78,7 +78,7 @@ impl Scene {
         let path = directory.path().join("file");
         fs::write(&path, &bytes).unwrap();
         let cache = Cache::open(directory.path().join("peer"), None).unwrap();
-        let node = Artifacts::new(client.clone(), cache.clone());
+        let node = ArtifactStore::new(client.clone(), cache.clone());
         let options = PublishOptions {
             piece_bytes: Some(PIECE_BYTES.try_into().unwrap()),
             ..PublishOptions::default()
@@ -113,14 +113,14 @@ impl Scene {
         self.path(cache).join(self.artifact.as_str()).join(file)
     }
 
-    /// The pieces that are noted, in the order of the notes.
+    /// Pieces in the journal, in order.
     fn notes(&self, cache: &str) -> Vec<u32> {
         let journal = fs::read(self.in_cache(cache, "journal")).unwrap();
         let notes = journal[usize::try_from(HEAD_BYTES).unwrap()..].chunks_exact(8);
         notes.map(|note| u32::from_le_bytes(note[..4].try_into().unwrap())).collect()
     }
 
-    /// Begins in a process, and kills it when so many pieces are here.
+    /// Starts a fetch in a process, and kills it when this many pieces are verified.
     fn killed_at(&self, cache: &str, pieces: u64) {
         self.shelf.allow(pieces + 2);
         let mut process = self.start(cache);
@@ -128,11 +128,11 @@ impl Scene {
         process.kill();
     }
 
-    /// Goes on in this process, and checks the result.
+    /// Resumes the fetch in this process, and checks the result.
     async fn resume(&self, cache: &str) -> Fetched {
         self.shelf.allow(u64::MAX);
         let client = client(&self.path("store"));
-        let node = Artifacts::new(client.clone(), Cache::open(self.path(cache), None).unwrap())
+        let node = ArtifactStore::new(client.clone(), Cache::open(self.path(cache), None).unwrap())
             .with_peers(Peers::new(client, None, None));
         let (cached, fetched) = node.fetch(&self.artifact, &|_| ()).await.unwrap();
         assert!(contents(cached.path()) == self.bytes);
@@ -162,7 +162,7 @@ fn bytes_of(pieces: &[u32]) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_verified_before_a_kill_is_not_fetched_again() {
+async fn pieces_verified_before_a_kill_are_not_fetched_again() {
     let scene = Scene::new().await;
     for pieces in [1, 9, 24, 40, 60] {
         let cache = format!("killed-at-{pieces}");
@@ -211,7 +211,7 @@ async fn a_journal_that_was_torn_anywhere_in_its_last_note_loses_only_that() {
         let fetched = scene.resume(&cache).await;
         assert_eq!(fetched.resumed_bytes, bytes_of(&notes[..notes.len() - 1]), "torn by {cut}");
     }
-    // One that says nothing, and one with a head that was torn: from the beginning.
+    // An empty journal, and one with a torn header: the fetch starts from the beginning.
     for cut in [HEAD_BYTES, HEAD_BYTES - 1, 0] {
         let cache = format!("headless-{cut}");
         scene.copy("killed", &cache);

@@ -1,4 +1,4 @@
-//! What a server gives, to whom, and how it ends.
+//! Responses of a server, its access rules, and its shutdown.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ fn path(rest: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_server_gives_the_map_and_the_pieces_it_has() {
+async fn a_server_sends_the_map_and_the_pieces_it_has() {
     let stand = Stand::new(TestShelf::new(10_000, 1_024).without(3), ServeOptions::default()).await;
     let mut raw = Raw::connect(stand.addr).await;
 
@@ -43,7 +43,7 @@ async fn a_server_gives_the_map_and_the_pieces_it_has() {
 }
 
 #[tokio::test]
-async fn what_is_not_here_is_missing_and_no_byte_is_read() {
+async fn missing_pieces_are_not_found_and_no_byte_is_read() {
     let stand = Stand::new(TestShelf::new(10_000, 1_024).without(3), ServeOptions::default()).await;
     let mut raw = Raw::connect(stand.addr).await;
     for asked in ["pieces/3", "pieces/0-10", "pieces/2-4", "pieces/10", "pieces/9-11", "pieces/65535"] {
@@ -96,7 +96,7 @@ async fn without_a_secret_only_this_machine_is_served() {
         assert_eq!(bound.is_err(), is_refused, "{addr}");
         if let Err(error) = bound {
             assert_eq!(error.kind(), Kind::Invalid);
-            assert!(error.to_string().contains("give the peers one, or listen on 127.0.0.1"), "{error}");
+            assert!(error.to_string().contains("set one or listen on 127.0.0.1"), "{error}");
         }
     }
 }
@@ -111,7 +111,7 @@ async fn with_a_secret_any_address_will_do() {
 
 #[tokio::test]
 async fn draining_finishes_answers_and_closes_what_is_idle() {
-    // No time passes: nobody is waited for.
+    // No time passes: idle connections are closed at once.
     let (host, options) = (HandHost::new(), ServeOptions::default());
     let shelf = TestShelf::new(3 << 20, 1 << 20).shut();
     let stand = Stand::on(shelf, options.clone(), Arc::new(host.clone())).await;

@@ -1,4 +1,4 @@
-//! What holds whatever clients do: connections, uploads, bytes per second, patience.
+//! Limits of a server: connections, uploads, bytes per second, timeouts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::hand_host::HandHost;
 use crate::raw::{Answer, Raw};
 use crate::stand::{Stand, TestShelf, artifact};
 
-/// As long as a request waits for an upload.
+/// Longest wait of a request for an upload slot.
 const UPLOAD_WAIT: Duration = Duration::from_secs(5);
 
 fn request(rest: &str) -> String {
@@ -24,7 +24,7 @@ fn may_open_many_files() {
 }
 
 #[tokio::test]
-async fn of_a_thousand_connections_as_many_are_served_as_may_and_the_others_hear_so() {
+async fn of_a_thousand_connections_those_within_the_limit_are_served_and_the_others_get_503() {
     may_open_many_files();
     let options = ServeOptions { connections_max: 64, ..ServeOptions::default() };
     let stand = Stand::new(TestShelf::new(10_000, 1_024), options).await;
@@ -33,7 +33,7 @@ async fn of_a_thousand_connections_as_many_are_served_as_may_and_the_others_hear
         let addr = stand.addr;
         clients.spawn(async move {
             let mut raw = Raw::connect(addr).await;
-            // One that was turned away may be gone by now.
+            // A refused connection may be closed by now.
             let _ = tokio::io::AsyncWriteExt::write_all(
                 &mut raw.0,
                 request(&format!("pieces/{}", at % 10)).as_bytes(),
@@ -55,11 +55,11 @@ async fn of_a_thousand_connections_as_many_are_served_as_may_and_the_others_hear
                 told += 1;
             }
             Ok(other) => panic!("{other:?}"),
-            // Its request crossed our answer: a reset.
+            // Its request crossed the response: a reset.
             Err(_) => {}
         }
     }
-    // All are still open, so nobody has had someone else's place.
+    // All are still open, so no place was reused.
     assert_eq!(served, 64);
     assert!(told > 0);
     let counts = stand.tally.served();
@@ -91,7 +91,7 @@ async fn no_more_uploads_than_may_read_at_a_time_and_all_get_their_bytes() {
 }
 
 #[tokio::test]
-async fn who_waits_too_long_for_an_upload_hears_that_the_server_is_busy() {
+async fn a_client_that_waits_too_long_for_an_upload_gets_503() {
     let (stand, host, mut clients) = crowded().await;
     host.asleep(7, UPLOAD_WAIT).await;
     host.advance(UPLOAD_WAIT);
@@ -109,7 +109,7 @@ async fn who_waits_too_long_for_an_upload_hears_that_the_server_is_busy() {
     assert_eq!(statuses, [200, 200, 200, 503, 503, 503, 503, 503, 503, 503]);
 }
 
-/// Ten requests at a server with three uploads, all of which are held back.
+/// Ten requests to a server with three upload slots, whose reads are all blocked.
 async fn crowded() -> (Stand, HandHost, Vec<Raw>) {
     let host = HandHost::new();
     let options = ServeOptions { uploads_max: 3, ..ServeOptions::default() };
@@ -186,7 +186,7 @@ async fn the_next_head_has_its_own_time_and_an_idle_connection_ends() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_not_taken_yet_keeps_its_upload() {
+async fn a_response_that_is_not_read_yet_keeps_its_upload() {
     let host = HandHost::new();
     let options = ServeOptions { uploads_max: 1, ..ServeOptions::default() };
     let stand = Stand::on(TestShelf::new(16 << 20, 16 << 20), options.clone(), Arc::new(host.clone())).await;
@@ -202,10 +202,10 @@ async fn an_answer_that_is_not_taken_yet_keeps_its_upload() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_not_taken_is_given_up_and_its_upload_is_free_again() {
+async fn a_response_that_is_not_read_times_out_and_frees_its_upload() {
     let host = HandHost::new();
     let options = ServeOptions { uploads_max: 1, ..ServeOptions::default() };
-    // More than the kernel holds for a connection.
+    // More than the kernel buffers for a connection.
     let shelf = TestShelf::new(16 << 20, 16 << 20);
     let stand = Stand::on(shelf, options.clone(), Arc::new(host.clone())).await;
     let mut lazy = Raw::connect_narrow(stand.addr).await;

@@ -1,11 +1,11 @@
-//! Requests that nobody of ours would send.
+//! Requests that our own clients never send.
 
 use leasehold_pieces::serve::ServeOptions;
 
 use crate::raw::{Raw, exchange, status_of};
 use crate::stand::{Stand, TestShelf, artifact};
 
-/// Where a hash belongs, there is one; elsewhere it stands for itself.
+/// Paths that must be rejected; `{}` stands for a valid hash.
 fn tricks() -> Vec<String> {
     let hash = artifact().as_str().to_owned();
     let mut paths: Vec<String> = [
@@ -98,7 +98,7 @@ async fn no_trick_with_a_path_reaches_the_shelf() {
         let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
         let answer = exchange(stand.addr, request).await;
         let (shown, status) = (&path[..path.floor_char_boundary(100)], status_of(&answer));
-        // A head that is far too long may be cut off by a reset, which takes the answer along.
+        // A head that is far too long may be cut off by a reset, which discards the response.
         let is_refused =
             matches!(status, Some(400 | 404 | 414 | 431)) || (status.is_none() && path.len() > 16_000);
         assert!(is_refused, "`{shown}`: {}", String::from_utf8_lossy(&answer));
@@ -132,7 +132,7 @@ async fn other_methods_and_bodies_are_refused_before_the_shelf_is_asked() {
 }
 
 #[tokio::test]
-async fn two_thousand_spoilt_requests_do_no_harm() {
+async fn two_thousand_corrupted_requests_do_no_harm() {
     let stand = Stand::new(TestShelf::new(10_000, 1_024), ServeOptions::default()).await;
     let mut chance = Chance(0x1ea5_e401d);
     let mut reached = 0;
@@ -147,14 +147,14 @@ async fn two_thousand_spoilt_requests_do_no_harm() {
         assert!(answer.is_empty() || status_of(&answer).is_some(), "round {round}: {shown}");
         reached += u64::from(asked > 0);
     }
-    // Some are spoilt so little that they are right; without any the check above would check nothing.
+    // Some are still valid; without any of these the check above would check nothing.
     assert!(reached > 10, "{reached}");
     let alive = Raw::connect(stand.addr).await.get("/healthz").await;
     assert_eq!(alive.status, 200);
     stand.stop().await;
 }
 
-/// A request line with up to four changes, or noise.
+/// A request line with up to four changes, or random bytes.
 fn spoilt_line(chance: &mut Chance) -> Vec<u8> {
     let hash = artifact().as_str().to_owned();
     let lines = [
@@ -180,7 +180,7 @@ fn spoilt_line(chance: &mut Chance) -> Vec<u8> {
     line
 }
 
-/// Whether a line asks for something on the shelf, by rules of its own.
+/// Returns whether a line is a valid request, by an independent parser.
 fn is_right(line: &[u8]) -> bool {
     let Ok(line) = std::str::from_utf8(line.strip_suffix(b"\r").unwrap_or(line)) else { return false };
     let ["GET" | "HEAD", path, "HTTP/1.1" | "HTTP/1.0"] = line.split(' ').collect::<Vec<_>>()[..] else {

@@ -1,4 +1,4 @@
-//! Who may ask.
+//! Signatures of requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ fn signed(secret: &Secret, method: &Method, path: &str, at: StoreTime) -> Header
     headers
 }
 
-/// A request as it goes over the wire, with headers that may be another's.
+/// A raw request, with headers that may be of another request.
 fn request(method: &str, path: &str, headers: &HeaderMap) -> String {
     let lines = headers.iter().map(|(name, value)| format!("{name}: {}\r\n", value.to_str().unwrap()));
     let headers = lines.collect::<Vec<_>>().concat();
@@ -54,7 +54,7 @@ async fn a_signed_request_is_answered() {
 }
 
 #[tokio::test]
-async fn whoever_proves_nothing_gets_nothing_and_the_shelf_is_not_asked() {
+async fn a_request_without_a_valid_signature_is_refused_without_reading() {
     let stand = guarded().await;
     let right = signed(&secret(), &Method::GET, &have(), NOW);
     let without = |name: &str| {
@@ -104,7 +104,7 @@ async fn whoever_proves_nothing_gets_nothing_and_the_shelf_is_not_asked() {
 }
 
 #[tokio::test]
-async fn nobody_is_believed_before_the_store_has_said_its_time() {
+async fn no_signature_is_accepted_before_the_stores_time_is_known() {
     let options = ServeOptions { secret: Some(secret()), ..ServeOptions::default() };
     let shelf = Arc::new(TestShelf::new(1, 1_024));
     let server = PieceServer::bind(shelf, options, Arc::new(SystemHost), Arc::new(|| None)).await.unwrap();
@@ -144,7 +144,7 @@ fn a_signature_holds_for_five_minutes_either_way_and_only_certain_lateness_count
 fn a_secret_is_long_enough_and_never_shown() {
     let error = Secret::new(b"fifteen letters").unwrap_err();
     assert_eq!(error.kind(), Kind::Invalid);
-    assert_eq!(error.to_string(), "the secret of the peers has 15 bytes; it needs at least 16");
+    assert_eq!(error.to_string(), "peer secret must have at least 16 bytes, got 15");
     let secret = Secret::new(b"sixteen letters!").unwrap();
     assert_eq!(format!("{secret:?}"), "Secret");
     let options = ServeOptions { secret: Some(secret), ..ServeOptions::default() };

@@ -1,4 +1,4 @@
-//! A shelf that counts and can hold its readers back, and a server on it.
+//! A shelf that counts its calls and can block its readers, and a server on it.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
 
 use bytes::Bytes;
-use leasehold_core::piece::{Cut, PieceMap};
+use leasehold_core::piece::{PieceCut, PieceMap};
 use leasehold_core::{ArtifactId, Now, Result, StoreTime};
 use leasehold_pieces::serve::{PieceServer, ServeOptions, Shelf, Tally};
-use leasehold_pieces::sign::{Present, Secret};
+use leasehold_pieces::sign::{Secret, SignClock};
 use leasehold_store::{Host, SystemHost};
 use leasehold_worker::Shutdown;
 use tokio::sync::watch;
@@ -17,10 +17,10 @@ use tokio::task::JoinHandle;
 
 use crate::raw::soon;
 
-/// What the store's clock shows in these tests.
+/// Store's time in these tests.
 pub(crate) const NOW: StoreTime = StoreTime::from_millis(1_800_000_000_000);
 
-pub(crate) fn present() -> Present {
+pub(crate) fn present() -> SignClock {
     Arc::new(|| Some(Now::exactly(NOW)))
 }
 
@@ -32,19 +32,19 @@ pub(crate) fn artifact() -> ArtifactId {
     ArtifactId::blake3([0xab; 32])
 }
 
-/// One artifact, all of it but the pieces that were taken out.
+/// One artifact without the pieces that were removed.
 pub(crate) struct TestShelf {
-    pub(crate) cut: Cut,
+    pub(crate) cut: PieceCut,
     pub(crate) bytes: Bytes,
     map: PieceMap,
-    /// How often it was asked for anything.
+    /// Number of calls.
     pub(crate) asked: AtomicU64,
-    /// How often it was asked for bytes.
+    /// Number of reads.
     pub(crate) read: AtomicU64,
     gate: Gate,
 }
 
-/// Holds readers back while it is shut.
+/// Blocks readers while it is shut.
 struct Gate {
     is_shut: Mutex<bool>,
     opened: Condvar,
@@ -54,7 +54,7 @@ struct Gate {
 
 impl TestShelf {
     pub(crate) fn new(size: u64, piece_bytes: u32) -> Self {
-        let cut = Cut::new(size, piece_bytes).unwrap();
+        let cut = PieceCut::new(size, piece_bytes).unwrap();
         let bytes: Vec<u8> = (0..size).map(|at| u8::try_from(at * 31 % 251).unwrap()).collect();
         let gate = Gate {
             is_shut: Mutex::new(false),
@@ -81,7 +81,7 @@ impl TestShelf {
         self.gate.opened.notify_all();
     }
 
-    /// Waits until so many readers are held back.
+    /// Waits until this many readers are blocked.
     pub(crate) async fn holds(&self, readers: u64) {
         soon(self.gate.inside.subscribe().wait_for(|inside| *inside >= readers)).await.unwrap();
     }
@@ -97,7 +97,7 @@ impl TestShelf {
 }
 
 impl Shelf for TestShelf {
-    fn have(&self, asked: &ArtifactId) -> Option<(Cut, PieceMap)> {
+    fn have(&self, asked: &ArtifactId) -> Option<(PieceCut, PieceMap)> {
         self.asked.fetch_add(1, SeqCst);
         (*asked == artifact()).then(|| (self.cut, self.map.clone()))
     }
@@ -116,7 +116,7 @@ impl Shelf for TestShelf {
     }
 }
 
-/// A server that runs, on a shelf of which the test has a look.
+/// A running server, with the shelf it reads from.
 pub(crate) struct Stand {
     pub(crate) addr: SocketAddr,
     pub(crate) shelf: Arc<TestShelf>,
@@ -143,14 +143,14 @@ impl Stand {
         self.shelf.asked.load(SeqCst)
     }
 
-    /// Ends it, as it should end.
+    /// Shuts it down, and checks that it ends without error.
     pub(crate) async fn stop(self) {
         self.shutdown.drain();
         soon(self.running).await.unwrap().unwrap();
     }
 }
 
-/// Lets go of readers at the end of a test, also of one that failed: they would keep the runtime from ending.
+/// Unblocks readers at the end of a test, also of a failed one: they would keep the runtime from ending.
 struct LetGo(Arc<TestShelf>);
 
 impl Drop for LetGo {

@@ -2,7 +2,7 @@
 
 use leasehold_core::Name;
 use leasehold_pieces::serve::Shelf;
-use leasehold_pieces::{Announcement, Artifacts, Cache, Peers, PieceServer, ServeOptions};
+use leasehold_pieces::{Announcement, ArtifactStore, Cache, Peers, PieceServer, ServeOptions};
 use leasehold_store::host::Running;
 use leasehold_store::{Client, Host, MemoryStore, SystemHost};
 use leasehold_worker::Shutdown;
@@ -23,7 +23,7 @@ impl Ground {
         Self { directory: TempDir::new().unwrap(), store: Arc::new(MemoryStore::new(&host)) }
     }
 
-    /// A client with a ledger of its own.
+    /// A client with its own request counts.
     pub(crate) fn client(&self) -> Client {
         Client::new(self.store.clone(), Arc::new(SystemHost))
     }
@@ -32,17 +32,17 @@ impl Ground {
         Cache::open(self.directory.path().join("caches").join(name), None).unwrap()
     }
 
-    pub(crate) fn node(&self, name: &str) -> Artifacts {
-        Artifacts::new(self.client(), self.cache(name))
+    pub(crate) fn node(&self, name: &str) -> ArtifactStore {
+        ArtifactStore::new(self.client(), self.cache(name))
     }
 
-    pub(crate) fn node_with_peers(&self, name: &str) -> Artifacts {
+    pub(crate) fn node_with_peers(&self, name: &str) -> ArtifactStore {
         let client = self.client();
         let peers = Peers::new(client.clone(), None, None);
-        Artifacts::new(client, self.cache(name)).with_peers(peers)
+        ArtifactStore::new(client, self.cache(name)).with_peers(peers)
     }
 
-    /// A file of this size with bytes that repeat nowhere.
+    /// Writes a file of this size without repeating bytes.
     pub(crate) fn file(&self, size: u64) -> (PathBuf, Vec<u8>) {
         let path = self.directory.path().join(format!("file-{size}"));
         let mut bytes = Vec::new();
@@ -56,7 +56,7 @@ impl Ground {
         (path, bytes)
     }
 
-    /// Serves the cache of a node, and says so in the store.
+    /// Serves the cache of a node, and announces it in the store.
     pub(crate) async fn serve(&self, name: &str) -> Serving {
         self.serve_shelf(name, Arc::new(self.cache(name))).await
     }

@@ -1,4 +1,4 @@
-//! A peer that misbehaves, over HTTP by hand, and good peers that wait until it has been asked.
+//! A misbehaving peer with hand-written HTTP, and good peers that wait until it has received requests.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -7,14 +7,14 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use leasehold_core::piece::{Cut, PieceMap};
+use leasehold_core::piece::{PieceCut, PieceMap};
 use leasehold_core::{ArtifactId, Result};
 use leasehold_pieces::serve::Shelf;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-/// What it does wrong.
+/// Kind of misbehaviour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Vice {
     FlipsABit,
@@ -24,11 +24,11 @@ pub(crate) enum Vice {
     SaysItHasAndHasNot,
     SendsAMapOfWrongLength,
     Disconnects,
-    /// Twenty parts of an answer, with a pause before each.
+    /// Sends a response in twenty parts, with a pause before each.
     IsSlow(Duration),
 }
 
-/// A gate that opens for good.
+/// A gate that opens once and stays open.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     is_open: Mutex<bool>,
@@ -46,16 +46,16 @@ impl Gate {
     }
 }
 
-/// A good shelf that gives nothing before the gate is open.
+/// A good shelf that blocks reads until the gate is open.
 pub(crate) struct Gated<S> {
     pub(crate) shelf: S,
     pub(crate) gate: Arc<Gate>,
-    /// Bytes that were given.
+    /// Bytes that were read.
     pub(crate) given: AtomicU64,
 }
 
 impl<S: Shelf> Shelf for Gated<S> {
-    fn have(&self, artifact: &ArtifactId) -> Option<(Cut, PieceMap)> {
+    fn have(&self, artifact: &ArtifactId) -> Option<(PieceCut, PieceMap)> {
         self.shelf.have(artifact)
     }
 
@@ -75,15 +75,15 @@ pub(crate) struct Villain {
 
 struct Role {
     vice: Vice,
-    cut: Cut,
+    cut: PieceCut,
     bytes: Vec<u8>,
     asked: Arc<Gate>,
     have_asked: AtomicU64,
 }
 
 impl Villain {
-    /// Opens the gate when it has been asked for as much as it ever will be.
-    pub(crate) async fn start(vice: Vice, cut: Cut, bytes: Vec<u8>, asked: Arc<Gate>) -> Self {
+    /// Opens the gate when it has received as many requests as it ever will.
+    pub(crate) async fn start(vice: Vice, cut: PieceCut, bytes: Vec<u8>, asked: Arc<Gate>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let role = Arc::new(Role { vice, cut, bytes, asked, have_asked: AtomicU64::new(0) });

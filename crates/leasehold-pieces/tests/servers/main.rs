@@ -1,7 +1,7 @@
-//! Eight nodes fetch one artifact from a real S3 server at once; one of them is killed, one gives corrupt data. `./test`
-//! installs what this needs.
+//! Eight nodes fetch one artifact from a real S3 server at once; one of them is killed, one serves corrupt data. `./test`
+//! installs the server.
 //!
-//! What counts is how much the server had to give, by its own count.
+//! The assertions are on the bytes that the server has sent, by its own count.
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report, in its helpers too")]
 #![expect(clippy::disallowed_methods, reason = "tests own what they start")]
 
@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use leasehold_core::ArtifactId;
-use leasehold_pieces::{Artifacts, Cache, PublishOptions};
+use leasehold_pieces::{ArtifactStore, Cache, PublishOptions};
 use leasehold_store::Client;
 use leasehold_store::testing::S3;
 use tempfile::TempDir;
@@ -21,12 +21,12 @@ const SIZE: u64 = 256 * 1_024 * 1_024;
 const NODES: usize = 8;
 /// Killed in the middle.
 const KILLED: usize = 2;
-/// Gives corrupt data.
+/// Serves corrupt data.
 const CORRUPT: usize = 5;
-/// Long enough for a machine that is busy with other things; nothing is asserted about time.
+/// Long enough for a busy machine; nothing is asserted about time.
 const WAIT_MAX: Duration = Duration::from_secs(170);
 
-/// A node in a process of its own, killed when dropped.
+/// A node in its own process, killed when dropped.
 struct Node {
     child: Child,
     input: Option<ChildStdin>,
@@ -59,7 +59,7 @@ impl Node {
         self.input.as_mut().unwrap().write_all(b"\n").unwrap();
     }
 
-    /// The next line that begins so.
+    /// Waits for the next line with this beginning.
     fn line(&mut self, beginning: &str) -> String {
         let begun = Instant::now();
         loop {
@@ -96,7 +96,7 @@ impl Drop for Node {
     }
 }
 
-/// A number that an outcome tells.
+/// Reads a number from an outcome.
 fn told(outcome: &str, name: &str) -> u64 {
     let word = outcome.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
     word.unwrap().parse().unwrap()
@@ -109,7 +109,7 @@ struct Scene {
     artifact: ArtifactId,
 }
 
-/// What a round came to.
+/// Result of a round.
 #[derive(Default)]
 struct Round {
     sent: u64,
@@ -128,7 +128,7 @@ impl Scene {
         let file = directory.path().join("file");
         write_file(&file);
         let client = Client::open(&format!("s3://{bucket}/pieces"), &s3.options()).unwrap();
-        let node = Artifacts::new(client, Cache::open(directory.path().join("publisher"), None).unwrap());
+        let node = ArtifactStore::new(client, Cache::open(directory.path().join("publisher"), None).unwrap());
         let published = node.publish(&file, &PublishOptions::default()).await.unwrap();
         std::fs::remove_file(file).unwrap();
         Self { s3, bucket, directory, artifact: published.manifest.artifact }
@@ -166,7 +166,7 @@ impl Scene {
     }
 }
 
-/// Bytes that repeat nowhere.
+/// Writes a file without repeating bytes.
 fn write_file(path: &Path) {
     let mut file = std::io::BufWriter::new(std::fs::File::create(path).unwrap());
     for block in 0..SIZE / 8 {
@@ -175,7 +175,7 @@ fn write_file(path: &Path) {
     file.flush().unwrap();
 }
 
-/// For whoever runs the tests with `--nocapture`.
+/// Prints to standard error, shown with `--nocapture`.
 #[expect(clippy::print_stderr, reason = "figures for information, beside what is asserted")]
 fn say(words: &str) {
     eprintln!("{words}");
@@ -197,7 +197,7 @@ fn table(name: &str, round: &Round) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn eight_nodes_take_little_more_than_one_copy_from_the_store_though_one_dies_and_one_lies() {
+async fn eight_nodes_read_little_more_than_one_copy_from_the_store_though_one_dies_and_one_is_corrupt() {
     let scene = Scene::new().await;
     let with_peers = |at: usize| {
         let mut words = vec![format!("name=node-{at}")];

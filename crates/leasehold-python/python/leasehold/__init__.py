@@ -1,4 +1,4 @@
-"""A task queue with no server of its own: a bucket, or a folder, is enough.
+"""A task queue that needs no server: a bucket, or a folder, is enough.
 
     from leasehold import Worker, connect
 
@@ -13,8 +13,8 @@
     await worker.run(drain=True)
     print(await queue.wait(task.id))
 
-Everything here is for asyncio; `leasehold.sync` has the same without it, `leasehold.testing` a queue for your tests,
-and `python -m leasehold` is the command line.
+This module uses asyncio. `leasehold.sync` is the blocking API, `leasehold.testing` provides a queue for your tests, and
+`python -m leasehold` is the command line.
 """
 
 from ._errors import (

@@ -1,4 +1,4 @@
-"""What can go wrong, and what handlers raise on purpose."""
+"""Errors, and exceptions that handlers raise to control retries."""
 
 from __future__ import annotations
 
@@ -8,62 +8,62 @@ from typing import Any, ClassVar
 
 
 class Error(Exception):
-    """A failure. Its class says what to do about it, its message names the thing."""
+    """Base class of all errors. The subclass says what to do about it; the message names what failed."""
 
     kind: ClassVar[str] = "internal"
 
     def __init__(self, message: str, *, outcome_unknown: bool = False) -> None:
         super().__init__(message)
         self.outcome_unknown = outcome_unknown
-        """Whether a write of ours may have happened, or may still happen."""
+        """True if a write may have happened, or may still happen."""
 
 
 class Unavailable(Error):
-    """The store did not answer in time: try again later."""
+    """The store did not respond in time. Retry later."""
 
     kind = "unavailable"
 
 
 class Denied(Error):
-    """The store refused us: fix the credentials or the permissions."""
+    """The store denied access. Fix the credentials or the permissions."""
 
     kind = "denied"
 
 
 class Invalid(Error):
-    """The call or a setting is wrong: fix it."""
+    """A call or a setting is invalid. Fix it."""
 
     kind = "invalid"
 
 
 class Corrupt(Error):
-    """Something in the store cannot be understood: stop, keep it, look at it."""
+    """An object in the store is corrupt. Stop, keep the object, and inspect it."""
 
     kind = "corrupt"
 
 
 class Lost(Error):
-    """What we held belongs to someone else now: stop acting on it."""
+    """A claim or lease was lost to another worker. Stop acting on it."""
 
     kind = "lost"
 
 
 class Internal(Error):
-    """A bug of ours."""
+    """A bug in Leasehold. Please report it."""
 
     kind = "internal"
 
 
 class NotFound(Invalid):
-    """There is no such task in this queue."""
+    """The task or artifact does not exist in this queue."""
 
 
 class Conflict(Invalid):
-    """It contradicts what is there: the state of a task, or another task with the same key."""
+    """The call conflicts with existing state: a task's status, or another task with the same key."""
 
 
 class NotYet(Unavailable, TimeoutError):
-    """What was waited for has not happened in time."""
+    """The timeout of a wait expired. Also a `TimeoutError`."""
 
 
 _KINDS: dict[str, type[Error]] = {
@@ -72,10 +72,10 @@ _KINDS: dict[str, type[Error]] = {
 _MATTERS: dict[str, type[Error]] = {"missing": NotFound, "conflict": Conflict, "not-yet": NotYet}
 
 
-def from_description(told: dict[str, Any]) -> Error:
-    """The exception for an error as the native half describes it."""
-    kind = _MATTERS.get(told["matter"] or "") or _KINDS.get(told["kind"], Internal)
-    return kind(told["message"], outcome_unknown=told["outcome_unknown"])
+def from_description(description: dict[str, Any]) -> Error:
+    """Creates the exception for an error description of the native module."""
+    kind = _MATTERS.get(description["matter"] or "") or _KINDS.get(description["kind"], Internal)
+    return kind(description["message"], outcome_unknown=description["outcome_unknown"])
 
 
 def from_text(text: str) -> Error:
@@ -83,14 +83,18 @@ def from_text(text: str) -> Error:
 
 
 class Permanent(Exception):
-    """Raised by a handler: the task has failed for good, no further attempt would help."""
+    """Raised by a handler to fail the task without further attempts."""
 
 
 class Retry(Exception):
-    """Raised by a handler: the attempt has failed, and another may help.
+    """Raised by a handler to fail the attempt and retry the task.
 
-    Any other exception says the same. This one can also say when: `Retry("busy", after=30)` tries again after thirty
-    seconds, whatever the task's retry policy says.
+    Any other exception has the same effect. This one can also set the delay: `Retry("busy", after=30)` retries after
+    30 seconds, regardless of the task's retry policy.
+
+    Args:
+        message: Reason, recorded in the task's history.
+        after: Delay until the next attempt, in seconds or as a `timedelta`. Default: by the task's retry policy.
     """
 
     def __init__(self, message: str = "", *, after: float | datetime.timedelta | None = None) -> None:
@@ -99,19 +103,23 @@ class Retry(Exception):
 
 
 class Snooze(Exception):
-    """Raised by a handler: not now, run the task again after so many seconds. Does not count as an attempt."""
+    """Raised by a handler to run the task again later. Does not count as an attempt.
+
+    Args:
+        seconds: Delay until the next run, in seconds or as a `timedelta`.
+    """
 
     def __init__(self, seconds: float | datetime.timedelta) -> None:
-        # As it was given, so that it can be sent to another process.
+        # The original argument, so that the exception can be pickled.
         super().__init__(seconds)
         self.seconds = _pause("seconds", seconds)
 
     def __str__(self) -> str:
-        return f"again in {self.seconds} s"
+        return f"snoozed for {self.seconds} s"
 
 
 def _pause(what: str, value: float | datetime.timedelta) -> float:
     secs = value.total_seconds() if isinstance(value, datetime.timedelta) else value
     if not 0 <= secs < float("inf"):
-        raise ValueError(f"{what}={value!r} is not a number of seconds from now on")
+        raise ValueError(f"{what} must be a finite number of seconds, at least 0, got {value!r}")
     return secs

@@ -1,4 +1,4 @@
-"""Handlers: what they get, and how a run of one ends."""
+"""Handlers, their context, and the recording of their results."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from ._queue import Queue, Seconds, SubmitOptions, seconds
 log = logging.getLogger("leasehold.worker")
 
 ERROR_BYTES_MAX = 4_096
-"""So much of an error is kept in a task."""
+"""Largest error text kept in a task, in bytes."""
 
 _OWN = os.path.dirname(__file__) + os.sep
-"""Where the files of this package are."""
+"""Directory of this package."""
 
 _ENDS_SECS = 1.0
-"""So long a task waits that was given back because the event loop ends; its worker does not take it again."""
+"""Delay of a task released because the event loop ends, so that its own worker does not claim it again."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class Context:
-    """What a handler knows about the run it is in."""
+    """Context of a handler's run: the task, cancellation, progress and files."""
 
     __slots__ = ("_directory", "_run", "_saw_stop")
 
@@ -52,78 +52,87 @@ class Context:
 
     @property
     def task_id(self) -> str:
-        """The task's id."""
+        """Id of the task."""
         return self._run.id
 
     @property
     def task(self) -> Task:
-        """The task as it was claimed."""
+        """Task as it was claimed."""
         return _models.task(json.loads(self._run.task()))
 
     @property
     def attempt(self) -> int:
-        """Which attempt this is, from 1."""
+        """Number of this attempt, starting at 1."""
         return self._run.attempt
 
     @property
     def epoch(self) -> int:
-        """The fencing token: grows with every claim of this task.
+        """Fencing token: grows with every claim of this task.
 
-        Pass it to whatever the handler changes, and let that refuse smaller ones, and a run that was overtaken can do
-        no harm.
+        Pass it to every system that the handler changes, and let that system reject smaller tokens. A run whose claim
+        was lost can then do no harm.
         """
         return self._run.epoch
 
     @property
     def cancelled(self) -> bool:
-        """Whether the handler should stop: the task was cancelled, timed out, is not ours any more, or the worker stops.
+        """True if the handler should stop: the task was cancelled or timed out, its claim was lost, or the worker stops.
 
-        An async handler gets an `asyncio.CancelledError` then; a sync one has to look here. A handler that has seen this
-        and returns has not completed its task: the task is cancelled or released, as was asked, and the output is dropped.
+        An async handler gets an `asyncio.CancelledError`; a sync handler has to check this property. A handler that has
+        read True here and returns does not complete its task: the task is cancelled or released, and the output is
+        dropped.
         """
         if self._run.is_cancelled():
             self._saw_stop = True
         return self._saw_stop
 
     def raise_if_cancelled(self) -> None:
-        """Raises `asyncio.CancelledError` if the handler should stop; `except Exception` does not catch that."""
+        """Raises `asyncio.CancelledError`, which `except Exception` does not catch, if the handler should stop."""
         if self.cancelled:
-            raise asyncio.CancelledError("the handler was asked to stop")
+            raise asyncio.CancelledError("the handler was cancelled")
 
     def progress(self, value: Any) -> None:
-        """Says how far the handler is; written down with the next renewal."""
+        """Reports progress, any JSON value. It is written with the next lease renewal."""
         checked(self._run.progress, encode("progress", value))
 
     @property
     def artifacts(self) -> dict[str, pathlib.Path]:
-        """Where the files lie that the task was given, by name. They are only to be read."""
+        """Paths of the task's input files, by name. The files are read-only."""
         return {name: pathlib.Path(path) for name, path in self._run.artifacts().items()}
 
     @property
     def directory(self) -> pathlib.Path:
-        """A directory of this run alone, for results. It is removed when these are published, or the run has failed."""
+        """Private directory of this run, for results. It is removed once they are published or the run has failed."""
         if self._directory is None:
             self._directory = pathlib.Path(checked(self._run.directory))
         return self._directory
 
     def publish(self, name: str, path: str | os.PathLike[str]) -> None:
-        """Gives a file as a result: it is published when the handler has ended well, before the task is completed.
+        """Adds a file to the task's results. It is published after the handler returns, before the task is completed.
 
-        Until then it has to stay where it is: in `directory`, say, and not in one that the handler removes at its end.
+        The file must exist until then: put it into `directory`, not into a directory that the handler removes.
+
+        Args:
+            name: Name of the result.
+            path: Path of the file.
         """
         checked(self._run.publish, name, os.fspath(path))
 
     def extend(self) -> None:
-        """Renews the claim soon, without waiting for the usual time."""
+        """Renews the claim soon, without waiting for the next regular renewal."""
         self._run.extend()
 
     def snooze(self, delay: Seconds) -> NoReturn:
-        """Ends this run: the task runs again after so long, and that does not count as an attempt."""
+        """Ends this run and runs the task again after `delay`. Does not count as an attempt.
+
+        Raises:
+            Snooze: Always.
+        """
         raise Snooze(seconds("snooze", delay))
 
 
 class Handler(Generic[P, R]):
-    """A handler of a worker: still the function it was, and a short way to submit tasks of its type."""
+    """Handler of a worker: callable like the function it wraps, with a `submit` for tasks of its type."""
 
     def __init__(
         self,
@@ -148,7 +157,7 @@ class Handler(Generic[P, R]):
         return self.function(*args, **kwargs)
 
     async def submit(self, input: Any = None, **options: Unpack[SubmitOptions]) -> Submitted:
-        """Submits a task of this type: as `Queue.submit`, with the handler's `max_attempts` if none is given."""
+        """Submits a task of this type, like `Queue.submit`. `max_attempts` defaults to the handler's."""
         if self.max_attempts is not None:
             options.setdefault("max_attempts", self.max_attempts)
         return await self._queue.submit(self.task_type, input, **options)
@@ -164,14 +173,14 @@ class Handler(Generic[P, R]):
 
 
 def names_around() -> Mapping[str, Any] | None:
-    """The local names where whoever asks was called."""
+    """Returns the local names of the caller's caller."""
     frame = inspect.currentframe()
     frame = frame and frame.f_back and frame.f_back.f_back
     return frame and frame.f_locals
 
 
 def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that is called in the end: an object is called by its method, a partial calls another."""
+    """Returns the underlying function of a partial, or the `__call__` method of an object."""
     while isinstance(function, functools.partial):
         function = function.func
     return function if inspect.isroutine(function) else type(function).__call__
@@ -182,15 +191,15 @@ def _is_async(function: Callable[..., Any]) -> bool:
 
 
 def _input_type(function: Callable[..., Any], names: Mapping[str, Any] | None) -> Any:
-    """What the handler asks for as its input, if that can be told; `names` are those where it was made a handler."""
+    """Returns the annotated type of the handler's input, if it can be resolved with the local `names`."""
     try:
         signature = inspect.signature(function)
         signature.bind(None, None)
     except (TypeError, ValueError):
-        raise Invalid(f"a handler takes the context and the input; {function!r} does not") from None
+        raise Invalid(f"a handler must take two arguments, context and input; {function!r} does not") from None
     plain = _plain(function)
     if inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
-        raise Invalid(f"a handler returns its output; {function!r} yields")
+        raise Invalid(f"a handler must return its output; {function!r} is a generator")
     parameters = list(signature.parameters)
     try:
         return typing.get_type_hints(plain, localns=dict(names or {})).get(parameters[min(1, len(parameters) - 1)])
@@ -200,39 +209,39 @@ def _input_type(function: Callable[..., Any], names: Mapping[str, Any] | None) -
 
 
 def check_task(task_type: object, max_attempts: object) -> None:
-    """As soon as it is said: a decorator without its brackets would be lost silently."""
+    """Validates the arguments of `Worker.task` at once: a decorator without parentheses would be ignored silently."""
     if not isinstance(task_type, str):
-        raise Invalid(f'the task type is text, not {type(task_type).__name__}; write @worker.task("type")')
+        raise Invalid(f'task type must be a str, got {type(task_type).__name__}; write @worker.task("type")')
     if max_attempts is not None and (not isinstance(max_attempts, int) or max_attempts < 1):
-        raise Invalid(f"max_attempts {max_attempts!r} would never run the task; it must be at least 1")
+        raise Invalid(f"max_attempts must be at least 1, got {max_attempts!r}")
 
 
 async def run_async(handler: Handler[..., Any], run: _native.Run) -> None:
     task, context = asyncio.current_task(), Context(run)
     try:
         output = await handler.function(context, handler._input(run))
-        # A handler that was cancelled and returns has caught its cancellation, and stopped.
+        # A handler that was cancelled and returns has caught the cancellation and stopped.
         _ended(run, output, context._saw_stop or (task is not None and task.cancelling() > 0))
     except asyncio.CancelledError as error:
         if run.is_cancelled():
             run.hand_back()
         elif task is not None and task.cancelling():
-            # By none of ours: the event loop ends, and the worker with it. That is not the handler's fault.
+            # Not cancelled by the worker: the event loop ends, and the worker with it. Not a failure of the handler.
             run.snooze(_ENDS_SECS)
         else:
-            # Raised by the handler for reasons of its own.
+            # Raised by the handler itself.
             _without_own_frames(error)
             _log_failure(handler, run, error)
-            run.fail("CancelledError: the handler has cancelled itself", None)
+            run.fail("CancelledError: the handler cancelled itself", None)
     except GeneratorExit as error:
         if _current_task() is not task:
-            # The coroutine is closed: its event loop is gone, and has left the handler where it was.
+            # The coroutine is closed: its event loop has ended without finishing the handler.
             run.hand_back()
             raise
         _failed(handler, run, error)
     except BaseException as error:
         _failed(handler, run, error)
-        # Ctrl-C ends the program; whatever else a handler raises ends its run, as it does in a thread.
+        # Ctrl-C ends the program; any other exception of a handler ends its run, as it does in a thread.
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
             raise
 
@@ -246,7 +255,7 @@ def run_sync(handler: Handler[..., Any], run: _native.Run) -> None:
         if run.is_cancelled():
             run.hand_back()
         else:
-            # Raised by the handler for reasons of its own.
+            # Raised by the handler itself.
             _failed(handler, run, error)
     except BaseException as error:
         _failed(handler, run, error)
@@ -256,12 +265,12 @@ def _current_task() -> asyncio.Task[Any] | None:
     try:
         return asyncio.current_task()
     except RuntimeError:
-        # No event loop runs.
+        # No running event loop.
         return None
 
 
 def _ended(run: _native.Run, output: object, saw_stop: bool) -> None:
-    """Completes the task, unless the handler returned because it was asked to stop."""
+    """Completes the task, unless the handler returned because it was cancelled."""
     if saw_stop and run.is_cancelled():
         run.hand_back()
     else:
@@ -272,12 +281,12 @@ def _written(output: object) -> str:
     try:
         return encode("output", output)
     except Invalid as error:
-        # It will not be better next time.
+        # A retry would not help.
         raise Permanent(str(error)) from error
 
 
 def _failed(handler: Handler[..., Any], run: _native.Run, error: BaseException) -> None:
-    """Tells how a run has failed. Whatever happens here, the run must end."""
+    """Records the failure of a run. The run must end even if this raises."""
     try:
         if isinstance(error, Snooze):
             run.snooze(error.seconds)
@@ -292,7 +301,7 @@ def _failed(handler: Handler[..., Any], run: _native.Run, error: BaseException) 
         else:
             run.fail(text, error.after if isinstance(error, Retry) else None)
     except BaseException as odd:
-        run.fail(f"{type(error).__name__}, which cannot be described: {type(odd).__name__}", None)
+        run.fail(f"{type(error).__name__} (formatting the exception failed: {type(odd).__name__})", None)
         raise
 
 
@@ -302,25 +311,25 @@ def _log_failure(handler: Handler[..., Any], run: _native.Run, error: BaseExcept
 
 
 def _without_own_frames(error: BaseException | None) -> None:
-    """Drops the frames of this package with which tracebacks begin: they tell nothing of what a handler did."""
+    """Drops the leading frames of this package from the traceback: they do not belong to the handler."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OWN):
             trace = trace.tb_next
-        # Not the method of the exception, which may be anything.
+        # Not the exception's own method, which may be overridden.
         BaseException.with_traceback(error, trace)
         error = error.__cause__ or error.__context__
 
 
 def _described(error: BaseException) -> str:
-    """Type and message first, then the traceback: its end, if all of it is too long to be kept."""
+    """Formats an error: type and message, then the traceback, or its end if it is too long."""
     only, lines = traceback.format_exception_only(error), traceback.format_exception(error)
-    # Half characters of names of files and the like are shown by their numbers.
+    # Surrogates, as in undecodable file names, are escaped.
     head = "".join(only).strip().encode(errors="backslashreplace")[: ERROR_BYTES_MAX // 4].decode(errors="ignore")
     if lines[-len(only) :] == only:
-        # A long message must not take the place of where it happened.
+        # A long message must not displace the traceback.
         lines[-len(only) :] = [head]
     room = ERROR_BYTES_MAX - len(head.encode()) - 8
     raw = "".join(lines).strip().encode(errors="backslashreplace")

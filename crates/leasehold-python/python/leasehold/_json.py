@@ -1,4 +1,4 @@
-"""Inputs and outputs as JSON. Dataclasses and Pydantic models are welcome; neither is required."""
+"""JSON encoding of inputs and outputs. Supports dataclasses and Pydantic models; neither is required."""
 
 from __future__ import annotations
 
@@ -24,11 +24,15 @@ _SMALLEST = -(2**63)
 
 
 def encode(what: str, value: object) -> str:
-    """The text of a value. What JSON cannot hold is refused, not bent."""
+    """Encodes a value as JSON.
+
+    Raises:
+        Invalid: If JSON cannot represent the value. Nothing is converted lossily.
+    """
     try:
         text = _encoder.encode(value)
         if not text.isascii():
-            # Half of a character (a surrogate) is text for Python, and for nobody else.
+            # Python accepts lone surrogates in a str; UTF-8 does not.
             text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise Invalid(f"the {what} cannot be written as JSON: {error}") from error
@@ -38,13 +42,13 @@ def encode(what: str, value: object) -> str:
 
 
 def _check_number(what: str, digits: str) -> None:
-    """A whole number beyond 64 bits would come back as another."""
+    """Rejects integers beyond 64 bits: they would not survive a round trip."""
     if not _SMALLEST <= int(digits) <= _LARGEST:
-        raise Invalid(f"the {what} has the number {digits}, which does not fit into 64 bits; pass it as text")
+        raise Invalid(f"the {what} has the number {digits}, which does not fit into 64 bits; pass it as a str")
 
 
 def _plain(value: Any) -> object:
-    """What stands for a value that JSON does not know."""
+    """Converts a value that JSON does not support to one that it does."""
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -52,11 +56,11 @@ def _plain(value: Any) -> object:
     if isinstance(value, Mapping):
         return dict(value)
     name = type(value).__qualname__
-    raise TypeError(f"{name} is neither JSON, nor a dataclass, nor a Pydantic model{_advice(value)}")
+    raise TypeError(f"{name} is neither a JSON type, nor a dataclass, nor a Pydantic model{_advice(value)}")
 
 
 def _advice(value: object) -> str:
-    """How to pass a value that has an obvious text. It is not converted here: the handler would get the text."""
+    """Hint for a value with an obvious text form. It is not converted here: the handler would get the text."""
     if isinstance(value, (datetime.date, datetime.time)):
         return "; pass its isoformat()"
     if isinstance(value, uuid.UUID):
@@ -67,9 +71,9 @@ def _advice(value: object) -> str:
 
 
 def fit(wanted: Any, value: Any) -> Any:
-    """The value as the type that a handler asks for: a Pydantic model, a dataclass, or lists and dicts of them.
+    """Converts a value to a handler's input type: a Pydantic model, a dataclass, or lists and dicts of them.
 
-    Whatever else is asked for gets the value as JSON has it.
+    For any other type, returns the decoded JSON value.
     """
     if hasattr(wanted, "model_validate"):
         return wanted.model_validate(value)
@@ -87,13 +91,13 @@ def fit(wanted: Any, value: Any) -> Any:
 
 def _dataclass(wanted: type, value: Any) -> Any:
     if not isinstance(value, dict):
-        raise TypeError(f"{wanted.__qualname__} is made of an object, not of {type(value).__name__}")
+        raise TypeError(f"{wanted.__qualname__} needs a JSON object, got {type(value).__name__}")
     try:
         hints = typing.get_type_hints(wanted)
     except NameError:
         # Hints that only a type checker can resolve.
         hints = {}
-    # What a dataclass works out for itself was written down with the rest.
+    # Fields that the dataclass computes itself (init=False) were encoded with the rest.
     own = {field.name for field in dataclasses.fields(wanted) if not field.init}
     return wanted(**{name: fit(hints.get(name, Any), item) for name, item in value.items() if name not in own})
 
@@ -102,5 +106,5 @@ def _union(parts: tuple[Any, ...], value: Any) -> Any:
     if value is None and type(None) in parts:
         return None
     others = [part for part in parts if part is not type(None)]
-    # With several models nobody can say which is meant.
+    # With several models the intended one is ambiguous.
     return fit(others[0], value) if len(others) == 1 else value

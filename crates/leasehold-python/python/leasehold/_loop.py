@@ -1,4 +1,4 @@
-"""Calls into the native half, and its mail, on one event loop."""
+"""Calls into the native module, and delivery of its events, on one event loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Runs(Protocol):
-    """Whoever runs handlers: a worker."""
+    """Runs handlers: a worker."""
 
     def begin(self, run: _native.Run) -> None: ...
 
@@ -27,9 +27,9 @@ class Runs(Protocol):
 
 
 class Loop:
-    """The mailbox of one event loop, and the futures that wait for answers.
+    """Mailbox of one event loop, and the futures that wait for answers.
 
-    The native half never calls into Python. It makes the mailbox readable, and the loop collects what is there.
+    The native module never calls into Python. It makes the mailbox readable, and the loop collects the events.
     """
 
     def __init__(self) -> None:
@@ -54,18 +54,18 @@ class Loop:
                 future.set_exception(from_text(error))
         for run in runs:
             worker = self.workers.get(run.worker)
-            # A run that nobody begins goes back by being dropped.
+            # A run that is not started is released by being dropped.
             if worker is not None:
                 worker.begin(run)
         for number, stopped in stops:
             worker = self.workers.get(number)
             if worker is not None:
                 worker.stop(stopped)
-        # Last, because a filter of the application may raise. Whoever waits for an answer runs later than this.
+        # Last, because a log filter of the application may raise. Waiters for answers are resumed after this.
         _log(lines)
 
     def expect(self) -> tuple[int, asyncio.Future[str]]:
-        """A number for a call, and the future of its answer."""
+        """Returns a number for a call, and the future of its answer."""
         if not self._is_open:
             raise Invalid("the queue is closed")
         if asyncio.get_running_loop() is not self.loop:
@@ -79,7 +79,7 @@ class Loop:
         self._waiting.pop(number, None)
 
     async def call(self, start: Callable[..., _native.Call], *args: object) -> Any:
-        """Starts something and waits for its answer. Whoever does not get it (cancelled, or closed) gives it up."""
+        """Starts a call and waits for its answer. The call is aborted if the wait is cancelled or the queue closed."""
         number, future = self.expect()
         try:
             call = checked(start, self.mailbox, number, *args)
@@ -92,7 +92,7 @@ class Loop:
             self.forget(number)
 
     def check_close(self) -> None:
-        """Another event loop may close it only when its own has stopped."""
+        """Rejects closing from another event loop while the queue's own is running."""
         if self.loop.is_running() and asyncio.get_running_loop() is not self.loop:
             raise Invalid("this queue was opened on another event loop; close it there")
 
@@ -101,19 +101,19 @@ class Loop:
             return
         self._is_open = False
         if self._process == os.getpid():
-            # What a child removed would be removed for its parent, too.
+            # In a forked child this would remove the reader of the parent, too.
             self.loop.remove_reader(self.mailbox.fileno())
-            # What was logged since the loop last ran. Runs among the mail are released by being dropped.
+            # Lines logged since the loop last ran. Collected runs are released by being dropped.
             _log(self.mailbox.collect()[3])
         self.mailbox.close()
         for future in self._waiting.values():
-            # A loop that is gone has nobody left who waits.
+            # A closed loop has no waiters left.
             if not future.done() and not self.loop.is_closed():
                 future.set_exception(Invalid("the queue was closed"))
 
 
 def checked(start: Callable[..., T], *args: object) -> T:
-    """Calls the native half; what it refuses at once is raised as what it is."""
+    """Calls the native module and converts its immediate errors to exceptions of this package."""
     try:
         return start(*args)
     except _native.Failure as failure:

@@ -1,4 +1,4 @@
-"""What a queue answers."""
+"""Values that a queue returns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Status(enum.StrEnum):
-    """Where a task stands. Equal to the word for it: `task.status == "completed"`."""
+    """Status of a task. Equal to its name: `task.status == "completed"`."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -22,13 +22,13 @@ class Status(enum.StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether a task stays there unless a person does something."""
+        """True if the status changes only by a manual action, such as a retry."""
         return self not in (Status.PENDING, Status.RUNNING)
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long to wait between attempts: exponentially longer, with some chance in it."""
+    """Delay between attempts: exponential backoff with jitter."""
 
     initial_secs: float = 1.0
     factor: float = 2.0
@@ -38,20 +38,20 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A task that was accepted: it survives the crash of any process."""
+    """Result of a submit. The task is durable: it survives the crash of any process."""
 
     id: str
     is_new: bool
-    """False if a task with the same key was there already."""
+    """False if a task with this key already existed."""
     existing: Status | None = None
-    """The status in which that task was found."""
+    """Status of the existing task."""
     is_retried: bool = False
-    """Whether that task was retried (`key_retry_failed`)."""
+    """True if the existing task was retried (`key_retry_failed`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change of a task's state."""
+    """One entry of a task's history."""
 
     at: datetime.datetime
     event: str
@@ -61,12 +61,12 @@ class Change:
     attempt: int
     epoch: int
     why: str | None
-    """What went wrong, for attempts that failed: type and message of the exception, then its traceback."""
+    """Error of a failed attempt: type and message of the exception, then its traceback."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task, whole: what it is, where it stands and how it came there. Times are the store's."""
+    """A task with its status and history. Times are the store's."""
 
     id: str
     task_type: str
@@ -75,11 +75,11 @@ class Task:
     input: Any
     output: Any
     error: str | None
-    """What the last attempt that failed said."""
+    """Error of the last failed attempt."""
     artifacts: Mapping[str, str]
-    """Files that the task was given: names and hashes."""
+    """Input files: hashes by name."""
     results: Mapping[str, str]
-    """Files that its handler gave, if it is completed."""
+    """Result files of a completed task: hashes by name."""
     attempt: int
     max_attempts: int
     epoch: int
@@ -100,49 +100,49 @@ class Task:
     retry_policy: RetryPolicy
     history: tuple[Change, ...] = field(repr=False)
     history_folded: int
-    """How many changes between the first and the newest are not kept."""
+    """Number of changes between the first and the newest that are no longer kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A file in the store, named by its hash."""
+    """A file in the store, identified by its hash."""
 
     id: str
-    """The hash of its bytes."""
+    """Hash of the content."""
     size: int
     name: str | None
     media_type: str | None
     was_there: bool
-    """Its bytes did not have to be sent."""
+    """True if the content was already in the store and was not uploaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """How full a queue is, by its index."""
+    """Number of waiting and running tasks, counted from the index."""
 
     due: int
     scheduled: int
     running: int
     oldest_due_secs: int | None
     shards: Mapping[str, tuple[int, int, int]]
-    """Due, scheduled and running, for shards that are not empty."""
+    """Due, scheduled and running tasks of each shard that is not empty."""
     without_task: int = 0
-    """Index entries of submits that were not finished; not counted as due."""
+    """Index entries of unfinished submits; not counted as due."""
 
 
 @dataclass(frozen=True, slots=True)
 class Purged:
-    """What a purge has done."""
+    """Result of a purge."""
 
     marked: int
-    """To be deleted by a purge a day later."""
+    """Tasks marked for deletion by a purge at least a day later."""
     deleted: int
     corrupt: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What a check has found."""
+    """Result of a check."""
 
     tasks: int
     entries: int
@@ -151,19 +151,19 @@ class Checked:
     uncovered: tuple[str, ...]
     """Keys of tasks without an index entry; a repair writes it."""
     dangling: tuple[str, ...]
-    """Index entries that no task calls for; a repair removes them."""
+    """Index entries without a matching task; a repair deletes them."""
     leftover: tuple[str, ...]
-    """Objects that a probe has left behind; a repair deletes them."""
+    """Objects left behind by a probe; a repair deletes them."""
     corrupt: tuple[str, ...]
-    """Why an object is corrupt, with its key: for `leasehold quarantine`."""
+    """Corrupt objects: key and reason. Use `leasehold quarantine` to move them away."""
     healing: tuple[str, ...]
-    """Keys of objects that running workers see to."""
+    """Keys of objects that running workers will repair."""
     repaired: int
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerLine:
-    """So many requests of one kind."""
+    """Number of requests of one kind."""
 
     verb: str
     purpose: str
@@ -175,7 +175,7 @@ class LedgerLine:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What a worker has done so far."""
+    """Number of tasks a worker has started and how they ended."""
 
     started: int
     completed: int
@@ -209,7 +209,7 @@ def _change(record: dict[str, Any]) -> Change:
 
 
 def task(record: dict[str, Any]) -> Task:
-    """A task from its record."""
+    """Creates a task from its record."""
     return Task(
         id=record["id"],
         task_type=record["task_type"],

@@ -1,4 +1,4 @@
-"""The native half: not for applications. JSON goes in and out as text, answers come by mail."""
+"""Native module, not for applications. JSON is passed as text; answers arrive in the mailbox."""
 
 from typing import final
 

@@ -1,4 +1,4 @@
-"""A queue, on asyncio."""
+"""Queue for asyncio."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Seconds = float | datetime.timedelta
 
 
 class SubmitOptions(TypedDict, total=False):
-    """What `Queue.submit` takes by name."""
+    """Keyword arguments of `Queue.submit`."""
 
     delay: Seconds | None
     at: datetime.datetime | None
@@ -44,7 +44,7 @@ class SubmitOptions(TypedDict, total=False):
 
 
 class ConnectOptions(TypedDict, total=False):
-    """What `connect` takes by name."""
+    """Keyword arguments of `connect`."""
 
     bucket: str | None
     prefix: str | None
@@ -61,7 +61,7 @@ class ConnectOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """A task for `Queue.submit_many`: what `Queue.submit` takes, as a value."""
+    """Task for `Queue.submit_many`; the fields are the arguments of `Queue.submit`."""
 
     task_type: str
     input: Any = None
@@ -80,7 +80,7 @@ class Order:
     artifacts: Mapping[str, Artifact | str] | None = None
 
     def _written(self) -> str:
-        """As a line of `submit-many`."""
+        """Encodes the order as a line of `submit-many`."""
         said: dict[str, Any] = {"task_type": _text("task type", self.task_type)}
         if self.delay is not None:
             said["delay_secs"] = seconds("delay", self.delay)
@@ -95,7 +95,7 @@ class Order:
                 said["key_retry_failed"] = True
         elif self.key_lifetime is not None or self.key_retry_failed:
             option = "key_retry_failed" if self.key_lifetime is None else "key_lifetime"
-            raise Invalid(f"{option} is of no use without a key")
+            raise Invalid(f"{option} needs a key")
         if self.max_attempts is not None:
             said["max_attempts"] = self.max_attempts
         if self.retry_policy is not None:
@@ -110,15 +110,15 @@ class Order:
             said["tags"] = self.tags
         if self.artifacts:
             said["artifacts"] = {name: _artifact(artifact) for name, artifact in self.artifacts.items()}
-        # The input is written apart, so that a complaint names it.
+        # The input is encoded separately, so that an error names it.
         return f'{encode("order", said)[:-1]},"input":{encode("input", self.input)}}}'
 
 
 class Queue:
-    """A queue: tasks in a bucket or in a folder. `connect` opens one.
+    """A queue of tasks in a bucket or a folder. Open one with `connect`.
 
-    It belongs to the event loop on which it was opened and to the process that opened it. Close it when you are done,
-    or use it as `async with await connect(…) as queue`.
+    A queue belongs to the event loop and the process that opened it. Close it when you are done, or use it as
+    `async with await connect(…) as queue`.
     """
 
     def __init__(self, loop: Loop, native: _native.Queue, about: dict[str, Any]) -> None:
@@ -139,21 +139,21 @@ class Queue:
 
     @property
     def id(self) -> str:
-        """The queue's own name, for good."""
+        """Permanent id of the queue."""
         return str(self._about["id"])
 
     @property
     def shard_prefix_len(self) -> int:
-        """How many hex digits name a shard."""
+        """Number of hex digits of a shard name."""
         return int(self._about["shard_prefix_len"])
 
     @staticmethod
     def all_shards(digits: int) -> list[str]:
-        """The names of all shards of a queue with so many digits."""
+        """Returns the names of all shards of a queue with this `shard_prefix_len`."""
         return checked(_native.all_shards, digits)
 
     def now(self) -> datetime.datetime:
-        """The present, in the store's time."""
+        """Returns the current time of the store."""
         return _models.moment(checked(self._native.now))
 
     async def submit(
@@ -175,13 +175,28 @@ class Queue:
         tags: Mapping[str, str] | None = None,
         artifacts: Mapping[str, Artifact | str] | None = None,
     ) -> Submitted:
-        """Submits a task. Once this returns, it survives the crash of any process.
+        """Submits a task. Once this returns, the task survives the crash of any process.
 
-        `input` is anything that can be written as JSON, a dataclass or a Pydantic model. `delay` (seconds) or `at` says
-        when it may start; `key` submits it only once, for a day unless `key_lifetime` says otherwise, and
-        `key_retry_failed` retries the task of that key if it has failed or expired; `timeout` bounds
-        one run of its handler; after `expires_in` it is not worth starting any more; `priority` is 0 to 9, 9 first.
-        `artifacts` are files that were published before: they are brought to the worker before the handler runs.
+        Args:
+            task_type: Selects the handler.
+            input: Any JSON value, a dataclass or a Pydantic model.
+            delay: Time until the task is due, in seconds or as a `timedelta`. Excludes `at`.
+            at: Time at which the task is due, with a time zone.
+            key: Idempotency key: submits with the same key create one task.
+            key_scope: Whether the key is unique in the whole queue or per task type.
+            key_lifetime: How long the key is kept, in seconds. Default: one day.
+            key_retry_failed: Retry the existing task of this key if it has failed or expired.
+            max_attempts: Largest number of attempts, at least 1.
+            retry_policy: Delay between attempts.
+            timeout: Longest run of the handler, in seconds.
+            expires_in: Time after which the task expires if it has not started, in seconds.
+            priority: 0 to 9, 9 first. Default: 5.
+            tags: Labels to filter by.
+            artifacts: Published files by name. The worker fetches them before the handler runs.
+
+        Raises:
+            Invalid: If an argument is invalid; nothing is written.
+            Conflict: If the key belongs to a different task.
         """
         order = Order(
             task_type=task_type,
@@ -203,9 +218,12 @@ class Queue:
         return Submitted(**await self._loop.call(self._native.submit, order._written()))
 
     async def submit_many(self, orders: Iterable[Order]) -> list[Submitted | Error]:
-        """Submits many tasks, several at once. Each has its own result, in the order of the tasks.
+        """Submits many tasks concurrently and returns one result per order, in the same order.
 
-        A mistake in any of them submits nothing and is raised; what the store does not take is an error in the list.
+        An `Error` in the list is a task that the store did not accept.
+
+        Raises:
+            Invalid: If any order is invalid; nothing is submitted.
         """
         written = [_written(number, order) for number, order in enumerate(orders)]
         results = await self._loop.call(self._native.submit_many, written)
@@ -217,23 +235,39 @@ class Queue:
     async def publish(
         self, path: str | os.PathLike[str], *, name: str | None = None, media_type: str | None = None
     ) -> Artifact:
-        """Puts a file into the store under its hash, unless it is there; tasks can be given it then."""
+        """Uploads a file as an artifact, unless the store has it already. Pass the result to `submit(artifacts=…)`."""
         return Artifact(**await self._loop.call(self._native.publish, os.fspath(path), name, media_type))
 
     async def fetch(self, artifact: Artifact | str, to: str | os.PathLike[str]) -> None:
-        """Puts an artifact at this path, whole or not at all. It stays in the cache of this machine."""
+        """Downloads an artifact to the path `to`, atomically. A copy stays in this machine's cache.
+
+        Raises:
+            NotFound: If there is no such artifact.
+        """
         await self._loop.call(self._native.fetch, _artifact(artifact), os.fspath(to))
 
     async def get(self, id: str) -> Task:
-        """Reads a task; `NotFound` if there is none."""
+        """Reads a task.
+
+        Raises:
+            NotFound: If there is no such task.
+        """
         return _models.task(await self._loop.call(self._native.get, _id(id)))
 
     async def history(self, id: str) -> list[Change]:
-        """Reads how a task came to be what it is, oldest change first."""
+        """Reads a task's history, oldest change first."""
         return list((await self.get(id)).history)
 
     async def wait(self, id: str, timeout: Seconds | None = None) -> Task:
-        """Waits until a task is final, and gives it; `NotYet`, a `TimeoutError`, after `timeout`."""
+        """Waits until a task is final and returns it.
+
+        Args:
+            id: Id of the task.
+            timeout: Longest wait, in seconds or as a `timedelta`. Default: no limit.
+
+        Raises:
+            NotYet: If the task is not final after `timeout`. Also a `TimeoutError`.
+        """
         patience = None if timeout is None else seconds("timeout", timeout)
         return _models.task(await self._loop.call(self._native.wait, _id(id), patience))
 
@@ -248,11 +282,18 @@ class Queue:
     ) -> AsyncIterator[Task]:
         """Lists tasks as they are read: `async for task in queue.list(status="failed")`.
 
-        Every task of the queue is read for that, so it is for people and tools. The list goes on after what cannot be
-        read as a task: `on_corrupt` gets a `Corrupt` that names it; without, a warning is logged.
+        This reads every task of the queue, at least one request per task: use it for tools, not in a hot path.
+
+        Args:
+            status: Only tasks with this status.
+            task_type: Only tasks of this type.
+            tags: Only tasks with all of these tags.
+            limit: Largest number of tasks. Default: no limit.
+            on_corrupt: Called with a `Corrupt` for each corrupt record, after which the list continues. Default: log a
+                warning.
         """
         if limit is not None and (not isinstance(limit, int) or limit < 0):
-            raise Invalid(f"limit {limit!r} is not a number of tasks")
+            raise Invalid(f"limit must be a whole number, at least 0, got {limit!r}")
         which = {"status": status, "task_type": task_type, "tags": tags or {}}
         listing = checked(self._native.listing, encode("filter", which))
         left = limit
@@ -261,76 +302,90 @@ class Queue:
             tasks, corrupt = page["tasks"], page["corrupt"]
             if not tasks and not corrupt:
                 return
-            for told in corrupt:
-                (on_corrupt or _warn)(from_description(told))
+            for description in corrupt:
+                (on_corrupt or _warn)(from_description(description))
             for record in tasks[:left]:
                 yield _models.task(record)
             if left is not None:
                 left -= len(tasks)
 
     async def cancel(self, id: str) -> Task:
-        """Calls a task off: at once if it waits; a running one is stopped by its worker at the next renewal."""
+        """Cancels a task: a waiting one immediately, a running one at its worker's next lease renewal.
+
+        Raises:
+            NotFound: If there is no such task.
+            Conflict: If the task is final.
+        """
         return _models.task(await self._loop.call(self._native.cancel, _id(id)))
 
     async def retry(self, id: str) -> Task:
-        """Lets a task run again that has failed, was cancelled or has expired."""
+        """Retries a failed, cancelled or expired task.
+
+        Raises:
+            NotFound: If there is no such task.
+            Conflict: If the task has another status.
+        """
         return _models.task(await self._loop.call(self._native.retry, _id(id)))
 
     async def reschedule(
         self, id: str, at: datetime.datetime | None = None, *, delay: Seconds | None = None
     ) -> Task:
-        """Plans a waiting task for another time: `at` a moment, or after `delay`."""
+        """Changes the time at which a waiting task is due: `at` a time, or after `delay`."""
         if (at is None) == (delay is None):
-            raise Invalid("say either at or delay")
+            raise Invalid("pass either at or delay")
         if delay is not None:
             try:
                 at = self.now() + datetime.timedelta(seconds=seconds("delay", delay))
             except OverflowError:
-                raise Invalid(f"delay {delay!r} lies beyond all calendars") from None
+                raise Invalid(f"delay is out of range: {delay!r}") from None
         assert at is not None
         return _models.task(await self._loop.call(self._native.reschedule, _id(id), _moment("at", at)))
 
     async def purge(self, older_than: Seconds, statuses: Iterable[Status | str] = ()) -> Purged:
-        """Removes tasks that have been final for so long: all of them, or those in these states.
+        """Removes tasks that have been final for at least `older_than`.
 
-        A task is marked first, and deleted by a purge a day later.
+        A task is marked first, and deleted by a purge at least a day later.
+
+        Args:
+            older_than: Smallest age, in seconds or as a `timedelta`.
+            statuses: Only tasks with these final statuses. Default: all final tasks.
         """
         wanted = [str(status) for status in statuses]
-        told = await self._loop.call(self._native.purge, wanted, seconds("older_than", older_than))
-        return Purged(told["marked"], told["deleted"], tuple(told["corrupt"]))
+        purged = await self._loop.call(self._native.purge, wanted, seconds("older_than", older_than))
+        return Purged(purged["marked"], purged["deleted"], tuple(purged["corrupt"]))
 
     async def check(self, *, repair: bool = False) -> Checked:
-        """Checks the queue for inconsistencies, and repairs them if asked to."""
-        told = await self._loop.call(self._native.check, repair)
+        """Checks the queue for inconsistencies, and repairs them if `repair` is true."""
+        report = await self._loop.call(self._native.check, repair)
         return Checked(
-            tasks=told["tasks"],
-            entries=told["entries"],
-            others=told["others"],
-            uncovered=tuple(told["uncovered"]),
-            dangling=tuple(told["dangling"]),
-            leftover=tuple(told["leftover"]),
-            corrupt=tuple(corrupt["reason"] for corrupt in told["corrupt"]),
-            healing=tuple(healing["key"] for healing in told["healing"]),
-            repaired=told["repaired"],
+            tasks=report["tasks"],
+            entries=report["entries"],
+            others=report["others"],
+            uncovered=tuple(report["uncovered"]),
+            dangling=tuple(report["dangling"]),
+            leftover=tuple(report["leftover"]),
+            corrupt=tuple(corrupt["reason"] for corrupt in report["corrupt"]),
+            healing=tuple(healing["key"] for healing in report["healing"]),
+            repaired=report["repaired"],
         )
 
     async def stats(self) -> Stats:
-        """Counts what waits and what runs, by the index."""
-        told = await self._loop.call(self._native.stats)
-        shards = {shard: (counts[0], counts[1], counts[2]) for shard, counts in told.pop("shards").items()}
-        return Stats(**told, shards=shards)
+        """Counts waiting and running tasks from the index."""
+        stats = await self._loop.call(self._native.stats)
+        shards = {shard: (counts[0], counts[1], counts[2]) for shard, counts in stats.pop("shards").items()}
+        return Stats(**stats, shards=shards)
 
     def ledger(self) -> builtins.list[LedgerLine]:
-        """Every request that this client has sent so far, by verb, purpose and outcome."""
+        """Returns the request counts of this client so far, by verb, purpose and outcome."""
         return [LedgerLine(**line) for line in json.loads(checked(self._native.ledger))]
 
     async def close(self) -> None:
-        """Leaves the queue. Calls under way are given up; workers on it are aborted, and waited for."""
+        """Closes the queue. Pending calls are aborted; workers on it are aborted and awaited."""
         self._loop.check_close()
         for worker in list(self._loop.workers.values()):
             await worker.end()
         self._loop.close()
-        # With the last queue of the process its threads end, and someone has to wait for them.
+        # The last queue of a process ends the runtime's threads and has to wait for them.
         await asyncio.get_running_loop().run_in_executor(None, self._native.close)
 
 
@@ -349,13 +404,32 @@ async def connect(
     profile: str | None = None,
     by: str | None = None,
 ) -> Queue:
-    """Opens a queue, or founds it: `connect("./data")`, `connect("s3://my-bucket/tasks")`, `connect(bucket="my-tasks")`.
+    """Opens a queue and creates it if it does not exist.
 
-    What is not said here is as everywhere: variables (`LEASEHOLD_…`, and `AWS_…` for buckets), then `leasehold.toml`,
-    then the user's file, then defaults; `profile` names one of their profiles. `shard_prefix_len` must agree with the
-    queue if it is there already. With `dispatch_mode="direct"` what is submitted goes into the inbox of one worker that
-    has one, if there is such a worker. `durability` says when a write to a folder counts as done: on the disk (`fsync`), or
-    with the operating system (`os`). `by` is who acts, in the history of tasks.
+    Examples: `connect("./data")`, `connect("s3://my-bucket/tasks")`, `connect(bucket="my-tasks")`.
+
+    Settings that you do not pass come from environment variables (`LEASEHOLD_…`, and `AWS_…` for buckets), then
+    `leasehold.toml`, then the user's settings file, then defaults.
+
+    Args:
+        store: Folder, or address of a bucket such as `s3://my-bucket/tasks`.
+        bucket: Name of an S3 bucket, instead of `store`.
+        prefix: Path inside `bucket`.
+        shard_prefix_len: Number of hex digits of a shard name. Must match the queue if it exists.
+        dispatch_mode: `"direct"` submits each task to the inbox of one worker, if a worker has an inbox.
+        endpoint: URL of an S3-compatible store.
+        region: Region of the bucket.
+        access_key_id: Credentials, together with `secret_access_key`.
+        secret_access_key: Credentials, together with `access_key_id`.
+        durability: When a write to a folder counts as done: once it is on disk (`"fsync"`), or once the operating system
+            has it (`"os"`).
+        profile: Profile of the settings files.
+        by: Name of the caller in the history of tasks. Default: `python`.
+
+    Raises:
+        Invalid: If a setting is invalid or does not match the existing queue.
+        Denied: If the store denies access.
+        Unavailable: If the store does not respond.
     """
     said = {
         "queue.store": _address(store, bucket, prefix),
@@ -376,7 +450,7 @@ async def connect(
 
 
 async def opened(loop: Loop, start: Any, *args: object) -> Queue:
-    """The queue that the native half opens."""
+    """Opens a queue with a constructor of the native module."""
     natives: builtins.list[_native.Queue] = []
 
     def begin(*arguments: object) -> _native.Call:
@@ -395,11 +469,11 @@ async def opened(loop: Loop, start: Any, *args: object) -> Queue:
 
 
 def _warn(error: Error) -> None:
-    log.warning("left out of the list: %s", error)
+    log.warning("corrupt task record skipped: %s", error)
 
 
 def settings(said: Mapping[str, object]) -> dict[str, str]:
-    """Settings as one would write them into variables, without those that were not said."""
+    """Formats settings as in environment variables, without those that are `None`."""
     return {name: _setting(name, value) for name, value in said.items() if value is not None}
 
 
@@ -418,15 +492,15 @@ def _as_text(value: object) -> str:
 def _address(store: str | os.PathLike[str] | None, bucket: str | None, prefix: str | None) -> str | None:
     if bucket is None:
         if prefix is not None:
-            raise Invalid("a prefix is part of a bucket; say bucket too")
+            raise Invalid("prefix needs a bucket; pass bucket too")
         path = None if store is None else os.fspath(store)
         if isinstance(path, bytes):
-            raise Invalid(f"a path is text, not bytes; write os.fsdecode({path!r})")
+            raise Invalid(f"store must be a str or a path, got bytes; write os.fsdecode({path!r})")
         return path
     if store is not None:
-        raise Invalid("say either where the store is, or bucket")
+        raise Invalid("pass either store or bucket")
     if "/" in _text("bucket", bucket) or not bucket:
-        raise Invalid(f"`{bucket}` is not the name of a bucket; write connect(bucket='name', prefix='a/b')")
+        raise Invalid(f"`{bucket}` is not a bucket name; write connect(bucket='name', prefix='a/b')")
     return f"s3://{bucket}/{prefix.strip('/')}" if prefix else f"s3://{bucket}"
 
 
@@ -436,43 +510,43 @@ _LONGEST = datetime.timedelta.max.total_seconds()
 def seconds(what: str, value: Seconds) -> float:
     secs = value.total_seconds() if isinstance(value, datetime.timedelta) else value
     if isinstance(secs, bool) or not isinstance(secs, (int, float)) or not 0 <= secs <= _LONGEST:
-        raise Invalid(f"{what} {value!r} is not a number of seconds from now on")
+        raise Invalid(f"{what} must be a number of seconds from 0 to {_LONGEST:.0f}, got {value!r}")
     return float(secs)
 
 
 def _whole(what: str, value: Seconds) -> int:
-    """In whole seconds; a part of one counts as one."""
+    """Rounds up to whole seconds."""
     return int(-(-seconds(what, value) // 1))
 
 
 def _moment(what: str, value: datetime.datetime) -> str:
     if not isinstance(value, datetime.datetime) or value.tzinfo is None:
-        raise Invalid(f"{what} needs a datetime with a time zone, such as datetime.now(timezone.utc)")
+        raise Invalid(f"{what} must be a datetime with a time zone, such as datetime.now(timezone.utc), got {value!r}")
     try:
         return value.astimezone(datetime.timezone.utc).isoformat(timespec="milliseconds")
     except OverflowError:
-        raise Invalid(f"{what} {value} lies beyond all calendars") from None
+        raise Invalid(f"{what} is out of range: {value}") from None
 
 
 def _text(what: str, value: object) -> str:
     if not isinstance(value, str):
-        raise Invalid(f"the {what} is text, not {type(value).__name__}")
-    return _unicode(f"the {what}", value)
+        raise Invalid(f"{what} must be a str, got {type(value).__name__}")
+    return _unicode(what, value)
 
 
 def _unicode(what: str, text: str) -> str:
-    """Refuses half characters (surrogates), such as stand for odd bytes in the names of files."""
+    """Rejects lone surrogates, such as those of undecodable file names."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise Invalid(f"{what} {text!r} is not Unicode: {error.reason}") from None
+        raise Invalid(f"{what} {text!r} is not valid Unicode: {error.reason}") from None
     return text
 
 
 def _written(number: int, order: object) -> str:
-    """One order of many: a complaint says which."""
+    """Encodes one order of many; an error names its position."""
     if not isinstance(order, Order):
-        raise Invalid(f"orders[{number}] is not a leasehold.Order, but {type(order).__name__}")
+        raise Invalid(f"orders[{number}] must be a leasehold.Order, got {type(order).__name__}")
     try:
         return order._written()
     except Invalid as error:
@@ -480,7 +554,7 @@ def _written(number: int, order: object) -> str:
 
 
 def _id(id: object) -> str:
-    return _text("id of a task", id)
+    return _text("task id", id)
 
 
 def _artifact(artifact: Artifact | str) -> str:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, for all workers of an event loop."""
+"""Handling of Ctrl-C and SIGTERM for all workers of an event loop."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any, Protocol
 
 
 class Obedient(Protocol):
-    """Whoever is told of signals: a worker that runs."""
+    """Receiver of signals: a running worker."""
 
     def obey(self) -> None: ...
 
 
 class _Signals:
-    """An event loop has one handler of a signal, and may have many workers."""
+    """Signal handlers of one event loop: a loop has one handler per signal, but may have many workers."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.obedient: list[Obedient] = []
@@ -54,7 +54,7 @@ _of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Signals] = weak
 
 @contextmanager
 def obeying(who: Obedient, wanted: bool) -> Iterator[None]:
-    """Tells someone of signals, if wanted. Only where signals arrive: in the main thread."""
+    """Forwards signals to `who` if `wanted`. Does nothing outside the main thread, where no signals arrive."""
     if not wanted or threading.current_thread() is not threading.main_thread():
         yield
         return

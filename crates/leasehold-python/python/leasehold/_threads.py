@@ -1,4 +1,4 @@
-"""Threads for handlers that are not async."""
+"""Thread pool for sync handlers."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 
 class Threads:
-    """As many threads as there are handlers at once; the native half bounds those.
+    """One thread per running handler; the native module limits their number.
 
-    Unlike those of `concurrent.futures`, they do not keep the process from ending: a handler that runs on when its
-    worker has ended did not stop when it was told to, and its claim is given up already.
+    Unlike the threads of `concurrent.futures`, they do not keep the process alive: a handler that is still running when
+    its worker has ended ignored its cancellation, and its claim is already abandoned.
     """
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class Threads:
         self._count = 0
 
     def start(self, work: Callable[[], object]) -> None:
-        """Has it done by a thread that has nothing to do, or by a new one."""
+        """Runs `work` on an idle thread, or on a new one."""
         if not self._idle.acquire(blocking=False):
             name = f"leasehold-handler-{self._count}"
             threading.Thread(target=self._serve, name=name, daemon=True).start()
@@ -28,7 +28,7 @@ class Threads:
         self._work.put(work)
 
     def end(self) -> None:
-        """Each thread ends when it has nothing to do any more; nobody waits for that."""
+        """Ends each thread once it is idle. Does not wait."""
         for _ in range(self._count):
             self._work.put(None)
 
@@ -38,6 +38,6 @@ class Threads:
             if work is None:
                 return
             work()
-            # Nothing of it is kept while there is nothing to do.
+            # Drops the reference while the thread is idle.
             del work
             self._idle.release()

@@ -1,4 +1,4 @@
-"""Workers: they run handlers."""
+"""Workers, which run handlers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Polling:
-    """How often to look for work: quickly while there is some, more and more slowly while there is none."""
+    """Polling intervals: short while there is work, growing while the worker is idle.
+
+    Fields that are `None` come from the settings (`[worker.polling]`).
+    """
 
     strategy: Literal["adaptive", "fixed"] | None = None
     min_interval_ms: int | None = None
@@ -37,7 +40,10 @@ class Polling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardLeasing:
-    """Dividing the shards with all workers that do so."""
+    """Shard leasing: workers divide the shards among themselves.
+
+    Fields that are `None` come from the settings (`[worker.shard_leasing]`).
+    """
 
     shards_per_worker: int | None = None
     ttl_secs: int | None = None
@@ -45,42 +51,42 @@ class ShardLeasing:
 
 
 class WorkerOptions(TypedDict, total=False):
-    """What `Worker` takes by name."""
+    """Keyword arguments of `Worker`."""
 
     shard_range: str | None
     """Only these shards, such as `"00-3f"`."""
     shard_leasing: bool | ShardLeasing | None
-    """Workers divide the shards among themselves."""
+    """Divide the shards among all workers with this option."""
     direct: bool | None
-    """The worker has an inbox, into which producers put tasks for it alone."""
+    """Create an inbox, into which producers put tasks for this worker only."""
     concurrency: int | None
-    """How many tasks run at once."""
+    """Largest number of tasks that run at once."""
     lease_secs: int | None
-    """How long a claim lasts without renewal."""
+    """Seconds until a claim expires without renewal."""
     drain_secs: int | None
-    """How long handlers may go on after the worker was asked to stop."""
+    """Seconds that handlers may continue after the worker is stopped."""
     stop_wait_secs: int | None
-    """How long a handler that was told to stop is waited for; then its claim is left to run out."""
+    """Seconds to wait for a cancelled handler to stop; after that its claim is left to expire."""
     polling: Polling | None
-    """How often to look for work."""
+    """Polling intervals."""
 
 
 def _said(id: str | None, shards: Sequence[str] | None, options: WorkerOptions) -> dict[str, str]:
-    """What was said, as settings: most options are called as they are there."""
+    """Converts the arguments to settings; most have the same name there."""
     for name in options.keys() - WorkerOptions.__annotations__.keys():
         raise TypeError(f"Worker() got an unexpected keyword argument {name!r}")
     if isinstance(shards, str):
-        raise Invalid(f'shards is a list, such as ["00", "01"], not the text {shards!r}; see also shard_range')
+        raise Invalid(f'shards must be a list, such as ["00", "01"], got {shards!r}; see also shard_range')
     said: dict[str, object] = {f"worker.{name}": value for name, value in options.items()}
     polling = said.pop("worker.polling", None) or Polling()
     leasing = said.pop("worker.shard_leasing", None)
     direct = said.pop("worker.direct", None)
     if not isinstance(polling, Polling):
-        raise Invalid(f"polling is a leasehold.Polling, not {type(polling).__name__}")
+        raise Invalid(f"polling must be a leasehold.Polling, got {type(polling).__name__}")
     if not isinstance(leasing, (bool, ShardLeasing, NoneType)):
-        raise Invalid(f"shard_leasing is true, false or a leasehold.ShardLeasing, not {type(leasing).__name__}")
+        raise Invalid(f"shard_leasing must be a bool or a leasehold.ShardLeasing, got {type(leasing).__name__}")
     if not isinstance(direct, (bool, NoneType)):
-        raise Invalid(f"direct is true or false, not {type(direct).__name__}")
+        raise Invalid(f"direct must be a bool, got {type(direct).__name__}")
     shares = leasing if isinstance(leasing, ShardLeasing) else ShardLeasing()
     said |= {
         "worker.id": id,
@@ -101,8 +107,13 @@ def _said(id: str | None, shards: Sequence[str] | None, options: WorkerOptions) 
 class Worker:
     """Runs handlers for the tasks of a queue.
 
-    Whatever is not said here is as the settings say (`[worker]` in `leasehold.toml`, `LEASEHOLD_WORKER_…`). Without an
-    id it gets one made by chance. `shards` restricts it to some shards; `WorkerOptions` has what else can be said.
+    Options that you do not pass come from the settings (`[worker]` in `leasehold.toml`, `LEASEHOLD_WORKER_…`).
+
+    Args:
+        queue: Queue to work on.
+        id: Worker id. Default: random.
+        shards: Only these shards. Default: all.
+        **options: See `WorkerOptions`.
     """
 
     def __init__(
@@ -113,7 +124,7 @@ class Worker:
         **options: Unpack[WorkerOptions],
     ) -> None:
         if not isinstance(queue, Queue):
-            raise Invalid(f"a worker needs a queue, as `await connect(…)` gives it, not {queue!r}")
+            raise Invalid(f"queue must be a leasehold.Queue, as returned by `await connect(…)`, got {queue!r}")
         self.queue = queue
         self._handlers: dict[str, Handler[..., Any]] = {}
         self._running: _Running | None = None
@@ -123,15 +134,16 @@ class Worker:
         return f"<leasehold.Worker on {self.queue!r} for {', '.join(self._handlers) or 'nothing yet'}>"
 
     def task(self, task_type: str, *, max_attempts: int | None = None) -> Callable[[Callable[P, R]], Handler[P, R]]:
-        """Makes a function the handler of a task type; `"*"` is for every type that has none.
+        """Registers the decorated function as the handler of a task type.
 
-        It gets the context and the input. What it returns completes the task, unless it was asked to stop and has seen
-        that (`Context.cancelled`). What it raises fails the attempt (`Permanent`, `Retry` and `Snooze` say more). A
-        function that is not async runs in a thread. If the input is annotated with a dataclass or a Pydantic model, it
-        gets one.
+        The function takes the context and the input. Its return value completes the task as the output, unless it was
+        cancelled and has read that from `Context.cancelled`. An exception fails the attempt; raise `Permanent`, `Retry`
+        or `Snooze` to control what happens next. A function that is not async runs in a thread. If the input is
+        annotated with a dataclass or a Pydantic model, the function gets an instance of it.
 
-        `max_attempts` is how many attempts tasks get that are submitted by the handler's own `submit`, and the most that
-        this worker makes of any other.
+        Args:
+            task_type: Type of the tasks; `"*"` for every type without a handler.
+            max_attempts: Default for tasks submitted with the handler's `submit`, and upper limit for all others.
         """
 
         check_task(task_type, max_attempts)
@@ -158,13 +170,17 @@ class Worker:
         return handler
 
     async def run(self, *, drain: bool = False, handle_signals: bool = True) -> Counts:
-        """Works until told to stop, or, with `drain`, until there is nothing left to do.
+        """Runs until the worker is stopped or, with `drain`, until no work is left.
 
-        Ctrl-C and SIGTERM let handlers finish (`drain_secs`, by default 30 s); a second one stops them, and their tasks
-        go back. So do `stop()` and `abort()`. If the task of asyncio that runs this is cancelled, that is an `abort`.
+        The first Ctrl-C or SIGTERM is a `stop()`: handlers may finish within `drain_secs` (default: 30 s). The second is
+        an `abort()`: handlers are cancelled and their tasks released. Cancelling this coroutine is an `abort()`, too.
+
+        Args:
+            drain: Return once no task is due now or within a minute and no other worker runs one of these types.
+            handle_signals: Handle Ctrl-C and SIGTERM.
         """
         if self._running is not None:
-            raise Invalid("this worker runs already")
+            raise Invalid("this worker is already running")
         running = _Running(self.queue, list(self._handlers.values()))
         self._running = running
         try:
@@ -174,31 +190,31 @@ class Worker:
             self._running = None
 
     def stop(self) -> None:
-        """Claims nothing new, and lets handlers finish; `run` returns when they have."""
+        """Stops claiming tasks and lets handlers finish; then `run` returns."""
         if self._running is not None:
             self._running.native.drain()
 
     def abort(self) -> None:
-        """Stops handlers, and gives their tasks back."""
+        """Cancels handlers and releases their tasks."""
         if self._running is not None:
             self._running.native.abort()
 
     @property
     def name(self) -> str | None:
-        """Its name while it runs."""
+        """Worker id while the worker is running, otherwise `None`."""
         return None if self._running is None else self._running.native.name
 
     def counts(self) -> Counts | None:
-        """What it has done so far, while it runs."""
+        """Returns the counts so far while the worker is running, otherwise `None`."""
         return None if self._running is None else Counts(**json.loads(self._running.native.counts()))
 
     def served(self) -> list[tuple[str, str]]:
-        """The ranges of shards that it serves at this moment: first and last of each."""
+        """Returns the shard ranges that the worker serves now: first and last of each."""
         return [] if self._running is None else self._running.native.shards()
 
 
 class _Running:
-    """A worker while it runs."""
+    """A running worker."""
 
     def __init__(self, queue: Queue, handlers: list[Handler[..., Any]]) -> None:
         self.native: _native.Worker
@@ -207,7 +223,7 @@ class _Running:
         self._handlers = handlers
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._threads = Threads()
-        # Handlers see the context variables of whoever runs the worker.
+        # Handlers inherit the context variables of the caller of `run`.
         self._context = contextvars.copy_context()
         self._was_told = False
 
@@ -218,12 +234,12 @@ class _Running:
         try:
             types = [handler.task_type for handler in self._handlers]
             self.native = checked(self._queue._native.work, loop.mailbox, number, said, types, drain)
-            # Only now is there something to stop.
+            # From here on there is a worker to stop.
             loop.workers[number] = self
             try:
                 return Counts(**json.loads(await asyncio.shield(ended)))
             except asyncio.CancelledError:
-                # Handlers are stopped and tasks given back before the cancellation goes on.
+                # Cancels handlers and releases their tasks before the cancellation propagates.
                 while not ended.done():
                     with suppress(asyncio.CancelledError):
                         await self.end()
@@ -234,7 +250,7 @@ class _Running:
             self._threads.end()
 
     def obey(self) -> None:
-        """A signal lets handlers finish; another one stops them."""
+        """Handles a signal: the first lets handlers finish, the second cancels them."""
         if self._was_told:
             self.native.abort()
         else:
@@ -242,7 +258,7 @@ class _Running:
         self._was_told = True
 
     async def end(self) -> None:
-        """Aborts, and waits for the end."""
+        """Aborts the worker and waits for its end."""
         self.native.abort()
         if not self._ended.done():
             await asyncio.wait([self._ended])

@@ -1,4 +1,4 @@
-"""The same without asyncio, for programs that have no event loop.
+"""Blocking API, for programs without an event loop.
 
     from leasehold import sync
 
@@ -6,8 +6,7 @@
         task = queue.submit("resize", {"url": "a.png"})
         print(queue.wait(task.id).output)
 
-A queue has an event loop in a thread of its own, on which every call is made and async handlers run. Any thread may use
-it, also several at once.
+Each queue has an event loop in its own thread, which makes all calls and runs async handlers. A queue is thread-safe.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ T = TypeVar("T")
 
 
 class _Thread:
-    """An event loop in a thread of its own."""
+    """Event loop in its own thread."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -48,24 +47,24 @@ class _Thread:
         self._thread.start()
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs it there, and waits. Whoever is interrupted while waiting gives it up."""
+        """Runs a coroutine on the loop and waits for it. An interrupted wait cancels the coroutine."""
         if self.loop.is_closed():
             work.close()
             raise Invalid("the queue is closed")
         if not self.is_here():
             work.close()
             raise Invalid(
-                "this process was forked after the queue was opened, and has none of the threads that serve it: "
+                "this process was forked after the queue was opened, and the queue's threads run only in the parent: "
                 "connect again in the child, or start processes with the method `spawn`"
             )
         if threading.current_thread() is self._thread:
             work.close()
             raise Invalid(
-                "an async handler must not wait for its own event loop; a handler that is not async may wait"
+                "an async handler must not call the blocking API of its own queue; use a sync handler"
             )
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
-            # A signal may have hit another thread, and nothing wakes this one to see to it: look now and then.
+            # A signal may be delivered to another thread, which does not wake this one: wait in short intervals.
             while not concurrent.futures.wait([future], _LOOK_EVERY).done:
                 pass
             return future.result()
@@ -74,11 +73,11 @@ class _Thread:
             raise
 
     def is_here(self) -> bool:
-        """A child of a fork has the loop, but not the thread that runs it."""
+        """True in the process that opened the queue; a forked child has the loop, but not its thread."""
         return self._process == os.getpid()
 
     def tell(self, what: Callable[[], None]) -> None:
-        """Has it done there, without waiting; nothing where nobody is left to do it."""
+        """Schedules a function on the loop without waiting. Does nothing if the loop is closed or not in this process."""
         if self.is_here() and not self.loop.is_closed():
             self.loop.call_soon_threadsafe(what)
 
@@ -90,7 +89,7 @@ class _Thread:
 
 
 class Queue:
-    """A queue, as `leasehold.Queue` but without asyncio."""
+    """Blocking version of `leasehold.Queue`."""
 
     def __init__(self, thread: _Thread, queue: _queue.Queue) -> None:
         self._thread = thread
@@ -109,46 +108,46 @@ class Queue:
 
     @property
     def id(self) -> str:
-        """The queue's own name, for good."""
+        """Permanent id of the queue."""
         return self._queue.id
 
     @property
     def shard_prefix_len(self) -> int:
-        """How many hex digits name a shard."""
+        """Number of hex digits of a shard name."""
         return self._queue.shard_prefix_len
 
     def now(self) -> datetime.datetime:
-        """The present, in the store's time."""
+        """Returns the current time of the store."""
         return self._queue.now()
 
     def submit(self, task_type: str, input: Any = None, **options: Unpack[SubmitOptions]) -> Submitted:
-        """Submits a task; the options are those of `leasehold.Queue.submit`."""
+        """Submits a task. For the options see `leasehold.Queue.submit`."""
         return self._thread.do(self._queue.submit(task_type, input, **options))
 
     def submit_many(self, orders: Iterable[Order]) -> list[Submitted | Error]:
-        """Submits many tasks, several at once. Each has its own result, in the order of the tasks."""
+        """Submits many tasks concurrently and returns one result per order, in the same order."""
         return self._thread.do(self._queue.submit_many(orders))
 
     def publish(
         self, path: str | os.PathLike[str], *, name: str | None = None, media_type: str | None = None
     ) -> Artifact:
-        """Puts a file into the store under its hash, unless it is there; tasks can be given it then."""
+        """Uploads a file as an artifact, unless the store has it already. Pass the result to `submit(artifacts=…)`."""
         return self._thread.do(self._queue.publish(path, name=name, media_type=media_type))
 
     def fetch(self, artifact: Artifact | str, to: str | os.PathLike[str]) -> None:
-        """Puts an artifact at this path, whole or not at all. It stays in the cache of this machine."""
+        """Downloads an artifact to the path `to`, atomically. A copy stays in this machine's cache."""
         self._thread.do(self._queue.fetch(artifact, to))
 
     def get(self, id: str) -> Task:
-        """Reads a task; `NotFound` if there is none."""
+        """Reads a task. Raises `NotFound` if there is none."""
         return self._thread.do(self._queue.get(id))
 
     def history(self, id: str) -> list[Change]:
-        """Reads how a task came to be what it is, oldest change first."""
+        """Reads a task's history, oldest change first."""
         return self._thread.do(self._queue.history(id))
 
     def wait(self, id: str, timeout: Seconds | None = None) -> Task:
-        """Waits until a task is final, and gives it; `NotYet`, a `TimeoutError`, after `timeout`."""
+        """Waits until a task is final and returns it. Raises `NotYet`, a `TimeoutError`, after `timeout`."""
         return self._thread.do(self._queue.wait(id, timeout))
 
     def list(
@@ -160,7 +159,7 @@ class Queue:
         limit: int | None = None,
         on_corrupt: Callable[[Error], None] | None = None,
     ) -> Iterator[Task]:
-        """Lists tasks as they are read; what cannot be read as a task goes to `on_corrupt`, or is logged."""
+        """Lists tasks as they are read. For the arguments see `leasehold.Queue.list`."""
         tasks = self._queue.list(
             status=status, task_type=task_type, tags=tags, limit=limit, on_corrupt=on_corrupt
         )
@@ -172,44 +171,44 @@ class Queue:
             yield task
 
     def cancel(self, id: str) -> Task:
-        """Calls a task off: at once if it waits; a running one is stopped by its worker at the next renewal."""
+        """Cancels a task: a waiting one immediately, a running one at its worker's next lease renewal."""
         return self._thread.do(self._queue.cancel(id))
 
     def retry(self, id: str) -> Task:
-        """Lets a task run again that has failed, was cancelled or has expired."""
+        """Retries a failed, cancelled or expired task."""
         return self._thread.do(self._queue.retry(id))
 
     def reschedule(
         self, id: str, at: datetime.datetime | None = None, *, delay: Seconds | None = None
     ) -> Task:
-        """Plans a waiting task for another time: `at` a moment, or after `delay`."""
+        """Changes the time at which a waiting task is due: `at` a time, or after `delay`."""
         return self._thread.do(self._queue.reschedule(id, at, delay=delay))
 
     def purge(self, older_than: Seconds, statuses: Iterable[Status | str] = ()) -> Purged:
-        """Removes tasks that have been final for so long."""
+        """Removes tasks that have been final for at least `older_than`. See `leasehold.Queue.purge`."""
         return self._thread.do(self._queue.purge(older_than, statuses))
 
     def check(self, *, repair: bool = False) -> Checked:
-        """Looks at everything, and repairs it if asked to."""
+        """Checks the queue for inconsistencies, and repairs them if `repair` is true."""
         return self._thread.do(self._queue.check(repair=repair))
 
     def stats(self) -> Stats:
-        """Counts what waits and what runs, by the index."""
+        """Counts waiting and running tasks from the index."""
         return self._thread.do(self._queue.stats())
 
     def ledger(self) -> builtins.list[LedgerLine]:
-        """Every request that this client has sent so far, by verb, purpose and outcome."""
+        """Returns the request counts of this client so far, by verb, purpose and outcome."""
         return self._queue.ledger()
 
     def close(self) -> None:
-        """Leaves the queue, and ends its thread. Calls under way are given up, and workers on it stop."""
+        """Closes the queue and ends its thread. Pending calls and workers on it are aborted."""
         if self._thread.is_here() and not self._thread.loop.is_closed():
             self._thread.do(self._queue.close())
             self._thread.end()
 
 
 class Handler(Generic[P, T]):
-    """A handler of a worker, as `leasehold.Handler` but without asyncio."""
+    """Blocking version of `leasehold.Handler`."""
 
     def __init__(self, thread: _Thread, handler: _handlers.Handler[P, T]) -> None:
         functools.update_wrapper(self, handler.function)
@@ -226,12 +225,12 @@ class Handler(Generic[P, T]):
         return self.function(*args, **kwargs)
 
     def submit(self, input: Any = None, **options: Unpack[SubmitOptions]) -> Submitted:
-        """Submits a task of this type: as `Queue.submit`, with the handler's `max_attempts` if none is given."""
+        """Submits a task of this type, like `Queue.submit`. `max_attempts` defaults to the handler's."""
         return self._thread.do(self._handler.submit(input, **options))
 
 
 class Worker:
-    """A worker, as `leasehold.Worker` but without asyncio; async handlers run on the queue's own event loop."""
+    """Blocking version of `leasehold.Worker`. Async handlers run on the queue's event loop."""
 
     def __init__(
         self,
@@ -241,7 +240,7 @@ class Worker:
         **options: Unpack[WorkerOptions],
     ) -> None:
         if not isinstance(queue, Queue):
-            raise Invalid(f"a worker needs a queue, as `sync.connect(…)` gives it, not {queue!r}")
+            raise Invalid(f"queue must be a leasehold.sync.Queue, as returned by `sync.connect(…)`, got {queue!r}")
         self._thread = queue._thread
         self._worker = _worker.Worker(queue._queue, id, shards, **options)
 
@@ -251,7 +250,7 @@ class Worker:
     def task(
         self, task_type: str, *, max_attempts: int | None = None
     ) -> Callable[[Callable[P, T]], Handler[P, T]]:
-        """Makes a function the handler of a task type: see `leasehold.Worker.task`."""
+        """Registers the decorated function as the handler of a task type. See `leasehold.Worker.task`."""
         _handlers.check_task(task_type, max_attempts)
 
         def decorate(function: Callable[P, T]) -> Handler[P, T]:
@@ -263,9 +262,9 @@ class Worker:
         return decorate
 
     def run(self, *, drain: bool = False) -> Counts:
-        """Works until told to stop, or, with `drain`, until there is nothing left to do.
+        """Runs until the worker is stopped or, with `drain`, until no work is left. See `leasehold.Worker.run`.
 
-        In the main thread, Ctrl-C and SIGTERM let handlers finish; a second one stops them.
+        In the main thread, the first Ctrl-C or SIGTERM lets handlers finish; the second cancels them.
         """
         main = threading.current_thread() is threading.main_thread()
         seen = 0
@@ -280,7 +279,7 @@ class Worker:
             running = asyncio.create_task(self._worker.run(drain=drain, handle_signals=False))
             await asyncio.sleep(0)
             if seen:
-                # It came before there was anything to stop.
+                # The signal arrived before the worker was running.
                 self._worker.stop()
             return await running
 
@@ -293,16 +292,16 @@ class Worker:
                 signal.signal(each, handler if handler is not None else signal.SIG_DFL)
 
     def stop(self) -> None:
-        """Claims nothing new, and lets handlers finish; `run` returns when they have. For other threads."""
+        """Stops claiming tasks and lets handlers finish; then `run` returns. Call it from another thread."""
         self._thread.tell(self._worker.stop)
 
     def abort(self) -> None:
-        """Stops handlers, and gives their tasks back. For other threads."""
+        """Cancels handlers and releases their tasks. Call it from another thread."""
         self._thread.tell(self._worker.abort)
 
 
 def connect(store: str | os.PathLike[str] | None = None, **options: Unpack[ConnectOptions]) -> Queue:
-    """Opens a queue, or founds it; the arguments are those of `leasehold.connect`."""
+    """Opens a queue and creates it if it does not exist. For the arguments see `leasehold.connect`."""
     thread = _Thread()
     try:
         return Queue(thread, thread.do(_queue.connect(store, **options)))

@@ -1,4 +1,4 @@
-"""A queue for your own tests: in memory, in a time that passes without waiting.
+"""In-memory queue with simulated time, for your tests.
 
     from leasehold import Worker, testing
 
@@ -6,9 +6,9 @@
         ...
         await queue.advance(3600)
 
-Time stands still while your code runs, handlers included. While you wait for the queue and nothing can happen, it jumps
-to the next moment that something waits for: a retry after a minute costs no minute. `advance` moves it on. Every test
-begins on 2026-01-01, and chance is the same in every run. Neither files nor variables count.
+Time stands still while your code runs, handlers included. While you wait for the queue and nothing else can run, time
+jumps to the next timer: a retry after a minute does not take a minute. `advance` moves time forward. Every queue starts
+at 2026-01-01, and random numbers are the same in every run. Settings files and environment variables are ignored.
 """
 
 from __future__ import annotations
@@ -23,17 +23,22 @@ __all__ = ["TestQueue", "queue"]
 
 
 class TestQueue(Queue):
-    """A queue in memory whose time the test moves."""
+    """In-memory queue whose time is controlled by the test."""
 
     __test__ = False
 
     async def advance(self, duration: Seconds) -> None:
-        """Lets so much time pass."""
+        """Moves the queue's time forward by `duration`."""
         await self._loop.call(self._native.advance, seconds("time", duration))
 
 
 async def queue(*, shard_prefix_len: int | None = None, by: str | None = None) -> TestQueue:
-    """An empty queue."""
+    """Creates an empty in-memory queue.
+
+    Args:
+        shard_prefix_len: Number of hex digits of a shard name.
+        by: Name of the caller in the history of tasks.
+    """
     said: dict[str, Any] = {"queue.shard_prefix_len": shard_prefix_len}
     loop = Loop()
     try:

@@ -1,37 +1,39 @@
-//! Moving tasks from the shards of one length to those of another.
+//! Moving tasks from shards of one length to shards of another.
 //!
-//! Requests per task: 1 get, 3 puts (mark, entry, record) and 1 delete (the old entry); a final task has no entry, so
-//! 1 get and 2 puts. Verifying it: 2 gets. A mark that is met, after a crash: 2 gets, and 2 puts if its task is missing.
+//! Requests per task: 1 get, 3 puts (forwarding marker, entry, record) and 1 delete (the old entry); a final task has
+//! no entry, so 1 get and 2 puts. Verifying it: 2 gets. A marker found after a crash: 2 gets, and 2 puts if its task
+//! is missing.
 
 use bytes::Bytes;
 use futures::TryStreamExt;
-use leasehold_core::moved::Mark;
+use leasehold_core::moved::ForwardingMarker;
 use leasehold_core::{
     Entry, Error, Event, Index, Kind, Result, ShardLen, Task, TaskId, WriteId, keys, record, step,
 };
 use leasehold_store::{Decision, Purpose, update};
 use std::collections::BTreeMap;
 
-use super::{Migration, Progress, Work};
+use super::{Migration, MigrationPass, Progress};
 use crate::check::covers;
-use crate::layout::{Intent, Known};
-use crate::tasks::{Loaded, Place};
+use crate::layout::{Intent, LayoutSnapshot};
+use crate::tasks::{Loaded, TaskObject};
 
-/// How many tasks are moved at once: as many as are read at once elsewhere.
+/// Number of tasks that are moved concurrently: as many as are read concurrently elsewhere.
 const MOVES_AT_ONCE: usize = 32;
-/// So often all is looked at until nothing had to be put right. Once is enough unless someone else interferes.
+/// Maximum number of verification rounds until one finds nothing to correct. One suffices unless another process
+/// interferes.
 const VERIFY_ROUNDS_MAX: usize = 10;
 
-/// From where to where, and by whose leave.
+/// Source and target of a move, and the state of `queue.json` that allows it.
 pub(super) struct Way {
     pub(super) from: ShardLen,
     pub(super) to: ShardLen,
-    /// The state of `queue.json` under which this is done.
+    /// Write id of the `queue.json` that allows it.
     pub(super) under: WriteId,
 }
 
 impl Way {
-    pub(super) fn new(known: &Known, from: ShardLen, to: ShardLen) -> Self {
+    pub(super) fn new(known: &LayoutSnapshot, from: ShardLen, to: ShardLen) -> Self {
         Self { from, to, under: known.agreement.write_id.clone() }
     }
 
@@ -40,32 +42,32 @@ impl Way {
     }
 }
 
-/// What stands at the key that a task leaves.
+/// The object at the old key of a task.
 enum Marked {
     /// Nothing.
     Gone,
-    /// A mark that was there before.
-    Before(Mark),
-    /// A mark that was just put in the place of the task, with the entry that the task had.
-    Now(Mark, Option<Entry>),
+    /// A forwarding marker from an earlier run.
+    Before(ForwardingMarker),
+    /// A forwarding marker that has just replaced the task, with the task's entry.
+    Now(ForwardingMarker, Option<Entry>),
 }
 
-/// What to do with each task.
+/// Step to do for each task.
 #[derive(Clone, Copy)]
-pub(super) enum Act<'a> {
+pub(super) enum MoveStep<'a> {
     Move,
     Close,
     Verify(&'a Covering),
     Sweep,
 }
 
-impl Act<'_> {
-    fn work(self) -> Work {
+impl MoveStep<'_> {
+    fn work(self) -> MigrationPass {
         match self {
-            Act::Move => Work::Move,
-            Act::Close => Work::Close,
-            Act::Verify(_) => Work::Verify,
-            Act::Sweep => Work::Sweep,
+            MoveStep::Move => MigrationPass::Move,
+            MoveStep::Close => MigrationPass::Close,
+            MoveStep::Verify(_) => MigrationPass::Verify,
+            MoveStep::Sweep => MigrationPass::Sweep,
         }
     }
 }
@@ -73,28 +75,28 @@ impl Act<'_> {
 pub(super) type Covering = BTreeMap<TaskId, Vec<Entry>>;
 
 impl Migration<'_> {
-    /// Moves everything, and looks until all of it is there.
+    /// Moves all tasks, and verifies until all of them exist and are covered.
     pub(super) async fn move_and_verify(&self, way: &Way) -> Result<()> {
         let [total] = self.queue.count_tasks([way.from]).await?;
-        self.each(way, total, Act::Move).await?;
+        self.each(way, total, MoveStep::Move).await?;
         for _ in 0..VERIFY_ROUNDS_MAX {
             let covering = self.covering(way.to).await?;
-            if self.each(way, total, Act::Verify(&covering)).await? == 0 {
+            if self.each(way, total, MoveStep::Verify(&covering)).await? == 0 {
                 return Ok(());
             }
         }
-        Err(Error::new(Kind::Unavailable, "tasks still appear in the old place; run the migration again"))
+        Err(Error::new(Kind::Unavailable, "tasks still appear at old keys; run the migration again"))
     }
 
-    /// Sees to it that no move of these tasks can land any more.
+    /// Makes sure that no move of these tasks in flight can be applied any longer.
     pub(super) async fn close(&self, way: &Way) -> Result<()> {
         let [total] = self.queue.count_tasks([way.from]).await?;
-        self.each(way, total, Act::Close).await.map(drop)
+        self.each(way, total, MoveStep::Close).await.map(drop)
     }
 
-    /// Does something with every key of the length that is left, several at once. Gives how many were not as they
-    /// should be. What makes no sense is noted and stays where it is.
-    pub(super) async fn each(&self, way: &Way, total: u64, act: Act<'_>) -> Result<u64> {
+    /// Does a step for every key of the old length, concurrently. Returns the number of keys that had to be
+    /// corrected. Corrupt objects are recorded and not moved.
+    pub(super) async fn each(&self, way: &Way, total: u64, act: MoveStep<'_>) -> Result<u64> {
         (self.report)(Progress::Working(act.work(), 0, total));
         let is_ours = |key: &String| keys::task_place(key).is_some_and(|(len, _)| len == way.from);
         let keys = self.queue.task_keys().try_filter(|key| futures::future::ready(is_ours(key)));
@@ -108,13 +110,13 @@ impl Migration<'_> {
         Ok(faults)
     }
 
-    async fn act(&self, way: &Way, key: &str, act: Act<'_>) -> Result<bool> {
-        self.queue.may(way.intent()).await?;
+    async fn act(&self, way: &Way, key: &str, act: MoveStep<'_>) -> Result<bool> {
+        self.queue.ensure_allowed(way.intent()).await?;
         let acted = match act {
-            Act::Move => self.move_task(way, key).await.map(|_| true),
-            Act::Close => self.close_task(way, key).await.map(|()| true),
-            Act::Verify(covering) => self.verify(way, key, covering).await,
-            Act::Sweep => self.remove_mark(way, key).await.map(|()| true),
+            MoveStep::Move => self.move_task(way, key).await.map(|_| true),
+            MoveStep::Close => self.close_task(way, key).await.map(|()| true),
+            MoveStep::Verify(covering) => self.verify(way, key, covering).await,
+            MoveStep::Sweep => self.remove_mark(way, key).await.map(|()| true),
         };
         match acted {
             Err(error) if error.kind() == Kind::Corrupt => {
@@ -125,8 +127,8 @@ impl Migration<'_> {
         }
     }
 
-    /// A task gets a revision that no mark on its way knows; the task of a mark is put where the mark says, so that it
-    /// can be moved back from there.
+    /// Gives an unmoved task a new revision, so that no marker in flight matches it; writes the task of a marker to
+    /// its new key, so that it can be moved back from there.
     async fn close_task(&self, way: &Way, key: &str) -> Result<()> {
         if let Some(mark) = self.touch(way, key).await? {
             let found = self.queue.client.get(Purpose::Admin, &mark.key()).await?;
@@ -142,8 +144,8 @@ impl Migration<'_> {
         }
     }
 
-    /// Moves the task at this key. Gives what stands in its new place; nothing if there is nothing to move.
-    pub(super) async fn move_task(&self, way: &Way, key: &str) -> Result<Option<Place>> {
+    /// Moves the task at this key. Returns the object at its new key; none if there is nothing to move.
+    pub(super) async fn move_task(&self, way: &Way, key: &str) -> Result<Option<TaskObject>> {
         let (mark, entry, found) = match self.mark(way, key).await? {
             Marked::Gone => return Ok(None),
             Marked::Now(mark, entry) => {
@@ -165,26 +167,26 @@ impl Migration<'_> {
     async fn mark(&self, way: &Way, key: &str) -> Result<Marked> {
         let marked = update(&self.queue.client, Purpose::Admin, key, |found| {
             let Some(object) = found else { return Ok(Decision::Leave(Marked::Gone)) };
-            let loaded = match Place::read(key, object.clone())? {
-                Place::Here(loaded) => loaded,
-                Place::Elsewhere(mark) => return Ok(Decision::Leave(Marked::Before(mark))),
+            let loaded = match TaskObject::read(key, object.clone())? {
+                TaskObject::Here(loaded) => loaded,
+                TaskObject::Elsewhere(mark) => return Ok(Decision::Leave(Marked::Before(mark))),
             };
-            self.queue.still_may(way.intent())?;
-            let mark = Mark { task: self.moved(&loaded, way.to)? };
+            self.queue.check_allowed(way.intent())?;
+            let mark = ForwardingMarker { task: self.moved(&loaded, way.to)? };
             Ok(Decision::write(mark.write(), Marked::Now(mark, loaded.task.entry())))
         });
         Ok(marked.await?.result)
     }
 
-    /// Gives a task that has not moved a new revision; gives the mark of one that has.
-    async fn touch(&self, way: &Way, key: &str) -> Result<Option<Mark>> {
+    /// Gives an unmoved task a new revision; returns the marker of a moved one.
+    async fn touch(&self, way: &Way, key: &str) -> Result<Option<ForwardingMarker>> {
         let touched = update(&self.queue.client, Purpose::Admin, key, |found| {
             let Some(object) = found else { return Ok(Decision::Leave(None)) };
-            let loaded = match Place::read(key, object.clone())? {
-                Place::Here(loaded) => loaded,
-                Place::Elsewhere(mark) => return Ok(Decision::Leave(Some(mark))),
+            let loaded = match TaskObject::read(key, object.clone())? {
+                TaskObject::Here(loaded) => loaded,
+                TaskObject::Elsewhere(mark) => return Ok(Decision::Leave(Some(mark))),
             };
-            self.queue.still_may(way.intent())?;
+            self.queue.check_allowed(way.intent())?;
             Ok(Decision::write(Bytes::from(record::write(&self.moved(&loaded, way.from)?)), None))
         });
         Ok(touched.await?.result)
@@ -194,18 +196,22 @@ impl Migration<'_> {
         let event = Event::Move { shard: len.shard_of(&loaded.task.id) };
         match step(&loaded.task, &event, &self.queue.act()?) {
             Ok(step) => Ok(step.task),
-            Err(rejected) => Err(Error::new(Kind::Internal, format!("a move was rejected: {rejected}"))),
+            Err(rejected) => {
+                let id = &loaded.task.id;
+                Err(Error::new(Kind::Internal, format!("move of task {id} was rejected: {rejected}")))
+            }
         }
     }
 
-    /// Whether what stands at this key is a mark, and its task is there and covered. What is not so is put right.
+    /// Verifies that the object at this key is a marker, and that its task exists and is covered. Corrects it if not,
+    /// and returns false.
     async fn verify(&self, way: &Way, key: &str, covering: &Covering) -> Result<bool> {
         let mark = match self.queue.read_place(Purpose::Admin, key).await? {
             None => return Ok(true),
-            Some(Place::Elsewhere(mark)) => mark,
-            Some(Place::Here(_)) => return self.move_task(way, key).await.map(|_| false),
+            Some(TaskObject::Elsewhere(mark)) => mark,
+            Some(TaskObject::Here(_)) => return self.move_task(way, key).await.map(|_| false),
         };
-        let Some(Place::Here(loaded)) = self.queue.read_place(Purpose::Admin, &mark.key()).await? else {
+        let Some(TaskObject::Here(loaded)) = self.queue.read_place(Purpose::Admin, &mark.key()).await? else {
             return self.move_task(way, key).await.map(|_| false);
         };
         let Some(entry) = loaded.task.entry() else { return Ok(true) };
@@ -216,7 +222,7 @@ impl Migration<'_> {
         self.queue.put_entry(Purpose::Admin, &entry).await.map(|()| false)
     }
 
-    /// The entries of this length, by their tasks.
+    /// The entries of this length, by task.
     async fn covering(&self, len: ShardLen) -> Result<Covering> {
         let mut covering = Covering::new();
         for index in [Index::Ready, Index::Lease] {

@@ -1,24 +1,26 @@
-//! Removing what a migration has left, once nothing can land there any more.
+//! Removing the markers and entries that a migration has left, once no request can be applied at the old keys any
+//! longer.
 //!
-//! Everything is read before it is removed: what has landed late is a task, not a mark, and moves like any other.
+//! Every object is read before it is removed: one that arrived late is a task, not a marker, and is moved like any
+//! other.
 //!
-//! Requests per task: 2 gets, 1 delete; 1 delete for each entry that is still there.
+//! Requests per task: 2 gets, 1 delete; 1 delete per entry that still exists.
 
 use futures::TryStreamExt;
 use leasehold_core::{Entry, Index, Result, ShardLen};
 use leasehold_store::Purpose;
 
 use super::Migration;
-use super::moving::{Act, Way};
-use crate::tasks::Place;
+use super::moving::{MoveStep, Way};
+use crate::tasks::TaskObject;
 
-/// How many entries are removed at once.
+/// Number of entries that are removed concurrently.
 const REMOVALS_AT_ONCE: usize = 32;
 
 impl Migration<'_> {
     pub(super) async fn remove_left(&self, way: &Way) -> Result<()> {
         let [total] = self.queue.count_tasks([way.from]).await?;
-        self.each(way, total, Act::Sweep).await?;
+        self.each(way, total, MoveStep::Sweep).await?;
         for index in [Index::Ready, Index::Lease] {
             self.remove_entries(way, index).await?;
         }
@@ -26,8 +28,8 @@ impl Migration<'_> {
     }
 
     pub(super) async fn remove_mark(&self, way: &Way, key: &str) -> Result<()> {
-        if let Some(Place::Here(_)) = self.move_task(way, key).await? {
-            self.queue.still_may(way.intent())?;
+        if let Some(TaskObject::Here(_)) = self.move_task(way, key).await? {
+            self.queue.check_allowed(way.intent())?;
             self.queue.client.delete(Purpose::Admin, key).await?;
         }
         Ok(())
@@ -37,7 +39,7 @@ impl Migration<'_> {
         let keys = self.queue.keys(index.root().into());
         let left = keys.try_filter(|key| futures::future::ready(is_entry_of(key, way.from)));
         let removals = left.map_ok(|key| async move {
-            self.queue.may(way.intent()).await?;
+            self.queue.ensure_allowed(way.intent()).await?;
             self.queue.client.delete(Purpose::Admin, &key).await
         });
         removals.try_buffer_unordered(REMOVALS_AT_ONCE).try_collect().await

@@ -1,4 +1,4 @@
-//! What leases must do on every store, as one public suite.
+//! Conformance suite for leases, for every store.
 //!
 //! ```no_run
 //! # use leasehold_queue::testing::leases::{Extent, Suite, Time};
@@ -36,76 +36,76 @@ use super::{Mishap, StillHost};
 use crate::lease::{HeldLease, LEASE_TTL_MAX, Renewed, Taken, read_lease};
 pub use protocol::{Protocol, Real};
 
-/// A store and a protocol under test, and how hard to try.
+/// A store and a protocol under test, and the extent of the test.
 #[derive(Clone)]
-pub struct Suite {
+pub struct LeaseSuite {
     open: Opener,
     time: Time,
     protocol: Arc<dyn Protocol>,
-    /// What this run's keys begin with, so that runs do not meet.
+    /// Prefix of this run's keys, so that runs do not interfere.
     root: String,
-    extent: Extent,
+    extent: LeaseExtent,
 }
 
 /// Opens the store once for each process that takes part.
 type Opener = Arc<dyn Fn(&Arc<dyn Host>) -> Arc<dyn Store> + Send + Sync>;
 
-/// How time passes.
+/// Source of time.
 #[derive(Debug, Clone)]
 pub enum Time {
-    /// When the suite says so, to the millisecond: for stores that follow the host's clocks.
+    /// Advanced by the suite, to the millisecond: for stores that follow the host's clocks.
     Moved(StillHost),
-    /// By itself: for stores that have their own clock. What takes minutes is left out.
+    /// Real time, for stores that have their own clock. Checks that take minutes are left out.
     Real,
 }
 
 impl Time {
-    /// Time that stands still until the suite moves it.
+    /// Time that is advanced only by the suite.
     #[must_use]
     pub fn moved() -> Self {
         Time::Moved(StillHost::default())
     }
 }
 
-/// How hard to try.
+/// Extent of the test.
 #[derive(Debug, Clone, Copy)]
-pub struct Extent {
+pub struct LeaseExtent {
     /// Takers of the same leases, each a process of its own.
     pub takers: usize,
     /// Leases they race for.
     pub contested: usize,
-    /// How long a lease lasts that is meant to run out: in real time, so long must the suite wait.
+    /// Lifetime of a lease that is meant to expire: in real time the suite waits for it.
     pub ttl: Duration,
 }
 
-impl Default for Extent {
+impl Default for LeaseExtent {
     fn default() -> Self {
         Self { takers: 16, contested: 40, ttl: Duration::from_secs(30) }
     }
 }
 
 type Checked = std::result::Result<(), String>;
-type Check = (&'static str, fn(&Suite) -> BoxFuture<'_, Checked>);
+type Check = (&'static str, fn(&LeaseSuite) -> BoxFuture<'_, Checked>);
 
-impl Suite {
-    /// The suite for leases in the store that `open` opens, anew for every process that takes part.
+impl LeaseSuite {
+    /// Creates the suite for leases in the store that `open` opens, once per process that takes part.
     pub fn new(
         open: impl Fn(&Arc<dyn Host>) -> Arc<dyn Store> + Send + Sync + 'static,
         time: Time,
-        extent: Extent,
+        extent: LeaseExtent,
     ) -> Self {
         let root = format!("conformance/{}", HexName::from_random(SystemHost.random_bits()));
         Self { open: Arc::new(open), time, protocol: Arc::new(Real), root, extent }
     }
 
-    /// The same suite for another variant of the protocol.
+    /// Returns the suite for another variant of the protocol.
     #[must_use]
     pub fn with(mut self, protocol: impl Protocol + 'static) -> Self {
         self.protocol = Arc::new(protocol);
         self
     }
 
-    /// Runs every check, and names the first demand that was not met.
+    /// Runs every check, and returns the first violation.
     pub async fn run(&self) -> std::result::Result<(), Violation> {
         let checks =
             [races::CHECKS, expiry::CHECKS, fencing::CHECKS, lost_answers::CHECKS, strange_objects::CHECKS];
@@ -133,12 +133,12 @@ impl Suite {
         }
     }
 
-    /// A process of this name that knows the store's time, as any that has read anything does.
+    /// A process of this name that knows the store's time, like any that has made a request.
     async fn process(&self, name: &str) -> std::result::Result<Process, String> {
         self.process_with(name, self.long(), |client| client).await
     }
 
-    /// A process whose leases are meant to run out.
+    /// A process whose leases are meant to expire.
     async fn brief(&self, name: &str) -> std::result::Result<Process, String> {
         self.process_with(name, self.extent.ttl, |client| client).await
     }
@@ -148,7 +148,7 @@ impl Suite {
         self.process_with(name, self.long(), |client| client.with_patience(Duration::ZERO)).await
     }
 
-    /// In real time a lease that is not meant to run out must not, however busy the machine.
+    /// Lifetime of a lease that is not meant to expire, however busy the machine.
     fn long(&self) -> Duration {
         match self.time {
             Time::Moved(_) => self.extent.ttl,
@@ -173,7 +173,7 @@ impl Suite {
     }
 }
 
-impl fmt::Debug for Suite {
+impl fmt::Debug for LeaseSuite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Suite")
             .field("root", &self.root)
@@ -182,7 +182,7 @@ impl fmt::Debug for Suite {
     }
 }
 
-/// One process that wants leases.
+/// A process that takes leases.
 #[derive(Clone)]
 struct Process {
     store: Arc<Mishap>,
@@ -200,15 +200,15 @@ impl Process {
     async fn hold(&self, key: &str) -> std::result::Result<HeldLease, String> {
         match self.take(key).await.map_err(failed)? {
             Taken::Ours(held) => Ok(held),
-            Taken::Others(lease) => Err(format!("a free lease was refused because of {lease:?}")),
+            Taken::Others(lease) => Err(format!("a free lease was refused, held by {lease:?}")),
         }
     }
 
-    /// Does not get a lease that someone holds.
+    /// Checks that a held lease is refused.
     async fn is_refused(&self, key: &str) -> Checked {
         match self.take(key).await.map_err(failed)? {
             Taken::Others(_) => Ok(()),
-            Taken::Ours(held) => Err(format!("a lease that someone holds was taken: {:?}", held.lease())),
+            Taken::Ours(held) => Err(format!("a held lease was taken: {:?}", held.lease())),
         }
     }
 
@@ -233,7 +233,7 @@ impl Process {
         read_lease(&self.client, key).await.map_err(failed)
     }
 
-    /// The bytes that stand at a key, and how many a list shows.
+    /// The object at a key.
     async fn bytes(&self, key: &str) -> std::result::Result<Option<Bytes>, String> {
         Ok(self.client.get(Purpose::Lease, key).await.map_err(failed)?.map(|object| object.body))
     }
@@ -243,14 +243,14 @@ impl Process {
         Ok(page.entries.iter().find(|entry| entry.key == key).map(|entry| entry.size))
     }
 
-    /// Puts what a stranger has put there.
+    /// Overwrites an object, as another program might.
     async fn scribble(&self, key: &str, body: impl Into<Bytes>) -> Checked {
         let put = self.store.put(key, body.into(), &When::Always).await;
         put.map(|_| ()).map_err(|failure| failed(failure.error))
     }
 
     fn now(&self) -> std::result::Result<Now, String> {
-        self.client.now().ok_or_else(|| "the store has not told its time".to_owned())
+        self.client.now().ok_or_else(|| "the time of the store is not known".to_owned())
     }
 
     fn trusts(&self, held: &HeldLease) -> std::result::Result<bool, String> {

@@ -1,20 +1,20 @@
-//! Any store, with bad luck for a single put: its answer is lost, or it lands when a test says so.
+//! A store that fails a single put on request: its answer is lost, or it is applied later.
 
 use bytes::Bytes;
-use leasehold_store::seam::Answer;
-use leasehold_store::{Around, Cause, Failure, PutAnswer, Store, When};
+use leasehold_store::store::Answer;
+use leasehold_store::{Cause, DelegatingStore, Failure, PutAnswer, Store, When};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What becomes of the next put.
+/// Fault of the next put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Luck {
-    /// Carried out, but its answer is lost.
+    /// Applied, but its answer is lost.
     AnswerLost,
-    /// Without an answer; carried out by [`Mishap::land`].
+    /// Without an answer; applied by [`Mishap::land`].
     Late,
 }
 
-/// A store that one process uses, and that fails it once when told to.
+/// The store of one process, which fails a put on request.
 #[derive(Debug)]
 pub struct Mishap {
     inner: Arc<dyn Store>,
@@ -28,17 +28,17 @@ struct State {
 }
 
 impl Mishap {
-    /// Nothing goes wrong until it is told to.
+    /// Wraps a store; no fault is set.
     pub fn new(inner: Arc<dyn Store>) -> Self {
         Self { inner, state: Mutex::default() }
     }
 
-    /// The next put fares so.
+    /// Sets the fault of the next put.
     pub fn next(&self, luck: Luck) {
         self.state().next = Some(luck);
     }
 
-    /// Carries out what is late, on its own condition; the answers go nowhere.
+    /// Applies the late puts, each on its own condition, and drops the answers.
     pub async fn land(&self) -> Result<(), Failure> {
         let late = std::mem::take(&mut self.state().late);
         for (key, body, when) in late {
@@ -62,7 +62,7 @@ impl Mishap {
     }
 }
 
-impl Around for Mishap {
+impl DelegatingStore for Mishap {
     fn inner(&self) -> &dyn Store {
         &*self.inner
     }

@@ -1,4 +1,4 @@
-//! A host whose clocks only a test moves, for stores that answer in real time.
+//! A host whose clocks are moved only by a test, for stores that answer in real time.
 
 use futures::future::BoxFuture;
 use leasehold_store::host::{Instant, Running};
@@ -6,15 +6,15 @@ use leasehold_store::testing::FakeHost;
 use leasehold_store::{Host, SystemHost};
 use std::time::Duration;
 
-/// The clocks are a test's, the pauses are real: a [`FakeHost`] passes the time of whoever waits, and a folder that
-/// needs a moment to answer would seem to have taken ten seconds.
+/// A host with the clocks of a test and real pauses. A [`FakeHost`] advances its clocks whenever a caller waits, so a
+/// folder that needs a moment to answer would seem to have taken ten seconds.
 #[derive(Debug, Clone, Default)]
 pub struct StillHost {
     clocks: FakeHost,
 }
 
 impl StillHost {
-    /// Lets time pass.
+    /// Advances the clocks.
     pub fn advance(&self, duration: Duration) {
         self.clocks.advance(duration);
     }

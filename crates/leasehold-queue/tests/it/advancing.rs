@@ -1,11 +1,11 @@
-//! What an outpost does to tasks: only what it has seen is changed, and no answer that is lost makes it do so twice.
+//! Updates by an outpost: only the state that it has read is changed, and a lost answer never repeats a change.
 
 use leasehold_core::new_task::Start;
 use leasehold_core::{
-    Act, Artifacts, Event, HexName, Index, Kind, NewTask, Now, Rejected, ShardLen, State, Status, Task,
-    TaskId, keys, record,
+    Artifacts, Event, HexName, Index, Kind, NewTask, Now, Rejected, ShardLen, State, Status, StepContext,
+    Task, TaskId, keys, record,
 };
-use leasehold_queue::{Advanced, Created, Queue, Seen, Settlement};
+use leasehold_queue::{Created, Queue, Settlement, TaskSnapshot, UpdateOutcome};
 use leasehold_store::{Purpose, Verb};
 use serde_json::json;
 
@@ -52,24 +52,24 @@ fn fail_offline(number: u128) -> Event {
     }
 }
 
-async fn see(queue: &Queue, id: &TaskId) -> Seen {
+async fn see(queue: &Queue, id: &TaskId) -> TaskSnapshot {
     queue.see(Purpose::Sync, id).await.unwrap().expect("the task is there")
 }
 
-async fn advance(queue: &Queue, seen: &Seen, event: &Event) -> Advanced {
+async fn advance(queue: &Queue, seen: &TaskSnapshot, event: &Event) -> UpdateOutcome {
     queue.advance(Purpose::Sync, seen, event, NODE).await.unwrap()
 }
 
-async fn advanced(queue: &Queue, seen: &Seen, event: &Event) -> Seen {
+async fn advanced(queue: &Queue, seen: &TaskSnapshot, event: &Event) -> TaskSnapshot {
     match advance(queue, seen, event).await {
-        Advanced::Done(seen) => seen,
+        UpdateOutcome::Done(seen) => seen,
         other => panic!("{}: {other:?}", event.name()),
     }
 }
 
-/// A task as a node has written it down, in a shard of its own choice.
+/// A task as a node has recorded it, in a shard of its own choice.
 fn made(world: &World, number: u128, order: NewTask) -> Task {
-    let act = Act {
+    let act = StepContext {
         by: NODE.into(),
         now: Now::exactly(world.now()),
         write_id: HexName::from_random(number + 1_000),
@@ -89,7 +89,7 @@ fn last(task: &Task) -> (String, String) {
 }
 
 #[tokio::test]
-async fn a_task_goes_its_way_through_what_was_seen() {
+async fn a_task_is_changed_step_by_step_from_what_was_read() {
     let world = World::new().await;
     let id = world.submit().await;
     let before = world.ledger();
@@ -121,33 +121,37 @@ async fn a_task_goes_its_way_through_what_was_seen() {
 }
 
 #[tokio::test]
-async fn what_has_changed_since_is_left_alone_and_shown() {
+async fn a_task_that_has_changed_is_not_overwritten_and_is_returned() {
     let world = World::new().await;
     let id = world.submit().await;
     let seen = see(&world.queue, &id).await;
     let claimed = world.claim(&id).await;
     let before = world.ledger();
-    let Advanced::Changed(now) = advance(&world.queue, &seen, &claim(7)).await else { panic!("not ours") };
+    let UpdateOutcome::Changed(now) = advance(&world.queue, &seen, &claim(7)).await else {
+        panic!("not ours")
+    };
     assert_eq!(requests(&world.queue, &before)[3], 0, "nothing is removed");
     assert_eq!(now.task().lease_id.as_ref(), claimed.task().lease_id.as_ref());
     assert_eq!(*now.task(), world.get(&id).await);
 
-    // An event that would do no harm, and would be possible now, is not carried out either: it was not decided upon.
-    let Advanced::Changed(_) = advance(&world.queue, &seen, &Event::Cancel).await else { panic!("unseen") };
+    // A harmless event that would be possible now is not applied either: it was decided on another state.
+    let UpdateOutcome::Changed(_) = advance(&world.queue, &seen, &Event::Cancel).await else {
+        panic!("unseen")
+    };
     assert_eq!(world.get(&id).await, *now.task());
 
     world.queue.settle(&claimed, Settlement::complete(json!(1))).await.unwrap().unwrap();
-    let Advanced::Changed(now) = advance(&world.queue, &now, &complete_offline(7)).await else {
+    let UpdateOutcome::Changed(now) = advance(&world.queue, &now, &complete_offline(7)).await else {
         panic!("it would be refused, but it has changed first")
     };
     assert_eq!(now.task().output(), Some(&json!(1)));
     let rejected = Rejected::Status(Status::Completed);
     let refused = advance(&world.queue, &now, &complete_offline(7)).await;
-    assert_eq!(refused, Advanced::Refused(rejected, now));
+    assert_eq!(refused, UpdateOutcome::Refused(rejected, now));
 }
 
 #[tokio::test]
-async fn what_changes_between_the_entry_and_the_task_is_not_overwritten() {
+async fn a_change_between_the_entry_and_the_task_is_not_overwritten() {
     let world = World::new().await;
     let id = world.submit().await;
     let (queue, stage) = world.staged().await;
@@ -155,7 +159,7 @@ async fn what_changes_between_the_entry_and_the_task_is_not_overwritten() {
     let others = world.clone();
     stage.interrupt(|_, asked| is_task_put(asked), async move { drop(others.queue.cancel(&id).await) });
     let outcome = advance(&queue, &seen, &Event::Release { lease_id: lease(1) }).await;
-    let Advanced::Changed(now) = outcome else { panic!("{outcome:?}") };
+    let UpdateOutcome::Changed(now) = outcome else { panic!("{outcome:?}") };
     let State::Running(held) = &now.task().state else { panic!("it is running") };
     assert!(held.cancel_requested);
     let ended = advanced(&queue, &now, &Event::Release { lease_id: lease(1) }).await;
@@ -165,13 +169,13 @@ async fn what_changes_between_the_entry_and_the_task_is_not_overwritten() {
 }
 
 #[tokio::test]
-async fn a_task_that_is_gone_is_missing() {
+async fn a_task_that_no_longer_exists_is_missing() {
     let world = World::new().await;
     let id = world.submit().await;
     let seen = see(&world.queue, &id).await;
     let key = audit::keys(&world.store, "tasks/").await.pop().unwrap();
     leasehold_store::Store::delete(&*world.store, &key).await.unwrap();
-    assert_eq!(advance(&world.queue, &seen, &Event::Cancel).await, Advanced::Missing);
+    assert_eq!(advance(&world.queue, &seen, &Event::Cancel).await, UpdateOutcome::Missing);
 }
 
 #[tokio::test]
@@ -187,12 +191,16 @@ async fn a_change_whose_answer_is_lost_is_done_and_done_once() {
         assert_eq!(*after.task(), world.get(&id).await, "{}", event.name());
         assert_covered(&world.store, event.name()).await;
         stage.play(|_, _| Fate::Pass);
-        assert!(matches!(advance(&queue, &seen, &event).await, Advanced::Changed(_)), "{}", event.name());
+        assert!(
+            matches!(advance(&queue, &seen, &event).await, UpdateOutcome::Changed(_)),
+            "{}",
+            event.name()
+        );
     }
 }
 
 #[tokio::test]
-async fn a_change_whose_answer_is_lost_is_done_although_others_have_gone_on_from_it() {
+async fn a_change_whose_answer_is_lost_is_done_although_other_changes_follow() {
     let world = World::new().await;
     let id = world.submit().await;
     let (queue, stage) = world.staged().await;
@@ -206,9 +214,10 @@ async fn a_change_whose_answer_is_lost_is_done_although_others_have_gone_on_from
     assert_eq!(after.task().lease_id, Some(lease(1)));
 }
 
-/// It leaves no trace in the history, so it cannot be told from one that never arrived; the claim is still there to see.
+/// It adds nothing to the history, so it cannot be distinguished from one that never arrived; the claim is still in the
+/// record.
 #[tokio::test]
-async fn a_renewal_that_others_have_gone_on_from_is_decided_again() {
+async fn a_renewal_that_another_change_follows_is_decided_again() {
     let world = World::new().await;
     let id = world.submit().await;
     let (queue, stage) = world.staged().await;
@@ -216,13 +225,15 @@ async fn a_renewal_that_others_have_gone_on_from_is_decided_again() {
     stage.play_at(0, Fate::LoseAnswer);
     let others = world.clone();
     stage.interrupt(|number, _| number == 1, async move { drop(others.queue.cancel(&id).await) });
-    let Advanced::Changed(now) = advance(&queue, &seen, &renew(1)).await else { panic!("not recognised") };
+    let UpdateOutcome::Changed(now) = advance(&queue, &seen, &renew(1)).await else {
+        panic!("not recognised")
+    };
     assert_eq!(now.task().lease_id, Some(lease(1)));
     advanced(&queue, &now, &renew(1)).await;
 }
 
 #[tokio::test]
-async fn a_change_without_any_answer_says_so() {
+async fn a_change_without_any_answer_has_an_unknown_outcome() {
     let world = World::new().await;
     let id = world.submit().await;
     let (queue, stage) = world.staged().await;
@@ -233,17 +244,17 @@ async fn a_change_without_any_answer_says_so() {
     stage.play(|_, _| Fate::Pass);
     let now = see(&queue, &id).await;
     let again = advance(&queue, &now, &complete_offline(1)).await;
-    assert_eq!(again, Advanced::Refused(Rejected::AlreadySo, now));
+    assert_eq!(again, UpdateOutcome::Refused(Rejected::AlreadySo, now));
 }
 
 #[tokio::test]
-async fn a_claim_that_has_run_out_is_taken_over() {
+async fn an_expired_claim_is_taken_over() {
     let world = World::new().await;
     let id = world.submit_this(NewTask { max_attempts: 3, ..order() }).await;
     let claimed = world.claim(&id).await;
     let seen = see(&world.queue, &id).await;
     let early = advance(&world.queue, &seen, &take_over(2, None)).await;
-    assert!(matches!(early, Advanced::Refused(Rejected::NotBefore(_), _)), "{early:?}");
+    assert!(matches!(early, UpdateOutcome::Refused(Rejected::NotBefore(_), _)), "{early:?}");
     world.advance(mins(2));
     let seen = advanced(&world.queue, &seen, &take_over(2, None)).await;
     assert_eq!((seen.task().epoch, seen.task().attempt), (2, 2));
@@ -251,16 +262,16 @@ async fn a_claim_that_has_run_out_is_taken_over() {
     assert_eq!(world.entries_of(&id, Index::Lease).await, [seen.task().entry().unwrap().key()]);
     let settled = world.queue.settle(&claimed, Settlement::complete(json!(1))).await.unwrap();
     assert_eq!(settled, None, "the one before is fenced off");
-    // The same node again, after its process has died: nobody needs to wait for the lease.
+    // The node again, after its process has died: it need not wait for the lease to expire.
     let seen = advanced(&world.queue, &seen, &take_over(3, Some(lease(2)))).await;
     assert_eq!(seen.task().epoch, 3);
     let spent = advance(&world.queue, &seen, &take_over(4, Some(lease(3)))).await;
-    assert!(matches!(spent, Advanced::Refused(Rejected::Status(Status::Running), _)), "{spent:?}");
+    assert!(matches!(spent, UpdateOutcome::Refused(Rejected::Status(Status::Running), _)), "{spent:?}");
     assert_covered(&world.store, "taken over").await;
 }
 
 #[tokio::test]
-async fn what_was_completed_elsewhere_is_recorded_once_whoever_holds_it() {
+async fn an_offline_completion_is_recorded_once_whatever_its_holder() {
     let world = World::new().await;
     let id = world.submit().await;
     let claimed = world.claim(&id).await;
@@ -270,13 +281,13 @@ async fn what_was_completed_elsewhere_is_recorded_once_whoever_holds_it() {
     assert_eq!(last(seen.task()), ("completed_offline".into(), NODE.into()));
     assert!(world.entries_of(&id, Index::Lease).await.is_empty());
     let twice = advance(&world.queue, &seen, &complete_offline(2)).await;
-    assert_eq!(twice, Advanced::Refused(Rejected::AlreadySo, seen.clone()));
+    assert_eq!(twice, UpdateOutcome::Refused(Rejected::AlreadySo, seen.clone()));
     assert_eq!(world.queue.settle(&claimed, Settlement::complete(json!(1))).await.unwrap(), None);
     assert_eq!(world.get(&id).await, *seen.task());
 }
 
 #[tokio::test]
-async fn what_has_failed_elsewhere_waits_for_its_next_attempt() {
+async fn an_offline_failure_waits_for_its_next_attempt() {
     let world = World::new().await;
     let id = world.submit().await;
     let seen = see(&world.queue, &id).await;
@@ -287,15 +298,15 @@ async fn what_has_failed_elsewhere_waits_for_its_next_attempt() {
     assert_eq!(last(seen.task()), ("failed_offline".into(), NODE.into()));
     assert_eq!(world.entries_of(&id, Index::Ready).await, [seen.task().entry().unwrap().key()]);
     let twice = advance(&world.queue, &seen, &fail_offline(2)).await;
-    assert!(matches!(twice, Advanced::Refused(Rejected::AlreadySo, _)), "{twice:?}");
+    assert!(matches!(twice, UpdateOutcome::Refused(Rejected::AlreadySo, _)), "{twice:?}");
     world.advance(mins(2));
     world.claim(&id).await;
     let held = advance(&world.queue, &see(&world.queue, &id).await, &fail_offline(3)).await;
-    assert!(matches!(held, Advanced::Refused(Rejected::Status(Status::Running), _)), "{held:?}");
+    assert!(matches!(held, UpdateOutcome::Refused(Rejected::Status(Status::Running), _)), "{held:?}");
 }
 
 #[tokio::test]
-async fn a_task_that_was_made_elsewhere_is_put_in_under_its_own_id() {
+async fn a_task_from_another_place_is_created_under_its_own_id() {
     let world = World::new().await;
     let task = made(&world, 5, NewTask { start: Start::After(mins(5)), ..order() });
     let before = world.ledger();
@@ -314,7 +325,7 @@ async fn a_task_that_was_made_elsewhere_is_put_in_under_its_own_id() {
 }
 
 #[tokio::test]
-async fn the_pointer_is_there_before_the_task() {
+async fn the_pointer_is_written_before_the_task() {
     let world = World::new().await;
     let (queue, stage) = world.staged().await;
     let task = made(&world, 5, order());
@@ -332,7 +343,7 @@ async fn the_pointer_is_there_before_the_task() {
 }
 
 #[tokio::test]
-async fn a_task_whose_put_has_no_answer_is_put_in_once() {
+async fn a_task_whose_put_has_no_answer_is_created_once() {
     let world = World::new().await;
     let (queue, stage) = world.staged().await;
     let task = made(&world, 5, order());
@@ -356,7 +367,7 @@ async fn a_task_whose_put_has_no_answer_is_put_in_once() {
 }
 
 #[tokio::test]
-async fn what_stands_at_the_id_is_kept() {
+async fn an_existing_object_at_the_id_is_kept() {
     let world = World::new().await;
     let task = made(&world, 5, order());
     let other = Task { write_id: HexName::from_random(1), ..made(&world, 5, order()) };
@@ -364,7 +375,8 @@ async fn what_stands_at_the_id_is_kept() {
     let Created::Done(there) = create(&world.queue, &other).await else { panic!("nothing is there") };
     assert_eq!(create(&world.queue, &task).await, Created::Exists(Some(there)));
 
-    let act = Act { by: "sweeper".into(), now: Now::exactly(world.now()), write_id: lease(2), chance: 0 };
+    let act =
+        StepContext { by: "sweeper".into(), now: Now::exactly(world.now()), write_id: lease(2), chance: 0 };
     let id = TaskId::from_random(8);
     let tombstone = Task::tombstone(id, world.queue.shard_len().shard_of(&id), "given up", &act);
     world.scribble(&keys::task(&tombstone.shard, &id), record::write(&tombstone)).await;
@@ -380,9 +392,9 @@ async fn what_stands_at_the_id_is_kept() {
     assert!(audit::keys(&world.store, "ready/").await.is_empty());
 }
 
-/// A link that fails between the two puts, and comes back after the pointer was swept.
+/// A link fails between the two puts, and recovers after the pointer was removed.
 #[tokio::test]
-async fn a_task_whose_pointer_was_swept_is_put_in_over_the_mark() {
+async fn a_task_whose_pointer_was_swept_is_created_over_the_tombstone() {
     let world = World::new().await;
     let (queue, stage) = world.staged().await;
     let task = made(&world, 5, order());
@@ -394,7 +406,7 @@ async fn a_task_whose_pointer_was_swept_is_put_in_over_the_mark() {
     let Created::Exists(Some(mark)) = create(&queue, &task).await else { panic!("it was given up for it") };
     assert!(mark.task().is_tombstone());
 
-    // Neither a lost answer nor a second call makes two of it.
+    // Neither a lost answer nor a second call creates a duplicate.
     stage.play(|_, asked| if is_task_put(asked) { Fate::LoseAnswer } else { Fate::Pass });
     let over = queue.create_over(Purpose::Sync, &mark, task.clone()).await.unwrap();
     let Created::Done(seen) = over else { panic!("{over:?}") };
@@ -411,9 +423,9 @@ async fn a_task_whose_pointer_was_swept_is_put_in_over_the_mark() {
     assert_eq!(world.raw(&task.id).await.unwrap()["status"], "completed");
 }
 
-/// Whoever fences the mark again, because the new pointer is old already, is faster.
+/// A concurrent cleanup fences the tombstone again first, because the new pointer is old already.
 #[tokio::test]
-async fn a_mark_that_was_fenced_meanwhile_is_not_overwritten() {
+async fn a_tombstone_that_was_fenced_meanwhile_is_not_overwritten() {
     let world = World::new().await;
     let (queue, stage) = world.staged().await;
     let task = made(&world, 5, order());
@@ -436,9 +448,9 @@ async fn a_mark_that_was_fenced_meanwhile_is_not_overwritten() {
     assert!(audit::keys(&world.store, "ready/").await.is_empty());
 }
 
-/// The node stands still between the two puts until the pointer was swept.
+/// The node is suspended between the two puts until the pointer was removed.
 #[tokio::test]
-async fn a_node_that_slept_before_the_task_puts_nothing() {
+async fn a_node_that_was_suspended_before_the_task_writes_nothing() {
     let world = World::new().await;
     let (queue, stage) = world.staged().await;
     let task = made(&world, 5, order());
@@ -452,7 +464,7 @@ async fn a_node_that_slept_before_the_task_puts_nothing() {
 }
 
 #[tokio::test]
-async fn a_task_that_has_moved_to_another_shard_is_seen_there_and_has_changed() {
+async fn a_task_that_was_moved_to_another_shard_is_read_there_and_has_changed() {
     let world = World::new().await;
     let id = world.submit().await;
     let before = see(&world.queue, &id).await;
@@ -461,7 +473,7 @@ async fn a_task_that_has_moved_to_another_shard_is_seen_there_and_has_changed() 
     let now = see(&queue, &id).await;
     assert_eq!(now.task().shard.as_str().len(), 2);
     let outcome = advance(&queue, &before, &Event::Cancel).await;
-    assert_eq!(outcome, Advanced::Changed(now.clone()), "another revision in another place");
+    assert_eq!(outcome, UpdateOutcome::Changed(now.clone()), "another revision in another place");
     let after = advanced(&queue, &now, &Event::Cancel).await;
     assert_eq!(world.process(world.store.clone()).await.get(&id).await.unwrap(), *after.task());
     let error = world.queue.advance(Purpose::Sync, &before, &Event::Cancel, NODE).await.unwrap_err();
@@ -471,7 +483,7 @@ async fn a_task_that_has_moved_to_another_shard_is_seen_there_and_has_changed() 
 }
 
 #[tokio::test]
-async fn a_task_of_before_a_move_is_known_again_behind_its_mark() {
+async fn a_task_from_before_a_move_is_recognised_behind_its_forwarding_marker() {
     let world = World::new().await;
     let task = made(&world, 5, order());
     create(&world.queue, &task).await;

@@ -1,4 +1,4 @@
-//! A check finds what the rules exclude, and tells what heals by itself, what it repairs and what needs a person.
+//! A check finds violations of the rules, and classifies what heals, what it repairs and what needs an operator.
 
 use leasehold_core::new_task::Start;
 use leasehold_core::{Index, Kind, NewTask, Status};
@@ -63,7 +63,7 @@ async fn tasks_whose_entries_were_deleted_by_hand_wait_until_they_are_repaired()
     }
 }
 
-/// An entry that workers do not follow, or only much later, covers nothing.
+/// An entry that workers ignore, or scan only much later, covers nothing.
 #[tokio::test]
 async fn an_entry_that_is_ahead_or_too_late_does_not_cover() {
     let world = World::new().await;
@@ -106,7 +106,7 @@ async fn an_entry_without_a_task_heals_in_time_and_is_repaired_by_the_rules() {
     assert_eq!((checked.dangling.len(), checked.entries), (0, 0));
 }
 
-/// Nobody waits for the workers who asks for a repair: the grace of the rules is enough.
+/// A repair does not wait for the workers: the grace period of the rules is enough.
 #[tokio::test]
 async fn a_repair_removes_an_entry_as_soon_as_its_grace_is_over() {
     let world = World::new().await;
@@ -115,7 +115,7 @@ async fn a_repair_removes_an_entry_as_soon_as_its_grace_is_over() {
     assert_eq!((checked.dangling.len(), checked.repaired, checked.healing.len()), (1, 1, 0));
 }
 
-/// The entry of a change that got no further stays as long as its task waits: it is no fault, and no repair.
+/// The entry of an unfinished change stays as long as its task waits: it is no fault, and needs no repair.
 #[tokio::test]
 async fn an_entry_ahead_of_a_waiting_task_is_no_fault() {
     let world = World::new().await;
@@ -184,7 +184,7 @@ async fn an_object_that_is_too_large_to_read_is_not_quarantined_without_its_byte
     let world = World::new().await;
     let id = world.submit().await;
     let key = leasehold_core::keys::task(&world.queue.shard_len().shard_of(&id), &id);
-    // The client gives this in place of the bytes.
+    // The client returns this in place of the bytes.
     world.scribble(&key, leasehold_core::unread::unread(1 << 31)).await;
     let error = world.queue.quarantine(&key, Keep::Copy).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Invalid, "{error}");
@@ -219,7 +219,7 @@ async fn a_corrupt_task_can_be_quarantined() {
     }
 }
 
-/// It is data, which a program that knows it can read.
+/// It is data that a newer program can read.
 #[tokio::test]
 async fn what_a_newer_program_has_written_is_not_quarantined() {
     let world = World::new().await;
@@ -237,7 +237,7 @@ async fn what_a_newer_program_has_written_is_not_quarantined() {
 
 /// A worker may rely on the lease that was overwritten for as long as any lease lasts.
 #[tokio::test]
-async fn a_corrupt_lease_is_released_only_when_nobody_can_hold_it() {
+async fn a_corrupt_lease_is_released_only_when_no_worker_can_hold_it() {
     let world = World::new().await;
     let key = "shard-leases/9.json";
     world.scribble(key, "{\"epoch\": 7}").await;
@@ -249,7 +249,7 @@ async fn a_corrupt_lease_is_released_only_when_nobody_can_hold_it() {
     assert!(lease.is_released() && lease.epoch == 8, "{lease:?}");
 }
 
-/// Whoever has changed it meanwhile has perhaps mended it.
+/// The client that changed it meanwhile may have repaired it.
 #[tokio::test]
 async fn an_object_that_changes_meanwhile_is_not_quarantined() {
     let world = World::new().await;
@@ -281,9 +281,9 @@ async fn a_corrupt_idempotency_record_can_be_quarantined() {
     assert!(!world.queue.submit_task(order()).key("once").await.unwrap().is_new);
 }
 
-/// Whatever another process does between the lists of entries and tasks, nothing of it is called an inconsistency.
+/// Changes by another process between the lists of entries and tasks are not reported as inconsistencies.
 #[tokio::test]
-async fn what_is_in_motion_is_not_a_fault() {
+async fn a_change_in_progress_is_not_a_fault() {
     for op in ALL {
         let world = World::new().await;
         let ready = Ready::prepare(&world, op).await;
@@ -298,9 +298,9 @@ async fn what_is_in_motion_is_not_a_fault() {
     }
 }
 
-/// A task that moves while the audit looks must not be called uncovered.
+/// A task that changes during the audit must not be reported as uncovered.
 #[tokio::test]
-async fn a_task_that_moves_during_the_audit_is_not_reported() {
+async fn a_task_that_changes_during_the_audit_is_not_reported() {
     let world = World::new().await;
     let id = world.submit_this(NewTask { start: Start::After(mins(60)), ..order() }).await;
     let (queue, stage) = world.staged().await;

@@ -1,6 +1,6 @@
 //! Opening a queue, and being refused (promise P8).
 
-use leasehold_core::{Kind, Matter};
+use leasehold_core::{Kind, Reason};
 use leasehold_queue::{Queue, QueueConfig};
 use leasehold_store::{Client, MemoryStore, OpenMode, Store, Verb};
 use serde_json::json;
@@ -48,10 +48,10 @@ async fn a_description_that_cannot_be_used_is_refused_and_kept() {
     let mut wide = good.clone();
     wide["shard_prefix_len"] = json!(9);
     for (body, word) in [
-        ("{".to_owned(), "cannot be used"),
-        ("null".to_owned(), "cannot be used"),
-        (newer.to_string(), "it has format 2, and this program knows 1: use a newer one"),
-        (wide.to_string(), "cannot be used"),
+        ("{".to_owned(), "failed to read queue.json"),
+        ("null".to_owned(), "failed to read queue.json"),
+        (newer.to_string(), "format 2 is not supported, only up to 1; use a newer version of this program"),
+        (wide.to_string(), "failed to read queue.json"),
     ] {
         world.scribble("queue.json", body.clone()).await;
         let error = connect(&world, QueueConfig::AS_FOUND).await.unwrap_err();
@@ -83,13 +83,13 @@ fn client(world: &World, store: Arc<dyn Store>) -> Client {
 }
 
 #[tokio::test]
-async fn only_those_who_may_create_a_queue_do() {
+async fn only_clients_in_create_mode_create_a_queue() {
     let world = World::new().await;
     let store = Arc::new(MemoryStore::new(&(Arc::new(world.host.clone()) as _)));
     for mode in [OpenMode::Read, OpenMode::Write] {
         let config = QueueConfig { mode, ..QueueConfig::default() };
         let error = Queue::with_config(client(&world, store.clone()), config).await.unwrap_err();
-        assert_eq!((error.kind(), error.matter()), (Kind::Invalid, Some(Matter::Missing)));
+        assert_eq!((error.kind(), error.matter()), (Kind::Invalid, Some(Reason::Missing)));
         assert_eq!(error.to_string(), "no queue at memory; create one with `leasehold init`");
         assert!(audit::keys(&store, "").await.is_empty());
         let config = QueueConfig { mode, ..QueueConfig::default() };
@@ -104,7 +104,7 @@ async fn a_folder_that_is_missing_stays_missing_unless_a_queue_is_to_be_created(
     for mode in [OpenMode::Read, OpenMode::Write] {
         let config = QueueConfig { mode, ..QueueConfig::default() };
         let error = Queue::with_config(path.as_path(), config).await.unwrap_err();
-        assert_eq!(error.matter(), Some(Matter::Missing), "{error}");
+        assert_eq!(error.matter(), Some(Reason::Missing), "{error}");
         assert!(!folder.path().join("deep").exists());
     }
     let created = Queue::connect(path.as_path()).await.unwrap();
@@ -132,7 +132,7 @@ async fn a_queue_is_never_created_over_tasks_and_can_be_restored() {
     let error = Queue::restore(client(&world, world.store.clone()), wrong).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "shard_prefix_len is 3 here, but the tasks lie in shards of 2 digits; remove the setting, or correct it"
+        "shard_prefix_len is 3 here, but the tasks are in shards of 2 digits; remove the setting, or correct it"
     );
     let restored = Queue::restore(client(&world, world.store.clone()), QueueConfig::default()).await.unwrap();
     assert_eq!(restored.shard_len().digits(), 2);
@@ -142,7 +142,7 @@ async fn a_queue_is_never_created_over_tasks_and_can_be_restored() {
 }
 
 #[tokio::test]
-async fn a_queue_is_not_restored_while_tasks_lie_in_shards_of_two_lengths() {
+async fn a_queue_is_not_restored_while_tasks_are_in_shards_of_two_lengths() {
     let world = World::with_shards(2).await;
     let id = world.submit().await;
     world.store.delete("queue.json").await.unwrap();
@@ -169,15 +169,15 @@ async fn a_client_finds_the_queue_that_another_creates_at_the_same_time() {
     assert_eq!(found.agreement(), created.agreement());
 }
 
-/// What is held may end; nothing is submitted, claimed or repaired.
+/// Held tasks may be settled; nothing is submitted, claimed or repaired.
 #[tokio::test]
-async fn a_connected_client_says_that_the_description_is_missing_and_goes_on_when_it_is_back() {
+async fn a_connected_client_reports_that_the_description_is_missing_and_continues_when_it_is_back() {
     let world = World::new().await;
     let kept = Store::get(&*world.store, "queue.json", None).await.unwrap().found().unwrap();
     world.store.delete("queue.json").await.unwrap();
-    world.queue.may_change().await.expect("it was read a moment ago");
+    world.queue.ensure_writable().await.expect("it was read a moment ago");
     world.advance(QueueConfig::default().layout_asked_every + std::time::Duration::from_secs(1));
-    let error = world.queue.may_change().await.unwrap_err();
+    let error = world.queue.ensure_writable().await.unwrap_err();
     assert!(
         error.kind() == Kind::Corrupt && error.to_string().contains("queue.json is missing at memory"),
         "{error}"
@@ -188,7 +188,7 @@ async fn a_connected_client_says_that_the_description_is_missing_and_goes_on_whe
     world.submit().await;
 }
 
-/// An acknowledged task would be in nobody's queue.
+/// An acknowledged task would be in no queue.
 #[tokio::test]
 async fn a_connected_client_submits_nothing_into_another_queue_in_its_place() {
     let world = World::new().await;

@@ -1,5 +1,5 @@
-//! Promises P1 and P5 under every single misfortune: each operation is run once for each of its requests and each
-//! fate of that request, and afterwards every task is still covered, and a healthy worker brings it to its end.
+//! Promises P1 and P5 under every single fault: each operation is run once for each of its requests and each fault of
+//! that request. Afterwards every task is still covered, and a healthy worker completes it.
 
 use leasehold_core::TaskId;
 use serde_json::Value;
@@ -20,7 +20,7 @@ const FATES: [Fate; 7] = [
     Fate::HoldThenDie,
 ];
 
-/// When a request lands that was still on its way as its process died.
+/// Time at which a request is applied that was in flight when its process died.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Landing {
     AtOnce,
@@ -84,7 +84,7 @@ async fn all_tasks(world: &World) -> Vec<(TaskId, Value)> {
 }
 
 #[tokio::test]
-async fn every_operation_survives_every_single_misfortune() {
+async fn every_operation_survives_every_single_fault() {
     let mut runs = 0;
     for op in ALL {
         let requests = requests_of(op).await;

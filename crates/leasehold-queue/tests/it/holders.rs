@@ -1,4 +1,4 @@
-//! Who holds what, and what it costs to look.
+//! Listing leases and their holders, and the cost of it.
 
 use futures::TryStreamExt;
 use leasehold_core::{HexName, Holder, ShardRange, keys};
@@ -36,7 +36,7 @@ async fn seen(world: &World) -> Vec<(ShardRange, SeenLease)> {
 }
 
 #[tokio::test]
-async fn looking_at_all_shards_costs_one_list_and_at_most_64_gets() {
+async fn listing_all_shards_costs_one_list_and_at_most_64_gets() {
     let world = large().await;
     let before = world.ledger();
     assert!(seen(&world).await.iter().all(|(_, seen)| seen.state == Free && seen.lease.is_none()));
@@ -53,7 +53,7 @@ async fn looking_at_all_shards_costs_one_list_and_at_most_64_gets() {
 }
 
 #[tokio::test]
-async fn a_lease_is_held_until_it_ran_out_beyond_doubt_and_free_once_it_was_ended() {
+async fn a_lease_is_held_until_it_has_certainly_expired_and_free_once_it_was_released() {
     let world = World::new().await;
     let leases = leases(&world, "w1");
     let keys: Vec<_> = world.queue.shard_len().groups().iter().map(keys::shard_lease).collect();
@@ -74,7 +74,7 @@ async fn a_lease_is_held_until_it_ran_out_beyond_doubt_and_free_once_it_was_ende
 }
 
 #[tokio::test]
-async fn names_are_read_in_order_and_strangers_left_out() {
+async fn worker_ids_are_read_in_order_and_other_objects_left_out() {
     let world = World::new().await;
     for name in ["w2", "w1"] {
         take(&leases(&world, name), &keys::worker_lease(&worker(name))).await;

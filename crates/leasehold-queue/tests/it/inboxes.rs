@@ -1,10 +1,11 @@
-//! Direct dispatch without workers: who gets a task, what it costs to know, and what becomes of an inbox that nobody holds.
+//! Direct dispatch without workers: the choice of a worker, its cost, and the recovery of an inbox without a holder.
 
-use leasehold_core::{HexName, Holder, Status, TaskId, Where, keys};
-use leasehold_queue::discover::Stretch;
+use leasehold_core::{HexName, Holder, IndexLocation, Status, TaskId, keys};
+use leasehold_queue::discover::KeyRange;
 use leasehold_queue::lease::worker_subject;
 use leasehold_queue::{
-    DirectDispatch, Found, HeldLease, Leases, Met, Queue, QueueConfig, Rescued, Selection, Settlement, Taken,
+    ClaimOutcome, DirectDispatch, HeldLease, IndexHit, Leases, Queue, QueueConfig, Rescued, Selection,
+    Settlement, Taken,
 };
 use leasehold_store::{Client, Purpose};
 use std::collections::BTreeMap;
@@ -13,14 +14,14 @@ use std::sync::Arc;
 use crate::support::stage::Fate;
 use crate::support::{LEASE, World, any_type, audit, mins, order, requests, secs, worker};
 
-/// A producer of that world that dispatches so.
+/// A producer with this selection.
 async fn producer(world: &World, selection: Selection) -> Queue {
     let client = Client::new(world.store.clone(), Arc::new(world.host.clone()));
     let direct = DirectDispatch { selection, ..DirectDispatch::default() };
     Queue::with_config(client, QueueConfig { direct: Some(direct), ..QueueConfig::default() }).await.unwrap()
 }
 
-/// A worker takes its name for a minute.
+/// A worker takes its id for a minute.
 async fn named(world: &World, name: &str) -> (Leases, HeldLease) {
     let id = worker(name);
     let holder = Holder { worker_id: id.clone(), instance: HexName::from_random(7), ttl: mins(1) };
@@ -31,26 +32,26 @@ async fn named(world: &World, name: &str) -> (Leases, HeldLease) {
     }
 }
 
-async fn found(world: &World, place: &Where) -> Vec<Found> {
-    world.queue.discover(Purpose::Discover, vec![Stretch::at(place)]).await.unwrap().due
+async fn found(world: &World, place: &IndexLocation) -> Vec<IndexHit> {
+    world.queue.discover(Purpose::Discover, vec![KeyRange::at(place)]).await.unwrap().due
 }
 
-fn inbox(name: &str) -> Where {
-    Where::Inbox(worker(name))
+fn inbox(name: &str) -> IndexLocation {
+    IndexLocation::Inbox(worker(name))
 }
 
 async fn submit(queue: &Queue) -> TaskId {
     queue.submit_task(order()).await.unwrap().id
 }
 
-/// How many pointers each inbox has.
+/// Number of pointers in each inbox.
 async fn sizes(world: &World) -> BTreeMap<String, u64> {
     let sizes = world.queue.inbox_sizes().await.unwrap();
     sizes.into_iter().map(|(worker, size)| (worker.to_string(), size)).collect()
 }
 
 #[tokio::test]
-async fn the_list_of_workers_is_relied_on_for_half_a_minute() {
+async fn the_list_of_workers_is_cached_for_half_a_minute() {
     let world = World::new().await;
     let producer = producer(&world, Selection::RoundRobin).await;
     let (leases, mut kept) = named(&world, "kept").await;
@@ -59,7 +60,7 @@ async fn the_list_of_workers_is_relied_on_for_half_a_minute() {
     for _ in 0..4 {
         submit(&producer).await;
     }
-    // Pointer and task, and a ring for each inbox within this second; one list says who is alive.
+    // Pointer and task, and a ring per inbox within this second; one list shows the live workers.
     assert_eq!(requests(&producer, &before), [4 * 2 + 2, 0, 1, 0]);
     assert_eq!(sizes(&world).await, BTreeMap::from([("kept".into(), 2), ("lost".into(), 2)]));
     world.advance(secs(29));
@@ -72,7 +73,7 @@ async fn the_list_of_workers_is_relied_on_for_half_a_minute() {
     for _ in 0..4 {
         submit(&producer).await;
     }
-    // Whose lease is older than usual is read, once.
+    // A lease that is older than usual is read, once.
     let [_, gets, lists, _] = requests(&producer, &before);
     assert_eq!((gets, lists), (1 + 1, 1), "the lease of the lost one, and `queue.json`");
     assert_eq!(sizes(&world).await["kept"], 2 + 4 + u64::from(sizes(&world).await["lost"] == 2));
@@ -104,7 +105,7 @@ async fn one_key_goes_to_one_worker_as_long_as_it_lives() {
 }
 
 #[tokio::test]
-async fn an_inbox_that_nobody_holds_is_emptied_once() {
+async fn an_inbox_without_a_holder_is_emptied_once() {
     let world = World::new().await;
     let producer = producer(&world, Selection::Random).await;
     named(&world, "dead").await;
@@ -116,7 +117,7 @@ async fn an_inbox_that_nobody_holds_is_emptied_once() {
         let queue = world.queue.clone();
         async move {
             match queue.claim_as_owner(&found, &worker("dead"), LEASE * 3, &any_type).await.unwrap() {
-                Met::Claimed(claimed) => claimed,
+                ClaimOutcome::Claimed(claimed) => claimed,
                 met => panic!("{met:?}"),
             }
         }
@@ -132,20 +133,21 @@ async fn an_inbox_that_nobody_holds_is_emptied_once() {
         "the running one is covered by a lease entry"
     );
     assert_eq!(world.queue.rescue_inboxes().await.unwrap(), Rescued::default());
-    let [left] = &found(&world, &Where::Overflow).await[..] else { panic!("one is left") };
+    let [left] = &found(&world, &IndexLocation::Overflow).await[..] else { panic!("one is left") };
     assert_eq!(left.entry.id, waits);
     let checked = world.queue.check(false).await.unwrap();
     assert_eq!((checked.uncovered.len(), checked.dangling.len()), (0, 0), "{checked:?}");
-    let Met::Claimed(claimed) = world.queue.claim(left, &worker("other"), LEASE, &any_type).await.unwrap()
+    let ClaimOutcome::Claimed(claimed) =
+        world.queue.claim(left, &worker("other"), LEASE, &any_type).await.unwrap()
     else {
         panic!("it waits for anyone")
     };
-    assert!(found(&world, &Where::Overflow).await.is_empty());
+    assert!(found(&world, &IndexLocation::Overflow).await.is_empty());
     world.queue.settle(&claimed, Settlement::complete(1.into())).await.unwrap();
     assert_eq!(world.get(&waits).await.status(), Status::Completed);
 }
 
-/// Its producer is between its two writes: the pointer goes on to the overflow, and is worked when the task is there.
+/// The producer is between its two writes: the pointer moves to the overflow, and is claimed when the task exists.
 #[tokio::test]
 async fn a_pointer_without_its_task_is_moved_too() {
     let world = World::new().await;
@@ -158,16 +160,16 @@ async fn a_pointer_without_its_task_is_moved_too() {
     world.scribble(&ready.moved(inbox("gone")).key(), "").await;
     assert_eq!(world.queue.rescue_inboxes().await.unwrap().moved, 1);
     world.scribble(&key, task.body).await;
-    let [left] = &found(&world, &Where::Overflow).await[..] else { panic!("it was moved") };
+    let [left] = &found(&world, &IndexLocation::Overflow).await[..] else { panic!("it was moved") };
     assert!(matches!(
         world.queue.claim(left, &worker("w"), LEASE, &any_type).await.unwrap(),
-        Met::Claimed(_)
+        ClaimOutcome::Claimed(_)
     ));
 }
 
 /// The first of two inboxes has a pointer whose task gets no answer.
 #[tokio::test]
-async fn one_task_that_gets_no_answer_keeps_no_other_inbox_from_being_emptied() {
+async fn one_task_without_an_answer_does_not_block_other_inboxes() {
     let world = World::new().await;
     let [stuck, free] = [world.submit().await, world.submit().await];
     for (id, name) in [(stuck, "a"), (free, "b")] {
@@ -180,7 +182,7 @@ async fn one_task_that_gets_no_answer_keeps_no_other_inbox_from_being_emptied() 
     stage.play(move |_, asked| if asked.key == key { Fate::Refuse } else { Fate::Pass });
     queue.rescue_inboxes().await.unwrap_err();
     assert_eq!(sizes(&world).await, BTreeMap::from([("a".into(), 1)]));
-    assert_eq!(found(&world, &Where::Overflow).await.len(), 1);
+    assert_eq!(found(&world, &IndexLocation::Overflow).await.len(), 1);
 }
 
 #[tokio::test]
@@ -191,7 +193,7 @@ async fn a_task_that_its_owner_runs_is_no_finding_of_a_check() {
     submit(&producer).await;
     let [pointer] = &found(&world, &inbox("a")).await[..] else { panic!("it is in the inbox") };
     let met = world.queue.claim_as_owner(pointer, &worker("a"), LEASE, &any_type).await.unwrap();
-    assert!(matches!(met, Met::Claimed(_)));
+    assert!(matches!(met, ClaimOutcome::Claimed(_)));
     let checked = world.queue.check(false).await.unwrap();
     assert_eq!((checked.uncovered.len(), checked.dangling.len()), (0, 0), "{checked:?}");
 }

@@ -2,15 +2,15 @@
 
 use futures::{StreamExt, TryStreamExt};
 use leasehold_core::new_task::Start;
-use leasehold_core::{Kind, Matter, NewTask, Status};
-use leasehold_queue::{Filter, Listed, Settlement};
+use leasehold_core::{Kind, NewTask, Reason, Status};
+use leasehold_queue::{Filter, ListedTask, Settlement};
 use serde_json::json;
 
 use crate::support::stage::Fate;
 use crate::support::{World, mins, order, requests, secs};
 
 #[tokio::test]
-async fn lists_show_what_fits_and_no_tombstones() {
+async fn lists_show_matching_tasks_and_no_tombstones() {
     let world = World::new().await;
     for n in 0..40 {
         let task_type = if n % 2 == 0 { "resize" } else { "shrink" };
@@ -37,10 +37,10 @@ async fn lists_show_what_fits_and_no_tombstones() {
 }
 
 #[tokio::test]
-async fn stamps_tell_which_tasks_to_read_again() {
+async fn timestamps_show_which_tasks_to_read_again() {
     let world = World::new().await;
     let ids = [world.submit_this(order()).await, world.submit_this(order()).await];
-    let listed = async || -> Vec<Listed> { world.queue.listed().try_collect().await.unwrap() };
+    let listed = async || -> Vec<ListedTask> { world.queue.listed().try_collect().await.unwrap() };
     let before = listed().await;
     assert_eq!(before.len(), 2);
     world.queue.cancel(&ids[0]).await.unwrap();
@@ -51,7 +51,7 @@ async fn stamps_tell_which_tasks_to_read_again() {
 }
 
 #[tokio::test]
-async fn counts_come_from_the_index_and_tasks_are_looked_for_once() {
+async fn counts_come_from_the_index_and_tasks_are_read_once() {
     let world = World::new().await;
     for _ in 0..3 {
         world.submit().await;
@@ -62,7 +62,7 @@ async fn counts_come_from_the_index_and_tasks_are_looked_for_once() {
     world.advance(mins(10));
     let before = world.ledger();
     let stats = world.queue.stats().await.unwrap();
-    // What waits, what runs, the inboxes and the overflow; and three tasks that were not claimed for long.
+    // Ready and lease entries, the inboxes and the overflow; and three tasks that were not claimed for long.
     assert_eq!(requests(&world.queue, &before), [0, 3, 4, 0]);
     let before = world.ledger();
     assert_eq!(world.queue.stats().await.unwrap(), stats);
@@ -94,7 +94,7 @@ async fn an_entry_without_a_task_is_not_due() {
     world.advance(mins(1));
     let before = world.ledger();
     world.queue.stats().await.unwrap();
-    // The task may have come since, or lie elsewhere by now, which `queue.json` tells.
+    // The task may have been written since, or be at another key by now, which `queue.json` shows.
     assert_eq!(requests(&world.queue, &before), [0, 2, 4, 0]);
 }
 
@@ -114,7 +114,7 @@ async fn a_wait_ends_with_the_task() {
 }
 
 #[tokio::test]
-async fn a_wait_is_not_longer_than_was_asked_for() {
+async fn a_wait_is_not_longer_than_its_limit() {
     let world = World::new().await;
     let id = world.submit().await;
     let started = world.now();
@@ -136,6 +136,6 @@ async fn a_task_is_found_by_the_first_characters_of_its_id() {
         assert_eq!(world.queue.find(&prefix).await.unwrap(), id);
         assert_eq!(requests(&world.queue, &before), [0, 0, 1, 0]);
         let missing = world.queue.find(&"00000000-0000-4000-8000-0".parse().unwrap()).await.unwrap_err();
-        assert_eq!(missing.matter(), Some(Matter::Missing));
+        assert_eq!(missing.matter(), Some(Reason::Missing));
     }
 }

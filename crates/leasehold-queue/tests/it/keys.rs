@@ -44,7 +44,7 @@ async fn a_key_costs_one_put_more() {
 }
 
 #[tokio::test]
-async fn a_producer_that_died_before_its_task_is_completed_by_the_next() {
+async fn a_submit_that_died_before_its_task_is_completed_by_the_next() {
     for at in [1, 2] {
         let world = World::new().await;
         let (queue, stage) = world.staged().await;
@@ -60,7 +60,7 @@ async fn a_producer_that_died_before_its_task_is_completed_by_the_next() {
 }
 
 #[tokio::test]
-async fn a_key_whose_submit_was_buried_is_free_again() {
+async fn a_key_whose_submit_was_abandoned_is_free_again() {
     let world = World::new().await;
     let (queue, stage) = world.staged().await;
     stage.play_at(2, Fate::Die);
@@ -84,7 +84,7 @@ async fn another_input_or_type_under_the_same_key_is_a_conflict_that_names_the_t
     assert_eq!(audit::keys(&world.store, "tasks/").await.len(), 1);
 }
 
-/// An object has no order of its own: another language, or another run, may write it differently.
+/// JSON objects are unordered: another language, or another run, may serialize them differently.
 #[tokio::test]
 async fn the_same_input_in_another_order_is_the_same_input() {
     let world = World::new().await;
@@ -108,7 +108,7 @@ async fn a_key_in_the_order_counts_as_well() {
 }
 
 #[tokio::test]
-async fn the_two_scopes_do_not_meet() {
+async fn the_two_scopes_are_separate() {
     let world = World::new().await;
     let typed = || UniqueKey { scope: Scope::TaskType, ..key() };
     let shrink = || NewTask::new("shrink", json!(1)).unwrap();
@@ -120,7 +120,7 @@ async fn the_two_scopes_do_not_meet() {
 }
 
 #[tokio::test]
-async fn a_lifetime_that_makes_no_sense_is_refused() {
+async fn an_invalid_lifetime_is_refused() {
     let world = World::new().await;
     for lifetime in [Duration::ZERO, mins(59), Duration::MAX] {
         let error = world.queue.submit_task(order()).key(UniqueKey { lifetime, ..key() }).await.unwrap_err();
@@ -145,10 +145,10 @@ async fn a_finished_task_is_already_done_until_the_key_expires() {
 }
 
 #[tokio::test]
-async fn whoever_replaces_an_expired_record_fences_its_task_first() {
+async fn replacing_an_expired_record_fences_its_task_first() {
     let world = World::new().await;
     let (stalled, stage) = world.staged().await;
-    // The put of the task stays on its way.
+    // The put of the task stays in flight.
     stage.play_at(2, Fate::HoldThenDie);
     stalled.submit_task(order()).key(key()).await.unwrap_err();
     let old = audit::value(&world.store, &audit::keys(&world.store, "unique/").await[0]).await.unwrap();
@@ -200,7 +200,7 @@ async fn a_marked_record_is_not_overwritten_for_half_an_hour() {
 
 /// Its remover died between the mark and the delete, or the delete was lost.
 #[tokio::test]
-async fn a_mark_that_was_left_behind_is_removed_in_the_end() {
+async fn a_record_that_stayed_marked_is_removed_in_the_end() {
     let world = World::new().await;
     world.queue.submit_task(order()).key(key()).await.unwrap();
     let path = audit::keys(&world.store, "unique/").await.pop().unwrap();
@@ -213,9 +213,9 @@ async fn a_mark_that_was_left_behind_is_removed_in_the_end() {
     assert!(audit::keys(&world.store, "unique/").await.is_empty());
 }
 
-/// The remover's machine sleeps while its mark is on its way: by then the mark is old, and the key in use again.
+/// The remover's machine is suspended while its mark is in flight: by then the mark is old, and the key in use again.
 #[tokio::test]
-async fn a_remover_that_slept_does_not_delete_the_record_of_others() {
+async fn a_remover_that_was_suspended_does_not_delete_a_newer_record() {
     let world = World::new().await;
     world.queue.submit_task(order()).key(key()).await.unwrap();
     let path = audit::keys(&world.store, "unique/").await.pop().unwrap();
@@ -255,7 +255,7 @@ async fn fields_of_a_newer_program_outlive_the_mark() {
 }
 
 #[tokio::test]
-async fn a_key_of_a_failed_task_says_so_and_can_retry_it() {
+async fn a_submit_with_the_key_of_a_failed_task_reports_it_and_can_retry_it() {
     let world = World::new().await;
     let submit = |retry_failed| {
         let key = UniqueKey { retry_failed, ..key() };

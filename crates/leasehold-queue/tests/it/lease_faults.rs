@@ -1,6 +1,6 @@
-//! Leases under every single misfortune: take, renewal and release are run once for each of their requests and each
-//! fate of that request, while two rivals want the same lease. At no moment do two of them trust that they hold it,
-//! nobody who renews in time is told to stop, and the lease never stays with nobody.
+//! Leases under every single fault: take, renewal and release are run once for each of their requests and each fault
+//! of that request, while two rivals try to take the same lease. At no time do two of them trust that they hold it,
+//! no process that renews in time has to stop, and the lease never stays without a holder.
 
 use leasehold_core::{HexName, Holder, Kind, Lease, Name};
 use leasehold_queue::testing::leases::{Protocol, Real};
@@ -17,7 +17,7 @@ use crate::support::{mins, secs};
 
 const KEY: &str = "shard-leases/0.json";
 const TTL: Duration = Duration::from_secs(30);
-/// Everyone renews or tries this often.
+/// Interval at which each process renews or tries.
 const TICK: Duration = Duration::from_secs(5);
 const TICKS: usize = 20;
 
@@ -32,7 +32,7 @@ const FATES: [Fate; 8] = [
     Fate::HoldThenDie,
 ];
 
-/// At which tick a request lands that was on its way: at once, while its lease lasts, and after that.
+/// Tick at which a request in flight is applied: at once, while its lease lasts, and after that.
 const LANDINGS: [usize; 5] = [0, 1, 3, 7, 12];
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -52,7 +52,7 @@ const OPERATIONS: [Operation; 5] = [
     Operation::Release,
 ];
 
-/// A process that wants the lease all the time.
+/// A process that tries to hold the lease all the time.
 struct Party {
     client: Client,
     holder: Holder,
@@ -61,7 +61,7 @@ struct Party {
 
 impl Party {
     fn new(client: Client, number: u128) -> Self {
-        // All of one name: only the instance tells them apart.
+        // All with one worker id: only the instance tells them apart.
         let worker_id = Name::checked("worker id", "same").unwrap();
         let holder = Holder { worker_id, instance: HexName::from_random(number), ttl: TTL };
         Self { client, holder, held: None }
@@ -71,7 +71,7 @@ impl Party {
         self.held.as_ref().is_some_and(|held| held.is_trusted(self.client.now().unwrap()))
     }
 
-    /// Takes the lease or keeps it. What fails is tried again at the next tick.
+    /// Takes or renews the lease. A failure is retried at the next tick.
     async fn go_on(&mut self, protocol: &dyn Protocol) -> Result<(), String> {
         let Some(held) = &mut self.held else {
             let taken = protocol.take(&self.client, &self.holder, KEY, &Map::new()).await;
@@ -81,26 +81,26 @@ impl Party {
             return Ok(());
         };
         match protocol.renew(&self.client, &self.holder, held).await {
-            Ok(Renewed::Lost) => Err("a holder that renews in time was told to stop".into()),
+            Ok(Renewed::Lost) => Err("a holder that renews in time lost its lease".into()),
             Ok(Renewed::Kept) | Err(_) => Ok(()),
         }
     }
 
     async fn give_back(&mut self, protocol: &dyn Protocol) {
         if let Some(held) = self.held.take() {
-            // What fails leaves it to time.
+            // After a failure the lease expires.
             let _ = protocol.release(&self.client, &self.holder, held).await;
         }
     }
 }
 
-/// The unlucky one, then its rivals.
+/// The process with faults, then its rivals.
 struct Scene<'a> {
     host: FakeHost,
     stage: Arc<Stage>,
     parties: [Party; 3],
     protocol: &'a dyn Protocol,
-    /// Every claim that was seen, in order.
+    /// Every claim that was read, in order.
     claims: Vec<(u64, HexName)>,
 }
 
@@ -144,7 +144,7 @@ impl<'a> Scene<'a> {
         self.check()
     }
 
-    /// Everyone goes on, each first in its turn; now and then a rival gives the lease back.
+    /// All processes continue, each first in its turn; now and then a rival releases the lease.
     async fn tick(&mut self, tick: usize, is_dead: bool) -> Result<(), String> {
         let order = [tick % 3, (tick + 1) % 3, (tick + 2) % 3];
         for number in order.into_iter().filter(|number| !is_dead || *number != 0) {
@@ -211,7 +211,7 @@ async fn suffer(case: Case, protocol: &dyn Protocol) -> Result<(), String> {
     }
 }
 
-/// How many requests an operation makes when nothing goes wrong; one more, to see that a repetition is safe too.
+/// Number of requests of an operation without faults; one more, to check that a repetition is safe, too.
 async fn requests_of(op: Operation, protocol: &dyn Protocol) -> usize {
     let mut scene = Scene::new(secs(30), protocol);
     scene.prepare(op).await;
@@ -222,7 +222,7 @@ async fn requests_of(op: Operation, protocol: &dyn Protocol) -> usize {
     requests + 1
 }
 
-/// Every case; gives how many there were, or the first that went wrong.
+/// Runs every case; returns their number, or the first failure.
 async fn suffer_all(protocol: &dyn Protocol) -> Result<usize, String> {
     let mut runs = 0;
     for op in OPERATIONS {
@@ -243,7 +243,7 @@ async fn suffer_all(protocol: &dyn Protocol) -> Result<usize, String> {
 }
 
 #[tokio::test]
-async fn a_lease_survives_every_single_misfortune() {
+async fn a_lease_survives_every_single_fault() {
     let runs = suffer_all(&Real).await.unwrap();
     assert!(runs > 300, "only {runs} runs");
 }
@@ -255,8 +255,8 @@ async fn a_protocol_with_a_rule_left_out_does_not() {
         (Variant::DeletesOnRelease, "epoch 1 was there before"),
         (Variant::ReleasesAlways, "two trust"),
         (Variant::RenewsAlways, "two trust"),
-        (Variant::RefusedIsLost, "was told to stop"),
-        (Variant::UnansweredIsLost, "was told to stop"),
+        (Variant::RefusedIsLost, "lost its lease"),
+        (Variant::UnansweredIsLost, "lost its lease"),
     ] {
         let found = suffer_all(&variant).await.unwrap_err();
         assert!(found.contains(wrong), "{variant:?}: {found}");
@@ -275,10 +275,10 @@ async fn scribble(store: &MemoryStore, body: &'static str) {
     store.put(KEY, body.into(), &When::Always).await.unwrap();
 }
 
-/// The stamp that a list shows, of an object that is rewritten before it is read, says nothing about the new one: that
-/// may be the lease of a newer program, which we cannot read. Whenever it is rewritten, it stays.
+/// The timestamp in a list of an object that is rewritten before it is read says nothing about the new object: that
+/// may be the lease of a newer program, which cannot be read here. Whenever it is rewritten, it stays.
 #[tokio::test]
-async fn nonsense_is_judged_by_its_own_age() {
+async fn a_corrupt_lease_is_judged_by_its_own_age() {
     for (is_listed, number) in (0..5).flat_map(|number| [(true, number), (false, number)]) {
         let host = FakeHost::new();
         let (client, stage, store) = staged(&host);
@@ -299,7 +299,7 @@ async fn nonsense_is_judged_by_its_own_age() {
     }
 }
 
-/// A break whose answer is lost must not end the lease that someone else has taken since.
+/// A break whose answer is lost must not end the lease that another process has taken since.
 #[tokio::test]
 async fn a_break_ends_only_the_lease_that_it_found() {
     let host = FakeHost::new();
@@ -316,5 +316,5 @@ async fn a_break_ends_only_the_lease_that_it_found() {
     assert_eq!(broken.map(|lease| lease.epoch), Some(1));
     let stands = leasehold_queue::read_lease(&plain, KEY).await.unwrap().unwrap();
     assert!(!stands.is_released() && stands.epoch == 3, "{stands:?}");
-    assert_eq!(former.go_on(&Real).await.unwrap_err(), "a holder that renews in time was told to stop");
+    assert_eq!(former.go_on(&Real).await.unwrap_err(), "a holder that renews in time lost its lease");
 }

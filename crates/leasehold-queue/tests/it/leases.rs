@@ -3,22 +3,22 @@
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use leasehold_core::{HexName, Holder, Result, StoreTime};
-use leasehold_queue::testing::leases::{Extent, Protocol, Suite, Time};
+use leasehold_queue::testing::leases::{LeaseExtent, LeaseSuite, Protocol, Time};
 use leasehold_queue::{HeldLease, Leases, Renewed, Taken, read_lease};
-use leasehold_store::seam::Answer;
+use leasehold_store::store::Answer;
 use leasehold_store::{
-    Around, Client, Clock, FolderOptions, FolderStore, Host, List, MemoryStore, Page, Purpose, PutAnswer,
-    Store, Version, When,
+    Client, Clock, DelegatingStore, FolderOptions, FolderStore, Host, List, MemoryStore, Page, Purpose,
+    PutAnswer, Store, Version, When,
 };
 use serde_json::{Map, Value};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// One store in memory for all processes.
-fn memory(wrap: impl Fn(MemoryStore) -> Arc<dyn Store> + Send + Sync + 'static) -> Suite {
+fn memory(wrap: impl Fn(MemoryStore) -> Arc<dyn Store> + Send + Sync + 'static) -> LeaseSuite {
     let store = OnceLock::new();
     let open = move |host: &Arc<dyn Host>| store.get_or_init(|| wrap(MemoryStore::new(host))).clone();
-    Suite::new(open, Time::moved(), Extent::default())
+    LeaseSuite::new(open, Time::moved(), LeaseExtent::default())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -33,7 +33,7 @@ async fn leases_conform_in_a_folder() {
     let open = move |host: &Arc<dyn Host>| -> Arc<dyn Store> {
         Arc::new(FolderStore::open(&path, FolderOptions::default(), host).unwrap())
     };
-    Suite::new(open, Time::moved(), Extent::default()).run().await.unwrap();
+    LeaseSuite::new(open, Time::moved(), LeaseExtent::default()).run().await.unwrap();
 }
 
 /// A store with one fault.
@@ -115,7 +115,7 @@ impl Broken {
     }
 }
 
-impl Around for Broken {
+impl DelegatingStore for Broken {
     fn inner(&self) -> &dyn Store {
         &self.inner
     }
@@ -151,15 +151,15 @@ impl Around for Broken {
 async fn every_broken_store_is_caught() {
     for (fault, caught_by) in [
         (Fault::IgnoresAbsent, "one taker wins"),
-        (Fault::IgnoresUnchanged, "one taker wins what has run out"),
+        (Fault::IgnoresUnchanged, "one taker wins an expired lease"),
         (Fault::NotAtomic, "one taker wins"),
         (Fault::TellsTimeDifferently, "one taker wins"),
-        (Fault::ForgetsEpochs, "one taker wins what was released"),
-        (Fault::TrimsSpaces, "what was released can be taken at once"),
+        (Fault::ForgetsEpochs, "one taker wins a released lease"),
+        (Fault::TrimsSpaces, "a released lease can be taken at once"),
         (Fault::DropsFields, "unknown fields survive"),
-        (Fault::StampsWithTheBeginning, "young nonsense is left alone"),
-        (Fault::StampsWithTheEnd, "old nonsense is replaced"),
-        (Fault::DeletesReleased, "one taker wins what was released"),
+        (Fault::StampsWithTheBeginning, "a young corrupt lease is not touched"),
+        (Fault::StampsWithTheEnd, "an old corrupt lease is replaced"),
+        (Fault::DeletesReleased, "one taker wins a released lease"),
     ] {
         let violation = memory(move |store| Arc::new(Broken::new(store, fault))).run().await.unwrap_err();
         assert_eq!(violation.check, caught_by, "{fault:?}: {violation}");
@@ -169,21 +169,21 @@ async fn every_broken_store_is_caught() {
 /// The protocol with one rule left out.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Variant {
-    /// A lease is recognised by the name of its holder.
+    /// A lease is recognised by the worker id of its holder.
     ByNameOnly,
-    /// A lease is deleted when it is given back.
+    /// A lease is deleted when it is released.
     DeletesOnRelease,
     /// A release has no condition.
     ReleasesAlways,
     /// A renewal has no condition.
     RenewsAlways,
-    /// A renewal that finds something else than expected takes it for lost.
+    /// A renewal that finds another object than expected counts as lost.
     RefusedIsLost,
     /// A renewal that failed counts as lost.
     UnansweredIsLost,
-    /// Someone else's lease is taken over a little before it runs out.
+    /// The lease of another holder is taken over a little before it expires.
     TakesEarly,
-    /// Someone else's lease is never taken over.
+    /// The lease of another holder is never taken over.
     NeverTakesOver,
     /// A take that was not answered counts as done.
     TakesOnFaith,
@@ -246,7 +246,7 @@ impl Protocol for Variant {
                 Variant::RenewsAlways => {
                     let renewed = held.lease().renewed(holder.ttl, now, client.write_id());
                     client.put_always(Purpose::Lease, held.key(), renewed.write().into()).await?;
-                    // Finds its own claim there, whoever's it has overwritten.
+                    // Finds its own claim there, whichever it has overwritten.
                     self.leases(client, holder)?.renew(held).await
                 }
                 Variant::RefusedIsLost => {
@@ -285,13 +285,13 @@ impl Protocol for Variant {
 async fn every_broken_variant_of_the_protocol_is_caught() {
     for (variant, caught_by) in [
         (Variant::ByNameOnly, "a name is not an identity"),
-        (Variant::DeletesOnRelease, "one taker wins what was released"),
+        (Variant::DeletesOnRelease, "one taker wins a released lease"),
         (Variant::ReleasesAlways, "a former holder changes nothing"),
-        (Variant::RenewsAlways, "one taker wins what has run out"),
+        (Variant::RenewsAlways, "one taker wins an expired lease"),
         (Variant::RefusedIsLost, "a renewal that lands late"),
         (Variant::UnansweredIsLost, "a renewal that lands late"),
         (Variant::TakesEarly, "the boundary at expiry"),
-        (Variant::NeverTakesOver, "one taker wins what has run out"),
+        (Variant::NeverTakesOver, "one taker wins an expired lease"),
         (Variant::TakesOnFaith, "a take that lands late"),
     ] {
         let violation = memory(|store| Arc::new(store)).with(variant).run().await.unwrap_err();

@@ -2,7 +2,7 @@
 
 use leasehold_core::{Index, NewTask, RetryPolicy, Status, StoreTime};
 use leasehold_queue::sweep::Swept;
-use leasehold_queue::{Met, Operated, Renewal, Settlement};
+use leasehold_queue::{ClaimOutcome, Operated, Renewal, Settlement};
 use serde_json::json;
 
 use crate::support::audit::assert_covered;
@@ -26,7 +26,7 @@ async fn a_round_trip_costs_what_the_design_says() {
     let before = world.ledger();
     let worker = crate::support::worker("w1");
     let met = world.queue.claim(&due[0], &worker, LEASE, &crate::support::any_type).await.unwrap();
-    let Met::Claimed(claimed) = met else { panic!("{met:?}") };
+    let ClaimOutcome::Claimed(claimed) = met else { panic!("{met:?}") };
     assert_eq!(requests(&world.queue, &before), [2, 1, 0, 1], "claim");
     let task = world.queue.settle(&claimed, Settlement::complete(json!({"ok": true}))).await.unwrap();
     assert_eq!(requests(&world.queue, &before), [3, 1, 0, 2], "claim to settled");
@@ -59,7 +59,7 @@ async fn a_failure_comes_back_after_a_pause_until_the_attempts_are_used_up() {
         world.advance(secs(pause - 1));
         assert!(
             world.due(Index::Ready).await.is_empty()
-                || matches!(world.meet(&id).await, Met::NotDue(at) if at == available_at)
+                || matches!(world.meet(&id).await, ClaimOutcome::NotDue(at) if at == available_at)
         );
         world.advance(secs(1));
     }
@@ -79,7 +79,7 @@ async fn a_permanent_failure_is_final_at_once() {
 }
 
 #[tokio::test]
-async fn what_is_handed_back_costs_no_attempt() {
+async fn a_released_task_costs_no_attempt() {
     let world = World::new().await;
     let id = world.submit().await;
     let claimed = world.claim(&id).await;
@@ -98,7 +98,7 @@ async fn what_is_handed_back_costs_no_attempt() {
 }
 
 #[tokio::test]
-async fn a_cancelled_runner_is_told_at_its_renewal_and_never_runs_again() {
+async fn a_cancelled_task_is_stopped_at_its_renewal_and_never_runs_again() {
     for settlement in
         [fail(true), Settlement::Release, Settlement::Stop, Settlement::Snooze(StoreTime::from_millis(0))]
     {
@@ -136,7 +136,7 @@ async fn a_renewal_is_one_put_and_keeps_progress_out_of_the_history() {
 }
 
 #[tokio::test]
-async fn nobody_is_timed_out_before_the_lease_has_run_out_beyond_doubt() {
+async fn no_claim_is_timed_out_before_its_lease_has_certainly_expired() {
     let world = World::new().await;
     let id = world.submit().await;
     let claimed = world.claim(&id).await;
@@ -157,7 +157,7 @@ async fn nobody_is_timed_out_before_the_lease_has_run_out_beyond_doubt() {
 }
 
 #[tokio::test]
-async fn a_takeover_raises_the_epoch_and_fences_the_one_before() {
+async fn a_takeover_raises_the_epoch_and_fences_the_previous_holder() {
     let world = World::new().await;
     let id = world.submit().await;
     let first = world.claim(&id).await;
@@ -181,9 +181,9 @@ async fn a_takeover_raises_the_epoch_and_fences_the_one_before() {
     assert_eq!(world.raw(&id).await.unwrap()["output"], 2);
 }
 
-/// Between the time-out and the next claim the task still names its last claim: that must not pass for a settlement.
+/// Between the time-out and the next claim the task still has its last lease id: that must not count as a settlement.
 #[tokio::test]
-async fn a_timed_out_worker_is_not_told_that_it_has_settled() {
+async fn a_timed_out_worker_cannot_settle() {
     let world = World::new().await;
     let id = world.submit().await;
     let claimed = world.claim(&id).await;
@@ -206,11 +206,11 @@ async fn settling_twice_answers_already_so() {
 }
 
 #[tokio::test]
-async fn what_is_too_late_expires() {
+async fn a_task_that_starts_too_late_expires() {
     let world = World::new().await;
     let id = world.submit_this(NewTask { expires_in: Some(mins(2)), ..order() }).await;
     world.advance(mins(3));
-    assert!(matches!(world.meet(&id).await, Met::Expired));
+    assert!(matches!(world.meet(&id).await, ClaimOutcome::Expired));
     let found = world.due(Index::Ready).await.pop().unwrap();
     let Swept::Moved(task) = world.queue.sweep(&found).await.unwrap() else { panic!("it has expired") };
     assert_eq!(task.status(), Status::Expired);
@@ -218,12 +218,12 @@ async fn what_is_too_late_expires() {
 }
 
 #[tokio::test]
-async fn types_without_a_handler_are_left_alone() {
+async fn types_without_a_handler_are_not_claimed() {
     let world = World::new().await;
     let id = world.submit().await;
     let found = world.due(Index::Ready).await.pop().unwrap();
     let met = world.queue.claim(&found, &crate::support::worker("w1"), LEASE, &|_| false).await.unwrap();
-    assert!(matches!(met, Met::Foreign(name) if name.as_str() == "resize"));
+    assert!(matches!(met, ClaimOutcome::Foreign(name) if name.as_str() == "resize"));
     assert_eq!(world.get(&id).await.rev, 1);
 }
 
@@ -249,7 +249,7 @@ async fn no_settlement_or_renewal_makes_a_record_unreadable() {
     let claimed = world.claim(&id).await;
     for progress in [deep, json!("x".repeat(300_000))] {
         let renewed = world.queue.renew(&claimed, LEASE, Some(progress)).await.unwrap();
-        assert!(matches!(renewed, Renewal::Kept(_)), "progress that cannot be kept costs nobody a claim");
+        assert!(matches!(renewed, Renewal::Kept(_)), "progress that is too large does not cost the claim");
         let task = world.get(&id).await;
         assert_eq!(task.progress, None);
     }

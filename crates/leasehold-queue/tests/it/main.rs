@@ -1,5 +1,5 @@
-//! The queue as it is used, and as it is mistreated: crashes at every request, lost and late answers, strangers'
-//! objects. Time moves only when a test moves it.
+//! The queue in normal use and under faults: crashes at every request, lost and late answers, objects of other
+//! programs. Time moves only when a test moves it.
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report, in its helpers too")]
 
 mod advancing;

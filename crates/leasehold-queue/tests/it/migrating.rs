@@ -1,9 +1,9 @@
-//! Changing the number of shards while others work, produce and hold.
+//! Changing the number of shards while other clients work, produce and hold tasks.
 
 use futures::FutureExt;
 use leasehold_core::{Index, Kind, Status};
-use leasehold_queue::layout::Phase;
-use leasehold_queue::migrate::Wait;
+use leasehold_queue::layout::MigrationPhase;
+use leasehold_queue::migrate::MigrationWait;
 use leasehold_queue::purge::Purged;
 use leasehold_queue::{
     Filter, MigrateOptions, Operated, Progress, Queue, QueueConfig, Renewal, Settlement, UniqueKey,
@@ -18,25 +18,25 @@ use crate::support::recovery::{LONG, recover};
 use crate::support::stage::{Asked, Fate};
 use crate::support::{LEASE, World, any_type, audit, hours, mins, order, secs, worker};
 
-/// The same world as a client sees it that connects now.
+/// The world of a client that connects now.
 async fn reconnected(world: &World) -> World {
     World { queue: world.process(world.store.clone()).await, ..world.clone() }
 }
 
-/// A migration that goes no further than this phase.
-async fn stopped_in(world: &World, to: u8, phase: Phase) {
+/// A migration that stops in this phase.
+async fn stopped_in(world: &World, to: u8, phase: MigrationPhase) {
     let (queue, stage) = world.staged().await;
     let name = match phase {
-        Phase::Announced => "announced",
-        Phase::Moving => "moving",
-        Phase::Aborting => "aborting",
+        MigrationPhase::Announced => "announced",
+        MigrationPhase::Moving => "moving",
+        MigrationPhase::Aborting => "aborting",
     };
     stage.play(move |_, asked| {
         let is_reached = asked.verb == Verb::Put && asked.body_has(&format!("\"{name}\""));
         if is_reached { Fate::PassThenDie } else { Fate::Pass }
     });
     match phase {
-        Phase::Aborting => abort(&queue).await.unwrap_err(),
+        MigrationPhase::Aborting => abort(&queue).await.unwrap_err(),
         _ => migrate(&queue, to).await.unwrap_err(),
     };
     let phase_now = audit::value(&world.store, "queue.json").await.unwrap()["migrating"]["phase"].clone();
@@ -77,7 +77,7 @@ async fn clients_of_the_old_length_are_refused_at_their_next_write() {
         world.queue.submit_task(order()).key(UniqueKey::new("k")).await.unwrap_err(),
         world.queue.cancel(&id).await.unwrap_err(),
         world.queue.check(true).await.unwrap_err(),
-        world.queue.may_change().await.unwrap_err(),
+        world.queue.ensure_writable().await.unwrap_err(),
     ] {
         assert_eq!((error.kind(), error.to_string().as_str()), (Kind::Invalid, refused));
     }
@@ -97,7 +97,7 @@ async fn nothing_is_submitted_or_claimed_during_a_migration() {
     let world = World::new().await;
     let id = world.submit().await;
     let due = world.due(Index::Ready).await;
-    for phase in [Phase::Announced, Phase::Moving, Phase::Aborting] {
+    for phase in [MigrationPhase::Announced, MigrationPhase::Moving, MigrationPhase::Aborting] {
         stopped_in(&world, 2, phase).await;
         world.advance(secs(31));
         for error in [
@@ -105,7 +105,7 @@ async fn nothing_is_submitted_or_claimed_during_a_migration() {
             world.queue.cancel(&id).await.unwrap_err(),
             world.queue.claim(&due[0], &worker("w1"), LEASE, &any_type).await.unwrap_err(),
             world.queue.sweep(&due[0]).await.unwrap_err(),
-            world.queue.may_change().await.unwrap_err(),
+            world.queue.ensure_writable().await.unwrap_err(),
         ] {
             assert_eq!(error.kind(), Kind::Unavailable);
             assert!(error.to_string().contains("shard_prefix_len 2"), "{error}");
@@ -115,9 +115,10 @@ async fn nothing_is_submitted_or_claimed_during_a_migration() {
     assert!(matches!(world.queue.cancel(&id).await.unwrap(), Operated::Done(_)));
 }
 
-/// A client learns of a migration within the time that the migration waits, and asks no more often than it says.
+/// A client reads of a migration within the time that the migration waits, and no more often than it is configured
+/// to.
 #[tokio::test]
-async fn the_layout_is_asked_for_once_in_thirty_seconds_of_writing() {
+async fn the_layout_is_read_once_in_thirty_seconds_of_writing() {
     let world = World::new().await;
     let (queue, stage) = world.staged().await;
     for _ in 0..120 {
@@ -160,14 +161,14 @@ async fn without_an_answer_about_the_layout_nothing_is_written() {
     assert!(matches!(queue.renew(&claimed, LEASE, None).await.unwrap(), Renewal::Kept(_)), "like any outage");
 }
 
-/// A process that was stopped in the middle of a submit: its put lands when the queue has long moved on.
+/// A process was suspended during a submit: its put is applied long after the migration.
 #[tokio::test]
 async fn a_submit_that_outlives_the_layout_is_not_acknowledged() {
     let world = World::new().await;
     let (queue, stage) = world.staged().await;
     let others = world.clone();
     stage.interrupt(|_, asked| asked.verb == Verb::Put && asked.key.starts_with("tasks/"), async move {
-        stopped_in(&others, 2, Phase::Announced).await;
+        stopped_in(&others, 2, MigrationPhase::Announced).await;
         others.advance(secs(61));
     });
     let error = queue.submit_task(order()).await.unwrap_err();
@@ -180,9 +181,9 @@ async fn a_submit_that_outlives_the_layout_is_not_acknowledged() {
     assert_eq!(audit::value(&world.store, &key).await.unwrap()["status"], "completed");
 }
 
-/// The same with a key: another producer has completed it in the new place by then.
+/// With a key: another producer has completed the submit under the new layout by then.
 #[tokio::test]
-async fn a_task_that_landed_late_and_was_submitted_anew_is_there_once() {
+async fn a_task_that_arrived_late_and_was_submitted_again_exists_once() {
     let world = World::new().await;
     let (queue, stage) = world.staged().await;
     stage.play(|_, asked| {
@@ -204,7 +205,7 @@ async fn a_task_that_landed_late_and_was_submitted_anew_is_there_once() {
     assert!(!new.queue.submit_task(order()).key(UniqueKey::new("k")).await.unwrap().is_new);
 }
 
-/// An entry in the old place whose task may still land there is not fenced off in the new one.
+/// An entry at an old key whose task may still be applied there is not fenced under the new layout.
 #[tokio::test]
 async fn entries_of_the_old_length_are_left_to_the_migration() {
     let world = World::new().await;
@@ -231,7 +232,7 @@ async fn entries_of_the_old_length_are_left_to_the_migration() {
 
 #[tokio::test]
 async fn holders_renew_and_settle_before_during_and_after_their_task_moves() {
-    // Stops right before this request about the task, by the place it goes to.
+    // Stops right before this request about the task, by the key that it goes to.
     let stops = ["tasks/", "ready/", "leases/", "queue.json"];
     for (number, stop) in (0..40).flat_map(|number| stops.map(|stop| (number, stop))) {
         let world = World::new().await;
@@ -265,9 +266,9 @@ async fn holders_renew_and_settle_before_during_and_after_their_task_moves() {
     }
 }
 
-/// The lease is so long that the holder writes nothing before the old place is gone.
+/// The lease is so long that the holder writes nothing before the old keys are removed.
 #[tokio::test]
-async fn a_holder_that_sleeps_through_the_migration_still_settles() {
+async fn a_holder_that_is_idle_during_the_migration_still_settles() {
     let world = World::new().await;
     let id = world.submit().await;
     let claimed = world.claim(&id).await;
@@ -281,41 +282,41 @@ async fn a_holder_that_sleeps_through_the_migration_still_settles() {
 }
 
 #[tokio::test]
-async fn a_migration_can_be_called_off_before_the_switch_only() {
-    for phase in [Phase::Announced, Phase::Moving] {
+async fn a_migration_can_be_aborted_before_the_switch_only() {
+    for phase in [MigrationPhase::Announced, MigrationPhase::Moving] {
         let world = World::new().await;
         let every = Every::new(&world).await;
         stopped_in(&world, 2, phase).await;
         abort(&world.queue).await.unwrap();
         every.assert_there(&world.store, 1, &format!("{phase:?}")).await;
         world.queue.submit_task(order()).await.unwrap();
-        assert_eq!(abort(&world.queue).await.unwrap_err().to_string(), "no migration is under way");
+        assert_eq!(abort(&world.queue).await.unwrap_err().to_string(), "no migration is in progress");
     }
     let world = World::new().await;
     switch(&world.queue, 2).await.unwrap();
     let error = abort(&world.queue).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Invalid);
-    assert!(error.to_string().ends_with("too late to call that off; migrate back with --to 1"), "{error}");
+    assert!(error.to_string().ends_with("too late to abort; migrate back with --to 1"), "{error}");
 }
 
 #[tokio::test]
-async fn a_migration_elsewhere_must_be_finished_first() {
+async fn a_migration_to_another_length_must_be_finished_first() {
     let world = World::new().await;
-    stopped_in(&world, 2, Phase::Moving).await;
+    stopped_in(&world, 2, MigrationPhase::Moving).await;
     let error = migrate(&world.queue, 3).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Invalid);
-    assert!(error.to_string().contains("to shard_prefix_len 2 is under way, not to 3"), "{error}");
-    stopped_in(&world, 2, Phase::Aborting).await;
+    assert!(error.to_string().contains("to shard_prefix_len 2 is in progress, not to 3"), "{error}");
+    stopped_in(&world, 2, MigrationPhase::Aborting).await;
     let error = migrate(&world.queue, 2).await.unwrap_err();
-    assert!(error.to_string().contains("is being called off"), "{error}");
+    assert!(error.to_string().contains("is being aborted"), "{error}");
     for wrong in [0, 5] {
         assert_eq!(migrate(&world.queue, wrong).await.unwrap_err().kind(), Kind::Invalid);
     }
 }
 
-/// The one who moves finds out that another has called it off, and does not begin anew.
+/// The migrating process finds that another has aborted the migration, and does not start again.
 #[tokio::test]
-async fn whoever_migrates_stops_when_it_is_called_off() {
+async fn a_migrating_process_stops_when_another_aborts_it() {
     let world = World::new().await;
     Every::new(&world).await;
     let (queue, stage) = world.staged().await;
@@ -340,7 +341,7 @@ async fn the_next_migration_waits_until_no_removal_can_come_late() {
     new.queue.migrate(1, &MigrateOptions { sweeps: false, ..options() }, &note).await.unwrap();
     assert!(world.now().since(swept) > mins(30) + mins(2));
     let waits = waits.into_inner().unwrap();
-    assert!(matches!(waits[0], Progress::Waiting(Wait::Removed, _)));
+    assert!(matches!(waits[0], Progress::Waiting(MigrationWait::Removed, _)));
 }
 
 #[tokio::test]
@@ -362,7 +363,7 @@ async fn purged_tasks_are_deleted_only_when_nothing_is_left_to_sweep() {
 }
 
 #[tokio::test]
-async fn what_makes_no_sense_is_told_and_left_where_it_is() {
+async fn corrupt_objects_are_reported_and_not_moved() {
     let world = World::new().await;
     let id = world.submit().await;
     let other = world.submit().await;
@@ -374,7 +375,7 @@ async fn what_makes_no_sense_is_told_and_left_where_it_is() {
     assert!(raw_at(&world.store, &other, 2).await.is_some());
 }
 
-/// Whoever looks in the middle of it sees every task once.
+/// A client that reads during a migration finds every task once.
 #[tokio::test]
 async fn tasks_can_be_read_listed_and_checked_during_a_migration() {
     for request in 0..80 {
@@ -399,7 +400,7 @@ async fn tasks_can_be_read_listed_and_checked_during_a_migration() {
 }
 
 #[tokio::test]
-async fn a_dry_run_says_what_would_be_done_and_writes_nothing() {
+async fn a_dry_run_reports_the_plan_and_writes_nothing() {
     let world = World::new().await;
     Every::new(&world).await;
     let before = audit::keys(&world.store, "").await;
@@ -410,10 +411,13 @@ async fn a_dry_run_says_what_would_be_done_and_writes_nothing() {
     assert_eq!(audit::keys(&world.store, "").await, before);
     switch(&world.queue, 2).await.unwrap();
     let plan = queue.plan_migration(2).await.unwrap();
-    assert!(plan.under_way.unwrap().starts_with("shard_prefix_len 1 was left at"), "to be swept");
+    assert!(
+        plan.under_way.unwrap().starts_with("the objects of shard_prefix_len 1, left at"),
+        "to be removed"
+    );
 }
 
-/// What the documentation says of requests.
+/// The numbers of requests in the documentation.
 #[tokio::test]
 async fn a_migration_costs_what_the_protocol_says() {
     const TASKS: u64 = 50;
@@ -438,7 +442,7 @@ async fn a_migration_costs_what_the_protocol_says() {
 }
 
 #[tokio::test]
-async fn the_new_record_is_put_only_where_nothing_stands() {
+async fn the_new_record_is_written_only_where_no_object_exists() {
     let world = World::new().await;
     let id = world.submit().await;
     let (queue, stage) = world.staged().await;
@@ -454,9 +458,9 @@ async fn the_new_record_is_put_only_where_nothing_stands() {
     assert_eq!(conditions[4], When::Absent, "the record");
 }
 
-/// What the last look before the switch is for: something has landed behind the back of the move, or got lost.
+/// The purpose of the verification before the switch: a write was applied after the move, or got lost.
 #[tokio::test]
-async fn what_is_amiss_before_the_switch_is_put_right() {
+async fn faults_before_the_switch_are_corrected() {
     let world = World::new().await;
     let every = Every::new(&world).await;
     let late = world.submit().await;
@@ -479,15 +483,15 @@ async fn what_is_amiss_before_the_switch_is_put_right() {
     assert_eq!(new.get(&every.held.task().id).await.status(), Status::Running);
 }
 
-/// A client that cannot read `queue.json` goes on for a minute. What it is told was submitted is moved in time.
+/// A client that cannot read `queue.json` continues for a minute. Every submit that it acknowledges is moved in time.
 #[tokio::test]
-async fn what_was_acknowledged_after_the_announcement_is_there_after_the_switch() {
+async fn a_task_acknowledged_after_the_announcement_exists_after_the_switch() {
     let world = World::new().await;
     let (producer, stage) = world.staged().await;
     stage.play(|_, asked| if asked.key == "queue.json" { Fate::Refuse } else { Fate::Pass });
     let told = std::sync::Mutex::new(Vec::new());
     let produce = |progress| {
-        if let Progress::Waiting(Wait::Known, left) = progress {
+        if let Progress::Waiting(MigrationWait::Known, left) = progress {
             let submitted =
                 producer.submit_task(order()).into_future().now_or_never().expect("nothing waits in memory");
             told.lock().unwrap().push((left, submitted));
@@ -504,9 +508,9 @@ async fn what_was_acknowledged_after_the_announcement_is_there_after_the_switch(
     assert_eq!((acknowledged, latest), (61, mins(1)), "one each second for a minute");
 }
 
-/// A client that swept an entry, and was stopped before its tombstone was written: the task has been submitted since.
+/// A client removed an entry, and was suspended before its tombstone was written: the task has been submitted since.
 #[tokio::test]
-async fn a_tombstone_that_landed_late_buries_nothing_in_the_new_place() {
+async fn a_late_tombstone_cancels_nothing_under_the_new_layout() {
     let world = World::new().await;
     let is_task_put = |asked: &Asked| asked.verb == Verb::Put && asked.key.starts_with("tasks/");
     let (producer, stage) = world.staged().await;

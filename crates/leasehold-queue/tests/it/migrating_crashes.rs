@@ -1,6 +1,6 @@
-//! Migrations under every single misfortune: one for each request and each fate of that request, in both directions,
-//! taken up again by another process, and called off by another process. What was still on its way lands at once, or
-//! after the switch, or at the end. Then every task is there, with its history, exactly once, covered, and nothing else.
+//! Migrations under every single fault: one run for each request and each fault of that request, in both directions,
+//! continued by another process, and aborted by another process. A request in flight is applied at once, after the
+//! switch, or at the end. Then every task exists exactly once, with its history, covered, and nothing else exists.
 
 use leasehold_core::{Status, StoreTime};
 use leasehold_queue::{Renewal, Settlement};
@@ -23,19 +23,19 @@ const FATES: [Fate; 7] = [
     Fate::HoldThenDie,
 ];
 
-/// When a request lands that was still on its way as its process died.
+/// Time at which a request is applied that was in flight when its process died.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Landing {
     AtOnce,
-    /// When others have moved everything, or brought it back.
+    /// After another process has moved everything, or moved it back.
     Switched,
-    /// When others have removed what was left, if no store would refuse it by then.
+    /// After another process has removed the old keys, unless every store would refuse it by then.
     Swept,
 }
 
 const LANDINGS: [Landing; 3] = [Landing::AtOnce, Landing::Switched, Landing::Swept];
 
-/// What goes wrong.
+/// The fault.
 #[derive(Debug, Clone, Copy)]
 struct Trouble {
     number: usize,
@@ -43,7 +43,7 @@ struct Trouble {
     landing: Landing,
 }
 
-/// Every request but the many that only ask whether `queue.json` has changed: of these a few.
+/// Every request except the many conditional reads of `queue.json`: a few of these.
 fn troubles(asked: &[Asked]) -> Vec<Trouble> {
     let is_one_of_many = |number: usize, asked: &Asked| {
         asked.key == "queue.json" && asked.verb == Verb::Get && !number.is_multiple_of(8)
@@ -101,7 +101,7 @@ async fn suffer(from: u8, to: u8, trouble: Trouble) {
 }
 
 #[tokio::test]
-async fn a_migration_survives_every_single_misfortune() {
+async fn a_migration_survives_every_single_fault() {
     let mut runs = 0;
     for (from, to) in [(1, 2), (2, 1)] {
         for trouble in troubles(&requests_of(from, to).await) {
@@ -112,9 +112,9 @@ async fn a_migration_survives_every_single_misfortune() {
     assert!(runs > 1_000, "only {runs} runs");
 }
 
-/// A migration that dies before this request, or once it was sent; then called off.
-async fn call_off(trouble: Trouble) {
-    let context = format!("called off, {trouble:?}");
+/// A migration dies before this request, or once it was sent, and is then aborted.
+async fn abort_after(trouble: Trouble) {
+    let context = format!("aborted, {trouble:?}");
     let world = World::new().await;
     let every = Every::new(&world).await;
     let (queue, stage) = world.staged().await;
@@ -127,27 +127,27 @@ async fn call_off(trouble: Trouble) {
     let next = world.process(world.store.clone()).await;
     match turn_back(&next).await {
         Ok(_) => {}
-        // It has come through in spite of its trouble, or not even begun.
+        // It has finished in spite of the fault, or not even begun.
         Err(error) if error.to_string().contains("too late") => return,
-        Err(error) => assert_eq!(error.to_string(), "no migration is under way", "{context}"),
+        Err(error) => assert_eq!(error.to_string(), "no migration is in progress", "{context}"),
     }
     if trouble.landing != Landing::AtOnce && !is_late(&world, sent) {
         stage.land().await;
     }
-    // What has landed may be the announcement itself.
+    // The applied request may be the announcement itself.
     let _ = abort(&next).await;
     every.assert_there(&world.store, 1, &context).await;
 }
 
 #[tokio::test]
-async fn a_migration_can_be_called_off_after_every_single_misfortune() {
+async fn a_migration_can_be_aborted_after_every_single_fault() {
     let asked = requests_of(1, 2).await;
     let is_switch = |asked: &Asked| asked.key == "queue.json" && asked.body_has("\"left\"");
     let before = asked.iter().position(is_switch).unwrap();
     let troubles = troubles(&asked[..before]);
     assert!(troubles.len() > 300, "only {} runs", troubles.len());
     for trouble in troubles {
-        call_off(trouble).await;
+        abort_after(trouble).await;
     }
 }
 
@@ -167,8 +167,8 @@ async fn half_moved() -> (World, Every) {
     (world, every)
 }
 
-async fn suffer_calling_off(trouble: Trouble) {
-    let context = format!("calling off, {trouble:?}");
+async fn suffer_abort(trouble: Trouble) {
+    let context = format!("aborting, {trouble:?}");
     let (world, every) = half_moved().await;
     let (queue, stage) = world.staged().await;
     stage.play_at(trouble.number, trouble.fate);
@@ -184,7 +184,7 @@ async fn suffer_calling_off(trouble: Trouble) {
     }
     match abort(&next).await {
         Ok(told) => assert_eq!(told.sweep_after, None),
-        Err(error) => assert_eq!(error.to_string(), "no migration is under way", "{context}"),
+        Err(error) => assert_eq!(error.to_string(), "no migration is in progress", "{context}"),
     }
     if trouble.landing == Landing::Swept && !is_late(&world, sent) {
         stage.land().await;
@@ -193,7 +193,7 @@ async fn suffer_calling_off(trouble: Trouble) {
 }
 
 #[tokio::test]
-async fn calling_off_survives_every_single_misfortune() {
+async fn an_abort_survives_every_single_fault() {
     let (world, every) = half_moved().await;
     let (queue, stage) = world.staged().await;
     stage.play(|_, _| Fate::Pass);
@@ -202,13 +202,13 @@ async fn calling_off_survives_every_single_misfortune() {
     let troubles = troubles(&stage.asked());
     assert!(troubles.len() > 500, "only {} runs", troubles.len());
     for trouble in troubles {
-        suffer_calling_off(trouble).await;
+        suffer_abort(trouble).await;
     }
 }
 
 /// The holder of a task renews and settles right before each request of an abort.
 #[tokio::test]
-async fn holders_go_on_while_a_migration_is_called_off() {
+async fn holders_continue_while_a_migration_is_aborted() {
     for request in 0.. {
         let (world, every) = half_moved().await;
         let (queue, stage) = world.staged().await;

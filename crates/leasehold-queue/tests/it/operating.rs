@@ -1,8 +1,8 @@
-//! What people do to tasks: cancel, retry, reschedule.
+//! Operations on tasks: cancel, retry, reschedule.
 
 use leasehold_core::new_task::Start;
 use leasehold_core::{Index, Kind, NewTask, Rejected, Status, StoreTime, TaskId};
-use leasehold_queue::{Met, Operated, Settlement};
+use leasehold_queue::{ClaimOutcome, Operated, Settlement};
 use serde_json::json;
 
 use crate::support::audit::assert_covered;
@@ -27,7 +27,7 @@ async fn a_waiting_task_is_cancelled_at_once() {
 }
 
 #[tokio::test]
-async fn what_has_failed_or_was_cancelled_runs_again_with_all_its_attempts() {
+async fn a_failed_or_cancelled_task_is_retried_with_all_its_attempts() {
     let world = World::new().await;
     let id = world.submit_this(NewTask { max_attempts: 1, ..order() }).await;
     for _ in 0..2 {
@@ -62,7 +62,7 @@ async fn an_expired_task_can_be_retried_and_does_not_expire_again() {
 }
 
 #[tokio::test]
-async fn a_task_can_be_planned_earlier_and_later() {
+async fn a_task_can_be_rescheduled_earlier_and_later() {
     let world = World::new().await;
     let id = world.submit_this(NewTask { start: Start::After(mins(60)), ..order() }).await;
     assert!(world.due(Index::Ready).await.is_empty());
@@ -76,7 +76,7 @@ async fn a_task_can_be_planned_earlier_and_later() {
     assert!(world.due(Index::Ready).await.is_empty());
     assert_eq!(world.entries_of(&id, Index::Ready).await.len(), 1);
     world.advance(mins(60));
-    assert!(matches!(world.meet(&id).await, Met::Claimed(_)));
+    assert!(matches!(world.meet(&id).await, ClaimOutcome::Claimed(_)));
     let refused = world.queue.reschedule(&id, later).await.unwrap();
     assert_eq!(refused, Operated::Refused(Rejected::Status(Status::Running)));
 }

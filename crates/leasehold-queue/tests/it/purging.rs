@@ -1,4 +1,4 @@
-//! Retention: marked, a day later deleted, never brought back.
+//! Retention: a task is marked, deleted a day later, and never recreated.
 
 use leasehold_core::{Rejected, Status, TaskId};
 use leasehold_queue::purge::{PURGE_GRACE, Purged, Retention};
@@ -52,7 +52,7 @@ async fn a_task_that_the_retention_covers_is_kept_for_a_day_and_said_to_be_too_n
 }
 
 #[tokio::test]
-async fn what_is_not_final_or_not_meant_stays() {
+async fn a_task_that_is_not_final_or_not_covered_stays() {
     let world = World::new().await;
     let waiting = world.submit().await;
     let running = world.submit().await;
@@ -85,10 +85,10 @@ async fn a_task_stays_until_its_key_has_been_expired_for_a_day() {
     }
 }
 
-/// Between reading a task and marking it someone may have retried it, and it may have been completed since: that is
-/// another result, which nobody has kept for long enough.
+/// Between reading a task and marking it, the task may have been retried and completed again: that is another result,
+/// which has not been kept for long enough.
 #[tokio::test]
-async fn a_task_that_has_moved_on_is_not_purged_by_what_was_read_before() {
+async fn a_task_that_has_changed_since_it_was_read_is_not_purged() {
     let world = World::new().await;
     let id = world.submit().await;
     world.queue.cancel(&id).await.unwrap();
@@ -106,7 +106,7 @@ async fn a_task_that_has_moved_on_is_not_purged_by_what_was_read_before() {
 }
 
 #[tokio::test]
-async fn a_purge_of_everything_counts_and_leaves_alone_what_makes_no_sense() {
+async fn a_purge_of_everything_counts_and_keeps_corrupt_objects() {
     let world = World::new().await;
     let waiting = world.submit().await;
     for _ in 0..3 {

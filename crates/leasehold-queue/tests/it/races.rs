@@ -1,5 +1,5 @@
-//! Two of everything: one operation stops before each of its requests, another one happens as a whole, and the first
-//! one goes on. Also with a long sleep in between, in which others do what they would do.
+//! Races of two operations: one stops before each of its requests, another runs as a whole, and the first continues.
+//! Also with a long pause in between, in which workers do their usual work.
 
 use leasehold_core::TaskId;
 
@@ -9,16 +9,16 @@ use crate::support::recovery::{LONG, recover};
 use crate::support::stage::Fate;
 use crate::support::{World, hours};
 
-/// What happens while the first operation stands still.
+/// Event while the first operation is suspended.
 #[derive(Debug, Clone, Copy)]
 enum Meanwhile {
-    /// The same operation, by another process.
+    /// Another process runs the same operation.
     Twin,
-    /// Someone cancels the task.
+    /// The task is cancelled.
     Cancelled,
-    /// Someone retries the task.
+    /// The task is retried.
     Retried,
-    /// Someone claims what can be claimed, and dies.
+    /// A worker claims what can be claimed, and dies.
     Claimed,
     /// A healthy worker runs for this many minutes.
     Minutes(u64),
@@ -38,7 +38,7 @@ const MEANWHILES: [Meanwhile; 8] = [
 ];
 
 async fn happens(world: World, ready: Ready, meanwhile: Meanwhile, context: String) {
-    // Most of these may well be refused: that depends on how far the first one has come.
+    // Most of these may be refused, depending on how far the first operation is.
     match (meanwhile, ready.id) {
         (Meanwhile::Twin, _) => drop(ready.run(&world, &world.queue).await),
         (Meanwhile::Cancelled, Some(id)) => drop(world.queue.cancel(&id).await),
@@ -112,7 +112,7 @@ async fn race(op: Operation, number: usize, meanwhile: Meanwhile) -> bool {
 }
 
 #[tokio::test]
-async fn every_operation_may_stand_still_before_every_request() {
+async fn every_operation_may_be_suspended_before_every_request() {
     for op in ALL {
         for meanwhile in MEANWHILES {
             let mut number = 0;

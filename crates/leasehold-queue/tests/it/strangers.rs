@@ -1,10 +1,10 @@
-//! Objects that are not ours, or make no sense: reported, left in place, and no hindrance.
+//! Corrupt objects, and objects of other programs: reported, left in place, and no obstacle.
 
 use futures::StreamExt;
 use leasehold_core::{Index, Kind, Status, limits};
-use leasehold_queue::discover::Stretch;
+use leasehold_queue::discover::KeyRange;
 use leasehold_queue::sweep::Swept;
-use leasehold_queue::{Filter, Met, Settlement};
+use leasehold_queue::{ClaimOutcome, Filter, Settlement};
 use leasehold_store::{Purpose, Store};
 use serde_json::json;
 
@@ -12,7 +12,7 @@ use crate::support::audit;
 use crate::support::recovery::recover;
 use crate::support::{World, mins};
 
-/// Keys and bodies of every kind of nonsense, more than a page of each, sorted before and behind what is ours.
+/// Writes keys and bodies of every kind of garbage, more than a page of each, sorted before and after the valid ones.
 async fn scribble_all_over(world: &World) -> usize {
     let mut count = 0;
     for number in 0..1_100 {
@@ -29,7 +29,7 @@ async fn scribble_all_over(world: &World) -> usize {
             count += 1;
         }
     }
-    // All in one shard, so that a whole page of it is nonsense, oldest first.
+    // All in one shard, so that a whole page of it is garbage, oldest first.
     for number in 0..1_100 {
         for root in ["ready/", "leases/"] {
             for shard in 0..16 {
@@ -41,7 +41,7 @@ async fn scribble_all_over(world: &World) -> usize {
 }
 
 #[tokio::test]
-async fn thousands_of_strange_objects_are_no_hindrance_and_are_reported() {
+async fn thousands_of_corrupt_objects_are_no_obstacle_and_are_reported() {
     let world = World::new().await;
     scribble_all_over(&world).await;
     let id = world.submit().await;
@@ -61,7 +61,7 @@ async fn thousands_of_strange_objects_are_no_hindrance_and_are_reported() {
     let before = audit::keys(&world.store, "").await;
     let checked = world.queue.check(true).await.unwrap();
     assert_eq!((checked.tasks, checked.uncovered.len(), checked.dangling.len()), (2, 0, 0));
-    // Not strange: the other task, the agreement, the bell.
+    // Valid: the other task, `queue.json`, the bell.
     let strange = before.iter().filter(|key| !key.contains(&id.to_string())).count() - 3;
     assert_eq!(checked.corrupt.len(), strange);
     assert_eq!(audit::keys(&world.store, "").await, before, "they are left for a person");
@@ -69,22 +69,22 @@ async fn thousands_of_strange_objects_are_no_hindrance_and_are_reported() {
 }
 
 #[tokio::test]
-async fn due_entries_behind_a_page_of_nonsense_are_found() {
+async fn due_entries_behind_a_page_of_garbage_are_found() {
     let world = World::new().await;
     let id = world.submit().await;
     let shard = world.queue.shard_len().shard_of(&id);
     for number in 0..2_500 {
         world.scribble(&format!("ready/{shard}/!{number}"), "").await;
     }
-    assert!(matches!(world.meet(&id).await, Met::Claimed(_)));
+    assert!(matches!(world.meet(&id).await, ClaimOutcome::Claimed(_)));
     let range = leasehold_core::ShardRange { first: shard.clone(), last: shard };
-    let stretches = vec![Stretch::of(Index::Ready, &range)];
+    let stretches = vec![KeyRange::of(Index::Ready, &range)];
     let look = world.queue.discover(Purpose::Discover, stretches).await.unwrap();
     assert_eq!((look.due.len(), look.odd.len()), (0, 2_500));
 }
 
 #[tokio::test]
-async fn a_corrupt_task_is_left_for_a_person() {
+async fn a_corrupt_task_is_left_for_an_operator() {
     let world = World::new().await;
     let id = world.submit().await;
     let key = leasehold_core::keys::task(&world.queue.shard_len().shard_of(&id), &id);
@@ -105,7 +105,7 @@ async fn a_corrupt_task_is_left_for_a_person() {
     }
     for body in bodies {
         world.scribble(&key, body.clone()).await;
-        assert!(matches!(world.meet(&id).await, Met::Corrupt(_)), "{body}");
+        assert!(matches!(world.meet(&id).await, ClaimOutcome::Corrupt(_)), "{body}");
         world.advance(mins(60));
         let found = world.due(Index::Ready).await.pop().unwrap();
         assert!(matches!(world.queue.sweep(&found).await.unwrap(), Swept::Corrupt(_)), "{body}");
@@ -123,7 +123,7 @@ async fn a_corrupt_task_is_left_for_a_person() {
     }
 }
 
-/// A copy in the wrong place could never be got, claimed or covered.
+/// A copy in the wrong shard could never be read, claimed or covered.
 #[tokio::test]
 async fn a_task_in_the_wrong_shard_is_corrupt() {
     let world = World::new().await;
@@ -162,7 +162,7 @@ async fn fields_of_a_newer_program_are_never_dropped() {
 }
 
 #[tokio::test]
-async fn an_object_that_is_too_large_is_corrupt_and_its_size_is_told() {
+async fn an_object_that_is_too_large_is_corrupt_and_its_size_is_reported() {
     let world = World::new().await;
     let id = world.submit().await;
     let key = leasehold_core::keys::task(&world.queue.shard_len().shard_of(&id), &id);
@@ -172,10 +172,7 @@ async fn an_object_that_is_too_large_is_corrupt_and_its_size_is_told() {
     assert_eq!(error.kind(), Kind::Corrupt, "{error}");
     assert_eq!(
         error.to_string(),
-        format!(
-            "`{key}` is not a task: it has {bytes} bytes, and at most {} are read",
-            limits::OBJECT_BYTES_MAX
-        )
+        format!("`{key}` is not a task: it has {bytes} bytes; the limit is {}", limits::OBJECT_BYTES_MAX)
     );
     assert_eq!(world.queue.check(false).await.unwrap().corrupt.len(), 1);
 }

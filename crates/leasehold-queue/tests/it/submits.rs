@@ -1,4 +1,4 @@
-//! Submits, above all those whose outcome stays unknown: acknowledged, fenced, or unknown with the id; never wrong.
+//! Submits, above all those with an unknown outcome: acknowledged, fenced, or unknown with the id; never wrong.
 
 use futures::StreamExt;
 use leasehold_core::new_task::Start;
@@ -35,10 +35,10 @@ async fn a_submit_whose_answers_are_all_lost_is_acknowledged_by_what_it_reads() 
 }
 
 #[tokio::test]
-async fn a_submit_that_never_gets_through_fences_itself_off() {
+async fn a_submit_that_never_succeeds_puts_a_tombstone() {
     let world = World::new().await;
     let (queue, stage) = world.staged().await;
-    // The tombstone is another write to the same key: it is let through.
+    // The tombstone is another write to the same key: it is not blocked.
     stage.play(
         |_, asked| {
             if is_task_put(asked) && !asked.body_has("\"abandon\"") { Fate::Hold } else { Fate::Pass }
@@ -57,7 +57,7 @@ async fn a_submit_that_never_gets_through_fences_itself_off() {
 }
 
 #[tokio::test]
-async fn a_submit_without_any_answer_says_so_with_the_id() {
+async fn a_submit_without_any_answer_fails_with_unknown_outcome_and_the_id() {
     for lands in [false, true] {
         let world = World::new().await;
         let (queue, stage) = world.staged().await;
@@ -84,7 +84,7 @@ async fn a_submit_without_any_answer_says_so_with_the_id() {
 }
 
 #[tokio::test]
-async fn a_submit_that_surely_failed_removes_its_entry_unless_others_may_complete_it() {
+async fn a_submit_that_definitely_failed_removes_its_entry_unless_another_may_complete_it() {
     for fate in [Fate::Refuse, Fate::Unreached] {
         let world = World::new().await;
         let (queue, stage) = world.staged().await;
@@ -98,9 +98,9 @@ async fn a_submit_that_surely_failed_removes_its_entry_unless_others_may_complet
     }
 }
 
-/// The first try may still land, whatever becomes of those after it.
+/// The first attempt may still be applied, whatever the outcome of those after it.
 #[tokio::test]
-async fn a_doubt_is_not_forgotten_when_a_later_try_surely_fails() {
+async fn an_unknown_outcome_stays_unknown_when_a_later_attempt_definitely_fails() {
     for fate in [Fate::Refuse, Fate::Unreached] {
         let world = World::new().await;
         let (queue, stage) = world.staged().await;
@@ -109,7 +109,7 @@ async fn a_doubt_is_not_forgotten_when_a_later_try_surely_fails() {
             if is_task_put(asked) {
                 if puts.fetch_add(1, Relaxed) == 0 { Fate::Hold } else { fate }
             } else if asked.key.starts_with("tasks/") {
-                // The reads that could settle it are lost until the patience of the first put is used up.
+                // The reads that could resolve it are lost until the time limit of the first put has passed.
                 Fate::LoseRequest
             } else {
                 Fate::Pass
@@ -125,9 +125,9 @@ async fn a_doubt_is_not_forgotten_when_a_later_try_surely_fails() {
     }
 }
 
-/// A laptop is closed between the entry and the task, for days: the entry was swept, the id buried and purged.
+/// A laptop is closed between the entry and the task, for days: the entry was removed, the id fenced and purged.
 #[tokio::test]
-async fn a_producer_that_slept_for_days_does_not_create_a_task_that_nobody_finds() {
+async fn a_producer_that_was_suspended_for_days_does_not_create_a_task_without_an_entry() {
     let world = World::new().await;
     let (queue, stage) = world.staged().await;
     let others = world.clone();
@@ -163,7 +163,7 @@ async fn bad_input_is_refused_and_nothing_is_written() {
 }
 
 #[tokio::test]
-async fn all_that_is_said_of_a_task_is_written_down() {
+async fn all_options_of_a_task_are_recorded() {
     let world = World::new().await;
     let (queue, at) = (&world.queue, world.queue.now().unwrap().earliest.plus(hours(2)));
     let retry_policy = RetryPolicy { factor: 3.0, ..RetryPolicy::default() };
@@ -183,13 +183,13 @@ async fn all_that_is_said_of_a_task_is_written_down() {
 }
 
 #[tokio::test]
-async fn the_first_mistake_of_a_chain_is_told_at_its_end() {
+async fn the_first_invalid_option_of_a_chain_is_reported_at_its_end() {
     let world = World::new().await;
     let submit = |task_type| world.queue.submit(task_type, ());
     for (submit, word) in [
         (submit("no such type!").priority(10).delay(hours(1)), "task type"),
-        (submit("resize").priority(10).max_attempts(0), "priority 10 is not between 0 and 9"),
-        (submit("resize").timeout(Duration::ZERO), "timeout 0"),
+        (submit("resize").priority(10).max_attempts(0), "priority must be 0 to 9, got 10"),
+        (submit("resize").timeout(Duration::ZERO), "timeout must be at least 1 second, got 0"),
         (world.queue.submit("resize", HashMap::from([((1, 2), 3)])), "the input cannot be written as JSON"),
     ] {
         let error = submit.await.unwrap_err();

@@ -1,4 +1,4 @@
-//! A world for one queue: a store in memory, a clock that a test moves, a stage on which requests fail.
+//! Test environment for one queue: a store in memory, a clock that a test moves, a store wrapper with faults.
 
 pub(crate) mod audit;
 pub(crate) mod migrations;
@@ -7,8 +7,8 @@ pub(crate) mod recovery;
 pub(crate) mod stage;
 
 use leasehold_core::{Index, Name, NewTask, StoreTime, Task, TaskId, TaskType, WorkerId};
-use leasehold_queue::discover::Stretch;
-use leasehold_queue::{Claimed, Found, Met, Queue, QueueConfig, Submitted};
+use leasehold_queue::discover::KeyRange;
+use leasehold_queue::{ClaimOutcome, Claimed, IndexHit, Queue, QueueConfig, Submitted};
 use leasehold_store::testing::FakeHost;
 use leasehold_store::{Client, Host, MemoryStore, Purpose, Snapshot, Store, Verb, When};
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 pub(crate) const LEASE: Duration = Duration::from_mins(1);
 
-/// A queue with its store and its time. Clones are the same world.
+/// A queue with its store and its clock. Clones share them.
 #[derive(Clone)]
 pub(crate) struct World {
     pub(crate) host: FakeHost,
@@ -56,7 +56,7 @@ impl World {
         Self::with_shards(QueueConfig::default().shard_prefix_len).await
     }
 
-    /// The same with shards of so many digits.
+    /// Creates an environment whose shards have this number of digits.
     pub(crate) async fn with_shards(shard_prefix_len: u8) -> Self {
         let host = FakeHost::new();
         let as_host: Arc<dyn Host> = Arc::new(host.clone());
@@ -73,7 +73,7 @@ impl World {
         Queue::connect(client).await.unwrap()
     }
 
-    /// A process on a stage, on which nothing goes wrong until it is told to.
+    /// A process whose requests fail on request.
     pub(crate) async fn staged(&self) -> (Queue, Arc<Stage>) {
         let stage = Arc::new(Stage::new(self.store.clone()));
         let queue = self.process(stage.clone()).await;
@@ -98,8 +98,8 @@ impl World {
     }
 
     /// The due entries of an index.
-    pub(crate) async fn due(&self, index: Index) -> Vec<Found> {
-        self.queue.discover(Purpose::Discover, vec![Stretch::whole(index)]).await.unwrap().due
+    pub(crate) async fn due(&self, index: Index) -> Vec<IndexHit> {
+        self.queue.discover(Purpose::Discover, vec![KeyRange::whole(index)]).await.unwrap().due
     }
 
     /// All entries of a task in an index, due or not.
@@ -108,12 +108,12 @@ impl World {
         keys.into_iter().filter(|key| key.contains(&id.to_string())).collect()
     }
 
-    pub(crate) async fn meet(&self, id: &TaskId) -> Met {
+    pub(crate) async fn meet(&self, id: &TaskId) -> ClaimOutcome {
         self.meet_as(&self.queue, id, "w1").await
     }
 
-    /// Meets the newest due ready entry of a task.
-    pub(crate) async fn meet_as(&self, queue: &Queue, id: &TaskId, by: &str) -> Met {
+    /// Tries to claim by the newest due ready entry of a task.
+    pub(crate) async fn meet_as(&self, queue: &Queue, id: &TaskId, by: &str) -> ClaimOutcome {
         let due = self.due(Index::Ready).await;
         let found = due.iter().filter(|found| found.entry.id == *id).max_by_key(|found| found.entry.rev);
         queue.claim(found.expect("a due entry"), &worker(by), LEASE, &any_type).await.unwrap()
@@ -121,7 +121,7 @@ impl World {
 
     pub(crate) async fn claim(&self, id: &TaskId) -> Claimed {
         match self.meet(id).await {
-            Met::Claimed(claimed) => *claimed,
+            ClaimOutcome::Claimed(claimed) => *claimed,
             met => panic!("{met:?}"),
         }
     }
@@ -130,7 +130,7 @@ impl World {
         self.queue.get(id).await.unwrap()
     }
 
-    /// Puts a raw object, as a stranger would.
+    /// Puts a raw object, as another program might.
     pub(crate) async fn scribble(&self, key: &str, body: impl Into<bytes::Bytes>) {
         self.store.put(key, body.into(), &When::Always).await.unwrap();
     }

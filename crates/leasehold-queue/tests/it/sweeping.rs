@@ -1,8 +1,8 @@
-//! The rules of the index: what is removed, when, and what never is.
+//! The rules of index cleanup.
 
 use leasehold_core::{Entry, Index, Status, TaskId};
 use leasehold_queue::sweep::Swept;
-use leasehold_queue::{Found, Met, Operated, Renewal};
+use leasehold_queue::{ClaimOutcome, IndexHit, Operated, Renewal};
 use leasehold_store::{Store, Verb, When};
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use crate::support::{LEASE, World, any_type, mins, order, secs, worker};
 
 const GRACE: Duration = Duration::from_mins(30);
 
-/// An entry without a task, as a producer leaves it that dies in between; also the put that is still on its way.
+/// An entry without a task, left by a producer that died between its two writes; also its put that is still in
+/// flight.
 async fn dangling(world: &World) -> (TaskId, std::sync::Arc<crate::support::stage::Stage>) {
     let (queue, stage) = world.staged().await;
     stage.play_at(1, Fate::HoldThenDie);
@@ -28,12 +29,12 @@ async fn sweep_ready(world: &World, id: &TaskId) -> Swept {
 }
 
 #[tokio::test]
-async fn a_dangling_entry_goes_after_the_grace_and_never_before() {
+async fn a_dangling_entry_is_removed_after_the_grace_and_never_before() {
     let world = World::new().await;
     let (id, _) = dangling(&world).await;
     let due_at = world.now().plus(GRACE);
     for _ in 0..30 {
-        assert!(matches!(world.meet(&id).await, Met::Ahead));
+        assert!(matches!(world.meet(&id).await, ClaimOutcome::Ahead));
         assert!(matches!(sweep_ready(&world, &id).await, Swept::Later(at) if at == due_at));
         world.advance(mins(1));
     }
@@ -68,15 +69,15 @@ async fn a_task_that_arrives_before_its_tombstone_wins() {
     world.advance(GRACE + secs(1));
     let found = world.due(Index::Ready).await.pop().unwrap();
     let (queue, second) = world.staged().await;
-    // It lands right before the tombstone.
+    // It is applied right before the tombstone.
     second.interrupt(|_, asked| asked.verb == Verb::Put, async move { stage.land().await });
     assert!(matches!(queue.sweep(&found).await.unwrap(), Swept::Fine));
     assert_covered(&world.store, "landed").await;
-    assert!(matches!(world.meet(&id).await, Met::Claimed(_)));
+    assert!(matches!(world.meet(&id).await, ClaimOutcome::Claimed(_)));
 }
 
 #[tokio::test]
-async fn a_claim_without_its_lease_entry_is_recovered_as_soon_as_it_has_run_out() {
+async fn a_claim_without_its_lease_entry_is_recovered_as_soon_as_it_has_expired() {
     let world = World::new().await;
     let id = world.submit().await;
     let (queue, stage) = world.staged().await;
@@ -90,14 +91,14 @@ async fn a_claim_without_its_lease_entry_is_recovered_as_soon_as_it_has_run_out(
 }
 
 #[tokio::test]
-async fn an_entry_that_its_task_has_left_is_covered_before_it_goes() {
+async fn a_stale_entry_is_covered_before_it_is_removed() {
     let world = World::new().await;
     let id = world.submit().await;
     let (queue, stage) = world.staged().await;
     stage.play_at(2, Fate::Die);
     let found = world.due(Index::Ready).await.pop().unwrap();
     queue.claim(&found, &worker("w0"), mins(10), &any_type).await.unwrap();
-    assert!(matches!(world.meet(&id).await, Met::Held(_)));
+    assert!(matches!(world.meet(&id).await, ClaimOutcome::Held(_)));
     assert!(
         matches!(sweep_ready(&world, &id).await, Swept::Held(_)),
         "its claimer may be about to remove it"
@@ -148,12 +149,12 @@ async fn a_renewed_claim_is_moved_when_its_old_minute_is_swept() {
 }
 
 #[tokio::test]
-async fn an_entry_ahead_of_a_final_task_goes_only_behind_a_fence() {
+async fn an_entry_ahead_of_a_final_task_is_removed_only_after_a_fence() {
     let world = World::new().await;
     let id = world.submit().await;
     world.queue.cancel(&id).await.unwrap();
     let (queue, stage) = world.staged().await;
-    // The entry of the retry is there, its task is still on its way.
+    // The entry of the retry exists, its task is still in flight.
     stage.play_at(2, Fate::HoldThenDie);
     queue.retry(&id).await.unwrap_err();
     world.advance(GRACE);
@@ -198,22 +199,22 @@ async fn a_later_entry_without_a_task_belonged_to_a_purged_one() {
     assert!(world.raw(&id).await.is_none(), "nothing is put where a task was purged");
 }
 
-/// After a change of the number of shards, or by a stranger: the tombstone lies where its task would.
+/// After a migration, or by another program: the tombstone is put where the task would be.
 #[tokio::test]
-async fn an_entry_in_a_shard_of_another_length_is_buried_in_the_right_place() {
+async fn an_entry_in_a_shard_of_another_length_is_fenced_at_the_right_key() {
     let world = World::new().await;
     let id = TaskId::from_random(0xabcd << 112);
     let key = format!("ready/ab/20231114-2213/5{id}.0000000001");
     world.store.put(&key, bytes::Bytes::new(), &When::Always).await.unwrap();
-    let found = Found { entry: Entry::parse(&key).unwrap(), written_at: world.now() };
+    let found = IndexHit { entry: Entry::parse(&key).unwrap(), written_at: world.now() };
     world.advance(GRACE + secs(1));
     assert!(matches!(world.queue.sweep(&found).await.unwrap(), Swept::Removed));
     assert_eq!(world.get(&id).await.status(), Status::Cancelled);
 }
 
-/// Also those that begin to listen only right before the entry is written: before that there was nothing to be found.
+/// Also those that subscribe only right before the entry is written: before that there was nothing to find.
 #[tokio::test]
-async fn workers_of_this_process_hear_of_a_requeued_task_once_it_can_be_found() {
+async fn workers_of_this_process_are_notified_of_a_requeued_task_once_it_can_be_found() {
     let world = World::new().await;
     let id = world.submit().await;
     world.claim(&id).await;
@@ -233,7 +234,7 @@ async fn workers_of_this_process_hear_of_a_requeued_task_once_it_can_be_found() 
 }
 
 #[tokio::test]
-async fn news_are_not_missed_between_looking_and_waiting() {
+async fn notifications_are_not_missed_between_scanning_and_waiting() {
     let world = World::new().await;
     let heard = world.queue.news();
     world.submit().await;
@@ -254,10 +255,10 @@ async fn a_retry_that_lands_right_before_the_fence_keeps_its_entry() {
     second.interrupt(|_, asked| asked.verb == Verb::Put, async move { stage.land().await });
     assert!(matches!(sweeper.sweep(&found).await.unwrap(), Swept::Fine));
     assert_covered(&world.store, "retried after all").await;
-    assert!(matches!(world.meet(&id).await, Met::Claimed(_)));
+    assert!(matches!(world.meet(&id).await, ClaimOutcome::Claimed(_)));
 }
 
-/// The claim had run out when it was read, but its holder came just in time.
+/// The claim had expired when it was read, but its holder renewed just in time.
 #[tokio::test]
 async fn a_renewal_that_lands_right_before_the_time_out_keeps_the_claim() {
     let world = World::new().await;

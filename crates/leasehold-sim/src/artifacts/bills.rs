@@ -1,15 +1,15 @@
-//! What files cost when nothing goes wrong: every request is counted.
+//! Cost of artifacts without faults: every request is counted.
 
-use leasehold_pieces::{Artifacts, PublishOptions};
+use leasehold_pieces::{ArtifactStore, PublishOptions};
 use leasehold_store::{Client, Purpose, Verb};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::disk::Disk;
+use super::disk::SimDisk;
 use crate::faults::Faults;
 use crate::world::World;
 
-/// Gets and puts for files.
+/// Returns gets and puts for artifacts.
 fn asked(client: &Client) -> (u64, u64) {
     let spent = client.ledger().snapshot();
     let of = |verb| spent.count(|line| line.purpose == Purpose::Fetch && line.verb == verb);
@@ -20,22 +20,22 @@ fn asked(client: &Client) -> (u64, u64) {
 fn every_request_for_a_file_has_a_reason() {
     for seed in 0..5 {
         let mut world = World::new(seed, Faults::none()).called("bills");
-        let disk = Disk::new(&mut world.chance("bills")).unwrap();
+        let disk = SimDisk::new(&mut world.chance("bills")).unwrap();
         let (host, client) = world.process("one");
         let bills = Arc::<Mutex<Vec<_>>>::default();
-        let (told, own) = (bills.clone(), disk.clone());
+        let (counts, own) = (bills.clone(), disk.clone());
         world.spawn(host.process(), async move {
-            // Nobody knows the time before the first answer.
+            // The time is unknown before the first answer.
             drop(client.list(Purpose::Admin, &leasehold_store::List::all("tasks/")).await);
-            let artifacts = Artifacts::new(client.clone(), own.cache("one").unwrap());
+            let artifacts = ArtifactStore::new(client.clone(), own.cache("one").unwrap());
             let options = PublishOptions { piece_bytes: Some(1_024), ..PublishOptions::default() };
             let mut last = asked(&client);
             let mut tell = |what| {
                 let now = asked(&client);
-                told.lock().unwrap().push((what, now.0 - last.0, now.1 - last.1));
+                counts.lock().unwrap().push((what, now.0 - last.0, now.1 - last.1));
                 last = now;
             };
-            for number in 0..Disk::INPUTS {
+            for number in 0..SimDisk::INPUTS {
                 let published = artifacts.publish(&own.input(number), &options).await.unwrap();
                 tell("new");
                 artifacts.publish(&own.input(number), &options).await.unwrap();
@@ -47,14 +47,14 @@ fn every_request_for_a_file_has_a_reason() {
                 tell("here");
             }
         });
-        let done = || bills.lock().unwrap().len() == 4 * Disk::INPUTS;
+        let done = || bills.lock().unwrap().len() == 4 * SimDisk::INPUTS;
         world.run_until(done, Duration::from_hours(1)).unwrap_or_else(|failed| panic!("{failed}"));
         for (what, gets, puts) in bills.lock().unwrap().iter() {
             let fair = match *what {
                 "new" => (1, 2),
                 "known" | "fetched, empty" => (1, 0),
                 "fetched" => (2, 0),
-                // Nothing is left to be got.
+                // Nothing is left to fetch.
                 _ => (0, 0),
             };
             assert_eq!((*gets, *puts), fair, "seed {seed}: {what}");

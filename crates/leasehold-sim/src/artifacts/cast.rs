@@ -1,51 +1,52 @@
-//! Producers, workers, an operator, a consumer and those who prune.
+//! Actors of the scenario: producers, workers, an operator, a consumer and pruners.
 
-use leasehold_core::{ArtifactId, Matter, Name, NewTask, TaskId};
-use leasehold_pieces::{Artifacts, PublishOptions, prune};
+use leasehold_core::{ArtifactId, Name, NewTask, Reason, TaskId};
+use leasehold_pieces::{ArtifactStore, PublishOptions, prune};
 use leasehold_queue::{Queue, QueueConfig};
 use leasehold_store::{Client, Host, HostExt};
-use leasehold_worker::{Carrier, Context, Polling, Shutdown, TaskError, Worker, WorkerOptions};
+use leasehold_worker::{ArtifactIo, Context, Polling, Shutdown, TaskError, Worker, WorkerOptions};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::disk::{Disk, Frail, derive};
+use super::disk::{Frail, SimDisk, derive};
 use super::watch::Watch;
 use crate::alarm::Alarm;
-use crate::chance::Chance;
+use crate::chance::SimRandom;
 use crate::executor::{Executor, ProcessId};
 use crate::host::SimHost;
-use crate::queue::judge::Judge;
+use crate::queue::judge::QueueJudge;
 use crate::trace::Trace;
 use crate::world::World;
 
-/// Producers, and how they cut what they publish.
+/// Producers, and the piece sizes of what they publish.
 const PRODUCERS: [(&str, u32); 2] = [("p1", 1_024), ("p2", 2_048)];
-/// Workers, and whose disk they use.
+/// Workers, and the disk each uses.
 const WORKERS: [(&str, &str); 3] = [("w1", "shared"), ("w2", "shared"), ("w3", "own")];
-/// This one's machine may lose what it wrote last, or its disk: nobody else uses it.
+/// Disk of a machine that may lose its last writes, or the whole disk; no other worker uses it.
 const FRAIL: &str = "own";
 const PRUNERS: [&str; 2] = ["r1", "r2"];
 const TASKS_MIN: u64 = 8;
 const TASKS_MAX: u64 = 20;
-/// So many of the files are published in one round: the others grow old.
+/// Number of files published in one round; the others grow old.
 const FILES_A_ROUND: u64 = 4;
-/// How long files are kept.
+/// Retentions of artifacts.
 const KEEP: [Duration; 3] = [Duration::from_hours(1), Duration::from_hours(6), Duration::from_hours(24)];
-/// A file that is being removed cannot be published for an hour: nobody waits for that here.
+/// Number of tries to publish: an artifact that is being removed cannot be published for an hour, which no
+/// producer waits for here.
 const PUBLISH_TRIES: u32 = 8;
-/// Longest rest between two tasks of a producer.
+/// Maximum pause between two tasks of a producer.
 const REST_MAX: Duration = Duration::from_secs(15);
 const SLICE: Duration = Duration::from_secs(1);
 
-/// What everyone shares, in all rounds.
+/// State that all actors share, in all rounds.
 #[derive(Clone)]
-pub(super) struct Cast {
-    judge: Judge,
+pub(super) struct ArtifactCast {
+    judge: QueueJudge,
     watch: Watch,
-    disk: Disk,
+    disk: SimDisk,
     alarm: Alarm,
     trace: Trace,
     executor: Executor,
@@ -53,18 +54,18 @@ pub(super) struct Cast {
     keep: Duration,
     tasks_max: Option<u64>,
     kill: Arc<dyn Fn(ProcessId) -> bool + Send + Sync>,
-    /// So many submits were begun.
+    /// Number of submits begun.
     submits: Arc<Mutex<u64>>,
-    /// Machines on which someone has worked before.
+    /// Machines on which a worker has run before.
     used: Arc<Mutex<BTreeSet<String>>>,
 }
 
-/// What is to be done in one round. Clones are the same.
+/// State of one round. Clones share it.
 #[derive(Clone)]
 pub(super) struct Round {
     number: u64,
     calm_after: Duration,
-    /// What each producer has still to do.
+    /// Remaining submits of each producer.
     orders: Arc<[Mutex<Orders>; PRODUCERS.len()]>,
     ending: Arc<Mutex<Ending>>,
 }
@@ -72,14 +73,14 @@ pub(super) struct Round {
 #[derive(Default)]
 struct Orders {
     left: Vec<Order>,
-    /// A submit was begun, and nobody knows yet how it ended.
+    /// True if a submit was begun and its outcome is not yet known.
     is_open: bool,
     is_done: bool,
 }
 
 #[derive(Debug, Clone)]
 struct Order {
-    /// The files that the task needs.
+    /// Files that the task needs.
     files: Vec<usize>,
     kind: &'static str,
     keep: Duration,
@@ -90,13 +91,18 @@ struct Order {
 struct Ending {
     is_told: bool,
     stops: Vec<Shutdown>,
-    /// Workers that run.
+    /// Running workers.
     working: BTreeSet<&'static str>,
 }
 
 impl Round {
-    pub(super) fn new(number: u64, calm_after: Duration, cast: &Cast, chance: &mut Chance) -> Self {
-        let files: Vec<_> = (0..FILES_A_ROUND).map(|_| chance.index(Disk::INPUTS)).collect();
+    pub(super) fn new(
+        number: u64,
+        calm_after: Duration,
+        cast: &ArtifactCast,
+        chance: &mut SimRandom,
+    ) -> Self {
+        let files: Vec<_> = (0..FILES_A_ROUND).map(|_| chance.index(SimDisk::INPUTS)).collect();
         let orders: [Mutex<Orders>; PRODUCERS.len()] = Default::default();
         let count = TASKS_MIN + chance.below(TASKS_MAX - TASKS_MIN);
         for task in 0..count {
@@ -108,26 +114,26 @@ impl Round {
         Self { number, calm_after, orders: Arc::new(orders), ending: Arc::default() }
     }
 
-    /// Whether the producers have done what they have to.
+    /// Returns whether the producers have finished.
     pub(super) fn is_produced(&self) -> bool {
         self.orders.iter().all(|orders| lock(orders).is_done)
     }
 
-    /// The workers are to stop.
+    /// Asks the workers to stop.
     pub(super) fn end(&self) {
         let mut ending = lock(&self.ending);
         ending.is_told = true;
         ending.stops.iter().for_each(Shutdown::drain);
     }
 
-    /// Whether they have.
+    /// Returns whether the workers have stopped.
     pub(super) fn is_over(&self) -> bool {
         lock(&self.ending).working.is_empty()
     }
 }
 
 impl Order {
-    fn new(files: &[usize], chance: &mut Chance) -> Self {
+    fn new(files: &[usize], chance: &mut SimRandom) -> Self {
         let mut file = || files[chance.index(files.len())];
         let mut files = vec![file(), file()];
         files.truncate(1 + chance.index(2));
@@ -138,8 +144,14 @@ impl Order {
     }
 }
 
-impl Cast {
-    pub(super) fn new(world: &World, judge: Judge, watch: Watch, disk: Disk, chance: &mut Chance) -> Self {
+impl ArtifactCast {
+    pub(super) fn new(
+        world: &World,
+        judge: QueueJudge,
+        watch: Watch,
+        disk: SimDisk,
+        chance: &mut SimRandom,
+    ) -> Self {
         let keep = KEEP[chance.index(KEEP.len())];
         watch.keep_results(keep);
         Self {
@@ -158,7 +170,7 @@ impl Cast {
         }
     }
 
-    /// Everyone starts a round.
+    /// Starts all actors of a round.
     pub(super) fn enter(&self, world: &World, round: &Round) {
         let is_there = |name: &str| !world.what_is_cut().without.contains(name);
         for (number, (name, _)) in PRODUCERS.iter().enumerate() {
@@ -197,7 +209,7 @@ impl Cast {
         loop {
             match Queue::with_config(client.clone(), QueueConfig::default()).await {
                 Ok(queue) => return queue,
-                Err(error) => self.note(host, format!("cannot connect: {error}")),
+                Err(error) => self.note(host, format!("failed to connect: {error}")),
             }
             host.sleep(SLICE).await;
         }
@@ -221,23 +233,23 @@ impl Cast {
                 *submits += 1;
                 *submits
             };
-            let mut task = NewTask::new(order.kind, json!({ "submit": number })).expect("a good name");
+            let mut task = NewTask::new(order.kind, json!({ "submit": number })).expect("the name is valid");
             task.timeout_secs = order.timeout_secs;
             task.artifacts = published.into_iter().collect();
             self.judge.again();
             lock(orders).is_open = true;
-            let told = queue.submit_task(task).await;
+            let answer = queue.submit_task(task).await;
             lock(orders).is_open = false;
-            self.alarm.check(self.judge.told(number, None, &told));
+            self.alarm.check(self.judge.told(number, None, &answer));
         }
         lock(orders).is_done = true;
     }
 
-    /// Publishes the files of a task; nothing if one of them cannot be for now.
+    /// Publishes the files of a task. Returns `None` if one of them cannot be published for now.
     async fn publish_all(
         &self,
         host: &SimHost,
-        artifacts: &Artifacts,
+        artifacts: &ArtifactStore,
         producer: usize,
         order: &Order,
     ) -> Option<Vec<(Name, ArtifactId)>> {
@@ -245,7 +257,7 @@ impl Cast {
         let options = PublishOptions { piece_bytes, keep: order.keep, ..PublishOptions::default() };
         let mut published = Vec::new();
         for (number, file) in order.files.iter().enumerate() {
-            let name = Name::checked("name", &format!("file-{number}")).expect("a good name");
+            let name = Name::checked("name", &format!("file-{number}")).expect("the name is valid");
             let artifact = self.publish(host, artifacts, &self.disk.input(*file), &options).await?;
             published.push((name, artifact));
         }
@@ -255,7 +267,7 @@ impl Cast {
     async fn publish(
         &self,
         host: &SimHost,
-        artifacts: &Artifacts,
+        artifacts: &ArtifactStore,
         path: &Path,
         options: &PublishOptions,
     ) -> Option<ArtifactId> {
@@ -263,28 +275,28 @@ impl Cast {
             match artifacts.publish(path, options).await {
                 Ok(published) => {
                     let artifact = published.manifest.artifact;
-                    self.note(host, format!("has published {artifact}"));
+                    self.note(host, format!("published {artifact}"));
                     self.alarm.check(self.watch.published(&artifact, options.keep));
                     return Some(artifact);
                 }
-                Err(error) => self.note(host, format!("has not published: {error}")),
+                Err(error) => self.note(host, format!("failed to publish: {error}")),
             }
             host.sleep(host.random_below(SLICE * 5)).await;
         }
         None
     }
 
-    fn artifacts(&self, client: Client, machine: &str) -> Option<Artifacts> {
+    fn artifacts(&self, client: Client, machine: &str) -> Option<ArtifactStore> {
         let cache = match self.disk.cache(machine) {
             Ok(cache) => cache,
             Err(error) => {
-                self.alarm.raise(format!("no cache: {error}"));
+                self.alarm.raise(format!("failed to open the cache: {error}"));
                 return None;
             }
         };
         let publishing =
             PublishOptions { keep: self.keep, piece_bytes: Some(1_024), ..PublishOptions::default() };
-        Some(Artifacts::new(client, cache).publishing(publishing))
+        Some(ArtifactStore::new(client, cache).publishing(publishing))
     }
 
     async fn work(
@@ -324,7 +336,7 @@ impl Cast {
         }
     }
 
-    /// What is on the disk of a machine that was started again.
+    /// Damages the disk of a machine that was restarted.
     fn after_power_cut(&self, host: &SimHost, machine: &str) {
         if machine != FRAIL || lock(&self.used).insert(machine.to_owned()) {
             return;
@@ -332,8 +344,8 @@ impl Cast {
         match host.random() % 8 {
             0 => self.disk.lose(machine),
             1..=4 => match self.disk.tear(machine) {
-                Ok(torn) => self.watch.tell(|told| told.torn += torn),
-                Err(error) => self.alarm.raise(format!("no power cut: {error}")),
+                Ok(torn) => self.watch.tell(|counts| counts.torn += torn),
+                Err(error) => self.alarm.raise(format!("failed to simulate a power cut: {error}")),
             },
             _ => {}
         }
@@ -343,7 +355,7 @@ impl Cast {
         &self,
         round: &Round,
         queue: &Queue,
-        artifacts: &Artifacts,
+        artifacts: &ArtifactStore,
         (name, machine): (&str, &str),
         host: &Arc<SimHost>,
         shutdown: Shutdown,
@@ -358,7 +370,7 @@ impl Cast {
             ..WorkerOptions::default()
         };
         let worker = Worker::new(queue.clone(), name, None)?.options(options);
-        let carrier: Arc<dyn Carrier> = if machine == FRAIL {
+        let carrier: Arc<dyn ArtifactIo> = if machine == FRAIL {
             let (artifacts, host, kill) = (artifacts.clone(), host.clone(), self.kill.clone());
             Arc::new(Frail { artifacts, host, kill })
         } else {
@@ -398,14 +410,14 @@ impl Cast {
         if first.len().is_multiple_of(2)
             && let Some(path) = context.artifact("file-0")
         {
-            // What was given is given on: its producer publishes it, too.
+            // An input is published again as a result: its producer publishes it, too.
             context.publish("copy", path)?;
         }
         self.judge.succeed(&context);
         Ok(epoch)
     }
 
-    /// The bytes of the first file. All of them must be what the task was promised.
+    /// Returns the bytes of the first file. All files must have the promised content.
     fn look_at_files(&self, context: &Context) -> Result<Vec<u8>, TaskError> {
         let id = context.task().id;
         let mut first = None;
@@ -420,20 +432,21 @@ impl Cast {
                     self.alarm.raise(format!("files: {id} was given {found:?} for {name}, {artifact}"));
                 }
             }
-            self.watch.tell(|told| told.staged += 1);
+            self.watch.tell(|counts| counts.staged += 1);
         }
         first.ok_or_else(|| TaskError::Permanent("it has no file".into()))
     }
 
     async fn prune(self, round: Round, host: Arc<SimHost>, client: Client) {
-        // Whoever has not heard from the store yet does not know what is over.
+        // Before the first answer of the store the time is unknown, and with it which artifacts are past
+        // their retention.
         drop(self.connect(&host, client.clone()).await);
         let is_over = || lock(&round.ending).is_told;
         while !is_over() {
             let most = if self.is_calm(&round) { SLICE * 600 } else { SLICE * 30 };
             host.sleep(host.random_below(most)).await;
             let pruned = prune(&client).await;
-            self.note(&host, format!("has pruned in round {}: {pruned:?}", round.number));
+            self.note(&host, format!("pruned in round {}: {pruned:?}", round.number));
         }
     }
 
@@ -460,36 +473,36 @@ impl Cast {
             let results = self.watch.results();
             let Some(one) = results.get(usize::try_from(host.random() % 64).unwrap_or(0)) else { continue };
             if let Err(error) = self.fetch(&artifacts, one).await {
-                self.note(&host, format!("has not fetched {one}: {error}"));
+                self.note(&host, format!("failed to fetch {one}: {error}"));
             }
         }
     }
 
-    /// Fetches all that was promised, and must get it.
+    /// Fetches all promised artifacts, and fails if one is missing or wrong.
     pub(super) async fn read_everything(&self, host: &SimHost, client: Client) {
         drop(self.connect(host, client.clone()).await);
         self.disk.lose("reader");
         let Some(artifacts) = self.artifacts(client, "reader") else { return };
         for artifact in self.watch.results() {
             if let Err(error) = self.fetch(&artifacts, &artifact).await {
-                self.alarm.raise(format!("files: {artifact} was promised, and cannot be fetched: {error}"));
+                self.alarm.raise(format!("files: {artifact} was promised but cannot be fetched: {error}"));
             }
         }
     }
 
-    async fn fetch(&self, artifacts: &Artifacts, artifact: &ArtifactId) -> leasehold_core::Result<()> {
+    async fn fetch(&self, artifacts: &ArtifactStore, artifact: &ArtifactId) -> leasehold_core::Result<()> {
         let fetched = artifacts.fetch(artifact, &|_| ()).await;
-        let is_missing = |error: &leasehold_core::Error| error.matter() == Some(Matter::Missing);
+        let is_missing = |error: &leasehold_core::Error| error.matter() == Some(Reason::Missing);
         match &fetched {
             Ok((cached, _)) => {
                 let read = std::fs::read(cached.path()).ok();
                 if read.as_deref() != self.disk.bytes_of(artifact) {
-                    self.alarm.raise(format!("files: {artifact} was fetched, and is wrong"));
+                    self.alarm.raise(format!("files: {artifact} was fetched with wrong content"));
                 }
-                self.watch.tell(|told| told.fetched += 1);
+                self.watch.tell(|counts| counts.fetched += 1);
             }
             Err(error) if is_missing(error) && self.watch.is_promised(artifact) => {
-                self.alarm.raise(format!("files: {artifact} was promised, and is missing: {error}"));
+                self.alarm.raise(format!("files: {artifact} was promised but is missing: {error}"));
             }
             Err(_) => {}
         }
@@ -501,15 +514,15 @@ impl Cast {
     }
 }
 
-/// One of the last tasks: they may still be staged.
+/// Returns one of the last tasks, which may still be staged.
 fn newest(known: &[TaskId], random: u64) -> Option<TaskId> {
     let back = usize::try_from(random % 4).unwrap_or(0);
     known.iter().rev().nth(back).copied()
 }
 
-/// Tells the judge that a handler is no more, however it came to that.
+/// Reports the end of a handler to the judge, also when it is dropped.
 struct Ends {
-    judge: Judge,
+    judge: QueueJudge,
     run: u64,
 }
 

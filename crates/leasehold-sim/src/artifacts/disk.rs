@@ -1,10 +1,10 @@
-//! The disks of the machines: a real directory, and what is lost of it when a machine loses its power.
+//! Disks of the machines: a real directory, and the writes that a power cut loses.
 
 use futures::future::BoxFuture;
 use leasehold_core::{ArtifactId, Name, Result};
-use leasehold_pieces::{Algorithm, Artifacts, Cache};
+use leasehold_pieces::{Algorithm, ArtifactStore, Cache};
 use leasehold_store::Host;
-use leasehold_worker::{Brought, Carrier, Tell};
+use leasehold_worker::{ArtifactIo, ProgressFn, StagedFile};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{self, File};
@@ -14,34 +14,34 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
 
-use crate::chance::Chance;
+use crate::chance::SimRandom;
 use crate::executor::ProcessId;
 use crate::host::SimHost;
 
-/// Sizes of the files that are published: nothing, less than a piece, a piece, several, and not quite.
+/// Sizes of the published files: empty, less than a piece, a piece, several, and a partial last piece.
 const SIZES: [u64; 8] = [0, 1, 700, 1_024, 1_025, 3_000, 4_096, 9_999];
 
-/// Files in memory need not wait for a disk.
+/// Directory in memory, which is faster than a disk.
 const MEMORY: &str = "/dev/shm";
 
-/// One file in so many.
+/// Rate of power cuts: one file in this number.
 const POWER_CUT_ONE_IN: u64 = 6;
 
-/// How a journal begins, and how long a note in it is: see `leasehold-pieces`, `assemble.rs`.
+/// Layout of a piece journal, header and record length: see `leasehold-pieces`, `assemble.rs`.
 const HEAD_BYTES: usize = 24;
 const NOTE_BYTES: usize = 8;
 
-/// The disks of a world. Clones are the same.
+/// Disks of a world. Clones share them.
 #[derive(Clone)]
-pub(super) struct Disk {
+pub(super) struct SimDisk {
     root: Arc<TempDir>,
-    /// Everything that can ever be published, by its name.
+    /// All content that can ever be published, by its id.
     known: Arc<BTreeMap<ArtifactId, Vec<u8>>>,
 }
 
-impl Disk {
-    /// With the files of the producers on it.
-    pub(super) fn new(chance: &mut Chance) -> io::Result<Self> {
+impl SimDisk {
+    /// Creates the disks, with the files of the producers.
+    pub(super) fn new(chance: &mut SimRandom) -> io::Result<Self> {
         let root = if Path::new(MEMORY).is_dir() { TempDir::new_in(MEMORY)? } else { TempDir::new()? };
         let mut known = BTreeMap::new();
         for (number, size) in SIZES.into_iter().enumerate() {
@@ -55,38 +55,39 @@ impl Disk {
         Ok(Self { root: Arc::new(root), known: Arc::new(known) })
     }
 
-    /// How many files the producers have.
+    /// Number of files of the producers.
     pub(super) const INPUTS: usize = SIZES.len();
 
-    /// One of them.
+    /// Path of a producer's file.
     pub(super) fn input(&self, number: usize) -> PathBuf {
         input_in(self.root.path(), number)
     }
 
-    /// What an artifact is.
+    /// Returns the content of an artifact.
     pub(super) fn bytes_of(&self, artifact: &ArtifactId) -> Option<&[u8]> {
         self.known.get(artifact).map(Vec::as_slice)
     }
 
-    /// The cache of a machine.
+    /// Opens the cache of a machine.
     pub(super) fn cache(&self, machine: &str) -> Result<Cache> {
         Cache::open(self.root.path().join(machine), None)
     }
 
-    /// Writes what a run gives.
+    /// Writes the result of a run.
     pub(super) fn write_result(&self, run: &str, bytes: &[u8]) -> io::Result<PathBuf> {
         let path = self.root.path().join("results").join(run);
         fs::write(&path, bytes)?;
         Ok(path)
     }
 
-    /// A machine gets a new disk.
+    /// Replaces the disk of a machine by an empty one.
     pub(super) fn lose(&self, machine: &str) {
-        // There may be none yet.
+        // The directory may not exist yet.
         drop(fs::remove_dir_all(self.root.path().join(machine)));
     }
 
-    /// A power cut: of every file in the making, the piece that was noted last has not reached the disk.
+    /// Simulates a power cut: of every file that is being assembled, the piece recorded last has not reached
+    /// the disk.
     pub(super) fn tear(&self, machine: &str) -> io::Result<u64> {
         let Ok(entries) = fs::read_dir(self.root.path().join(machine)) else { return Ok(0) };
         let mut torn = 0;
@@ -97,9 +98,9 @@ impl Disk {
     }
 }
 
-/// What brings files to a machine that loses its power just when all of a file is there, but has not its name yet.
+/// Fetcher of a machine that loses power when a file is complete, but not yet renamed.
 pub(super) struct Frail {
-    pub(super) artifacts: Artifacts,
+    pub(super) artifacts: ArtifactStore,
     pub(super) host: Arc<SimHost>,
     pub(super) kill: Arc<dyn Fn(ProcessId) -> bool + Send + Sync>,
 }
@@ -110,8 +111,12 @@ impl fmt::Debug for Frail {
     }
 }
 
-impl Carrier for Frail {
-    fn fetch<'a>(&'a self, artifact: &'a ArtifactId, tell: Tell<'a>) -> BoxFuture<'a, Result<Brought>> {
+impl ArtifactIo for Frail {
+    fn fetch<'a>(
+        &'a self,
+        artifact: &'a ArtifactId,
+        tell: ProgressFn<'a>,
+    ) -> BoxFuture<'a, Result<StagedFile>> {
         Box::pin(async move {
             let hear = |bytes, of| {
                 tell(bytes, of);
@@ -119,7 +124,7 @@ impl Carrier for Frail {
                     (self.kill)(self.host.process());
                 }
             };
-            Carrier::fetch(&self.artifacts, artifact, &hear).await
+            ArtifactIo::fetch(&self.artifacts, artifact, &hear).await
         })
     }
 
@@ -129,7 +134,7 @@ impl Carrier for Frail {
         path: &'a Path,
         stopped: BoxFuture<'a, ()>,
     ) -> BoxFuture<'a, Result<ArtifactId>> {
-        Carrier::publish(&self.artifacts, name, path, stopped)
+        ArtifactIo::publish(&self.artifacts, name, path, stopped)
     }
 }
 
@@ -151,12 +156,12 @@ fn input_in(root: &Path, number: usize) -> PathBuf {
     root.join(format!("input-{number}"))
 }
 
-/// What a handler makes of a file.
+/// Derives the result of a handler from a file.
 pub(super) fn derive(bytes: &[u8]) -> Vec<u8> {
     bytes.iter().rev().copied().collect()
 }
 
-/// The name of bytes, found apart from whoever publishes them.
+/// Computes the id of some bytes independently of their publisher.
 pub(super) fn name_of(bytes: &[u8]) -> io::Result<ArtifactId> {
     Algorithm::Blake3.hash(bytes).to_string().parse().map_err(io::Error::other)
 }

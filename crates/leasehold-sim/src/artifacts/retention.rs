@@ -1,13 +1,13 @@
-//! Files that leave, and those who want them back at that very moment.
+//! Artifacts that are removed while another process publishes them again.
 
 use leasehold_core::{ArtifactId, keys};
-use leasehold_pieces::{Artifacts, PublishOptions, prune};
+use leasehold_pieces::{ArtifactStore, PublishOptions, prune};
 use leasehold_store::{Client, Host, HostExt, List, Purpose};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use super::disk::{Disk, name_of};
+use super::disk::{SimDisk, name_of};
 use super::watch::Watch;
 use crate::executor::ProcessId;
 use crate::faults::Faults;
@@ -19,20 +19,20 @@ const DAY: Duration = Duration::from_hours(25);
 const HOUR: Duration = Duration::from_hours(1);
 const FILE: usize = 5;
 
-/// One file, in a world in which nothing goes wrong but what is done here.
+/// One file, in a world without faults except for those of the test.
 struct Stage {
     world: World,
-    disk: Disk,
+    disk: SimDisk,
     watch: Watch,
     artifact: ArtifactId,
-    /// Publications that came to a good end.
+    /// Number of successful publications.
     published: Arc<AtomicU64>,
 }
 
 impl Stage {
     fn new(seed: u64) -> Self {
         let mut world = World::new(seed, Faults::none()).called("retention");
-        let disk = Disk::new(&mut world.chance("retention")).unwrap();
+        let disk = SimDisk::new(&mut world.chance("retention")).unwrap();
         let watch = Watch::new(&world, &disk);
         let watching = watch.clone();
         world.check(move |change, objects| watching.changed(change, objects));
@@ -40,7 +40,7 @@ impl Stage {
         Self { world, disk, watch, artifact, published: Arc::default() }
     }
 
-    /// Publishes the file, as soon as that can be done, after a pause of at most so long.
+    /// Publishes the file, with retries, after a random pause up to `after`.
     fn publish(&self, after: Duration) -> ProcessId {
         let (host, client) = self.world.process("producer");
         let (disk, watch, published) = (self.disk.clone(), self.watch.clone(), self.published.clone());
@@ -48,7 +48,7 @@ impl Stage {
         self.world.spawn(host.process(), async move {
             know_the_time(&client).await;
             host.sleep(host.random_below(after)).await;
-            let artifacts = Artifacts::new(client, disk.cache("producer").unwrap());
+            let artifacts = ArtifactStore::new(client, disk.cache("producer").unwrap());
             let options = PublishOptions { keep: HOUR, ..PublishOptions::default() };
             while artifacts.publish(&disk.input(FILE), &options).await.is_err() {
                 host.sleep(Duration::from_mins(5)).await;
@@ -81,7 +81,7 @@ impl Stage {
         manifest.map_or_else(String::new, |stored| Raw::read(stored).unwrap().text("state").to_owned())
     }
 
-    /// The file was published, and its time is over: the next prune removes it.
+    /// Prepares a published file past its retention, which the next prune removes.
     fn about_to_go(seed: u64) -> Self {
         let mut stage = Self::new(seed);
         stage.publish(Duration::ZERO);
@@ -105,13 +105,13 @@ impl Stage {
     }
 }
 
-/// Nobody knows the time before the first answer.
+/// Learns the time, which is unknown before the first answer.
 async fn know_the_time(client: &Client) {
     client.list(Purpose::Admin, &List::all("tasks/")).await.unwrap();
 }
 
 #[test]
-fn a_file_that_nobody_wants_goes() {
+fn a_file_past_its_retention_is_removed() {
     let mut stage = Stage::about_to_go(0);
     for _ in 0..3 {
         stage.prune(Duration::ZERO);
@@ -120,9 +120,10 @@ fn a_file_that_nobody_wants_goes() {
     assert!(!stage.world.objects().keys().any(|key| key.starts_with("artifacts/")));
 }
 
-/// Whoever has stood still for hours in the middle of removing a file does not go on: it may have been published again.
+/// A pruner that was paused for hours while it removed a file must not continue: the file may have been
+/// published again.
 #[test]
-fn a_pruner_that_stood_still_removes_nothing_any_more() {
+fn a_pruner_that_was_paused_removes_nothing_afterwards() {
     for with_data in [true, false] {
         for with_its_clock in [true, false] {
             let mut stage = Stage::about_to_go(1);
@@ -140,7 +141,7 @@ fn a_pruner_that_stood_still_removes_nothing_any_more() {
     }
 }
 
-/// Whoever finds what a dead process has left of a removal, and whoever publishes the file again in that moment.
+/// One process finishes the removal of a dead pruner while another publishes the file again.
 #[test]
 fn a_file_that_is_published_while_the_rest_of_it_is_removed_is_whole() {
     for seed in crate::seeds(0..200) {
@@ -156,7 +157,8 @@ fn a_file_that_is_published_while_the_rest_of_it_is_removed_is_whole() {
     }
 }
 
-/// The data of a publisher that died is removed after a week; another may publish the same in that moment.
+/// The data of a dead publisher is removed after a week; another process may publish the same file at that
+/// moment.
 #[test]
 fn a_file_that_is_published_while_what_was_left_of_it_is_removed_is_whole() {
     for seed in crate::seeds(0..200) {

@@ -1,10 +1,10 @@
-//! Files in the life of one task, in a world in which nothing goes wrong but what is done here.
+//! Artifacts in the life of one task, in a world without faults except for those of the test.
 
 use leasehold_core::{ArtifactId, Name, NewTask, Status, Task, TaskId};
-use leasehold_pieces::{Artifacts, PublishOptions};
+use leasehold_pieces::{ArtifactStore, PublishOptions};
 use leasehold_queue::{Queue, QueueConfig};
-use leasehold_store::seam::{Answer, Ranged, Store, Version};
-use leasehold_store::{Around, Client, Host};
+use leasehold_store::store::{Answer, Ranged, Store, Version};
+use leasehold_store::{Client, DelegatingStore, Host};
 use leasehold_worker::{Context, Polling, Shutdown, TaskError, Worker, WorkerOptions};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::disk::{Disk, derive, name_of};
+use super::disk::{SimDisk, derive, name_of};
 use crate::executor::ProcessId;
 use crate::faults::Faults;
 use crate::host::SimHost;
@@ -22,15 +22,15 @@ use crate::world::World;
 
 const SECOND: Duration = Duration::from_secs(1);
 const LEASE: Duration = Duration::from_secs(4);
-/// The file that tasks are given here: three pieces.
+/// Index of the input file of tasks: three pieces.
 const FILE: usize = 5;
 
-/// A world, its disks, and what handlers have done.
+/// A world, its disks, and the runs of handlers.
 struct Stage {
     world: World,
-    disk: Disk,
+    disk: SimDisk,
     runs: Arc<AtomicU64>,
-    /// So long the data of files is held back.
+    /// Delay of the data of artifacts.
     held_back: Arc<Mutex<Duration>>,
 }
 
@@ -41,7 +41,7 @@ struct Slow {
     held_back: Arc<Mutex<Duration>>,
 }
 
-impl Around for Slow {
+impl DelegatingStore for Slow {
     fn inner(&self) -> &dyn Store {
         &*self.store
     }
@@ -64,7 +64,7 @@ impl Stage {
     fn new() -> Self {
         let world = World::new(1, Faults::none()).called("staging");
         world.trace().keep_all();
-        let disk = Disk::new(&mut world.chance("staging")).unwrap();
+        let disk = SimDisk::new(&mut world.chance("staging")).unwrap();
         let held_back = Arc::<Mutex<Duration>>::default();
         let slow = held_back.clone();
         world.wrap_on_hosts(Arc::new(move |store, host| {
@@ -73,20 +73,20 @@ impl Stage {
         Self { world, disk, runs: Arc::default(), held_back }
     }
 
-    /// Does something in a process of its own until it is done.
+    /// Runs a future in a process of its own until it is done.
     fn once<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
         &mut self,
         name: &str,
-        work: impl FnOnce(Arc<SimHost>, Queue, Artifacts) -> F + Send + 'static,
+        work: impl FnOnce(Arc<SimHost>, Queue, ArtifactStore) -> F + Send + 'static,
     ) -> T {
         let (host, client) = self.world.process(name);
         let (disk, done, machine) = (self.disk.clone(), Arc::<Mutex<Option<T>>>::default(), name.to_owned());
-        let told = done.clone();
+        let slot = done.clone();
         self.world.spawn(host.process(), async move {
             let queue = Queue::with_config(client.clone(), QueueConfig::default()).await.unwrap();
-            let artifacts = Artifacts::new(client, disk.cache(&machine).unwrap());
+            let artifacts = ArtifactStore::new(client, disk.cache(&machine).unwrap());
             let result = work(host, queue, artifacts).await;
-            *told.lock().unwrap() = Some(result);
+            *slot.lock().unwrap() = Some(result);
         });
         let is_done = || done.lock().unwrap().is_some();
         self.world.run_until(is_done, Duration::from_hours(1)).unwrap_or_else(|failed| panic!("{failed}"));
@@ -103,7 +103,7 @@ impl Stage {
         })
     }
 
-    /// Starts a worker that gives as its result what it makes of the file.
+    /// Starts a worker whose result is derived from the file.
     fn worker(&self, name: &'static str, has_cache: bool) -> ProcessId {
         let (host, client) = self.world.process(name);
         let process = host.process();
@@ -133,7 +133,7 @@ impl Stage {
         self.world.run_for(duration).unwrap_or_else(|failed| panic!("{failed}"));
     }
 
-    /// Runs until a line of the trace says this.
+    /// Runs until a line of the trace contains `what`.
     fn run_until_told(&mut self, what: &str) {
         let trace = self.world.trace().clone();
         let is_told = || trace.lines().last().is_some_and(|line| line.contains(what));
@@ -144,10 +144,10 @@ impl Stage {
         self.runs.load(Relaxed)
     }
 
-    /// The first line of the trace that says this.
+    /// Returns the number of the first line of the trace that contains `what`.
     fn line(&self, what: &str) -> usize {
         let lines = self.world.trace().lines();
-        lines.iter().position(|line| line.contains(what)).unwrap_or_else(|| panic!("nothing says {what}"))
+        lines.iter().position(|line| line.contains(what)).unwrap_or_else(|| panic!("no line contains {what}"))
     }
 
     fn result(&self) -> ArtifactId {
@@ -160,14 +160,20 @@ fn task(artifact: ArtifactId, timeout_secs: Option<u64>) -> NewTask {
     NewTask { artifacts, timeout_secs, ..NewTask::new("t", Value::Null).unwrap() }
 }
 
-async fn work(name: &'static str, cache: Option<Disk>, disk: Disk, runs: Arc<AtomicU64>, client: Client) {
+async fn work(
+    name: &'static str,
+    cache: Option<SimDisk>,
+    disk: SimDisk,
+    runs: Arc<AtomicU64>,
+    client: Client,
+) {
     let queue = Queue::with_config(client.clone(), QueueConfig::default()).await.unwrap();
     let options =
         WorkerOptions { lease: LEASE, polling: Polling::fixed(SECOND * 5), ..WorkerOptions::default() };
     let mut worker = Worker::new(queue, name, None).unwrap().options(options);
     if let Some(cache) = cache {
         let publishing = PublishOptions { piece_bytes: Some(1_024), ..PublishOptions::default() };
-        let artifacts = Artifacts::new(client, cache.cache(name).unwrap()).publishing(publishing);
+        let artifacts = ArtifactStore::new(client, cache.cache(name).unwrap()).publishing(publishing);
         worker = worker.carrier(Arc::new(artifacts));
     }
     let handle = move |context: Context, _: Value| {
@@ -199,7 +205,7 @@ fn a_task_is_staged_run_published_and_completed_in_this_order() {
     assert!(claimed < staged && staged < data && data < manifest);
     let lines = stage.world.trace().lines();
     let completed = lines.iter().rposition(|line| line.contains(&format!("w1 put {}", task_key(&stage, id))));
-    assert!(manifest < completed.unwrap(), "completed before its result was there");
+    assert!(manifest < completed.unwrap(), "completed before its result was published");
 }
 
 fn task_key(stage: &Stage, id: TaskId) -> String {
@@ -215,7 +221,7 @@ fn a_claim_is_renewed_while_its_files_are_on_their_way() {
     stage.worker("w1", true);
     stage.worker("w2", true);
     let task = stage.run_until_final(id);
-    // The handler's time has not begun before it ran.
+    // The handler's timeout must not begin before it runs.
     assert_eq!((task.status(), task.attempt, task.epoch), (Status::Completed, 1, 1));
 }
 
@@ -269,7 +275,7 @@ fn a_worker_that_dies_between_publishing_and_completing_leaves_a_task_that_anoth
 }
 
 #[test]
-fn a_file_that_is_nowhere_fails_its_task_for_good() {
+fn a_missing_file_fails_its_task_permanently() {
     let mut stage = Stage::new();
     let nowhere = name_of(b"never published").unwrap();
     let id = stage.once("producer", move |_, queue, _| async move {
@@ -283,7 +289,7 @@ fn a_file_that_is_nowhere_fails_its_task_for_good() {
 }
 
 #[test]
-fn a_worker_without_a_cache_puts_a_task_with_files_back() {
+fn a_worker_without_a_cache_releases_a_task_with_files() {
     let mut stage = Stage::new();
     let id = stage.submit(None);
     let process = stage.worker("w1", false);
@@ -292,7 +298,7 @@ fn a_worker_without_a_cache_puts_a_task_with_files_back() {
     let task = stage.task(id);
     assert_eq!((task.status(), stage.runs()), (Status::Pending, 0));
     let error = task.error.unwrap();
-    assert!(error.contains("this worker deals with no artifacts; give it a cache"), "{error}");
+    assert!(error.contains("this worker has no artifact cache; configure one to use artifacts"), "{error}");
     stage.world.executor().kill(process);
     stage.worker("w2", true);
     assert_eq!(stage.run_until_final(id).status(), Status::Completed);

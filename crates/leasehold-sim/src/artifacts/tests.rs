@@ -30,7 +30,8 @@ fn files_keep_their_promises_on_bad_and_on_good_days() {
     }
 }
 
-/// When the time of the store jumps, nobody can say what is over; but all of it ends, and no handler sees wrong bytes.
+/// After a jump of the store's time, retentions are undefined; but all tasks end, and no handler reads wrong
+/// bytes.
 #[test]
 fn everything_ends_when_the_time_of_the_store_jumps() {
     for seed in crate::seeds(0..10) {

@@ -1,9 +1,10 @@
-//! Looks at the raw objects of files, and knows what was promised of them.
+//! Checks on the raw objects of artifacts, and on the promises about them.
 //!
-//! * A manifest that says *kept* or *leaving* has its data, whole.
-//! * Data goes only while the manifest says *closing*, and so does the manifest.
-//! * A task is completed only when its results are there, and these and whatever a producer was told of stay: for half of
-//!   what was asked (a manifest that is younger is not written again), and the day that everything has to leave.
+//! * A manifest in state *kept* or *leaving* has its data, complete.
+//! * Data is deleted only while the manifest is *closing*, and so is the manifest.
+//! * A task is completed only when its results exist. These, and every artifact that a publisher was
+//!   promised, stay for half of the requested retention (a younger manifest is not written again), and for
+//!   the day in state *leaving*.
 
 use leasehold_core::{ArtifactId, Artifacts, StoreTime, keys};
 use serde_json::Value;
@@ -11,46 +12,46 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::disk::Disk;
-use crate::bucket::{Change, Objects, SimBucket};
+use super::disk::SimDisk;
+use crate::bucket::{BucketChange, BucketObjects, SimBucket};
 use crate::queue::raw::{Raw, task_id};
 use crate::world::World;
 
-/// A day in which everything can still be read after its retention.
+/// Time in which an artifact can still be read after its retention.
 const LEAVING: Duration = Duration::from_hours(24);
 
-/// Between the publication of a result and the completion of its task may lie a few renewals.
+/// Maximum time between the publication of a result and the completion of its task: a few renewals.
 const SLACK: Duration = Duration::from_mins(30);
 
-/// What a task is told of a file that cannot be had.
+/// Errors of a task whose input is missing.
 const MISSING: [&str; 2] = ["there is no artifact", "data of the artifact is missing"];
 
-/// Knows what was promised. Clones are the same.
+/// Promises about artifacts. Clones share them.
 #[derive(Clone)]
 pub(super) struct Watch {
     bucket: Arc<SimBucket>,
-    disk: Disk,
+    disk: SimDisk,
     seen: Arc<Mutex<Seen>>,
 }
 
 #[derive(Default)]
 struct Seen {
-    /// Until when files can be relied on, in the store's time.
+    /// Store's time until which each artifact is promised.
     promised: BTreeMap<ArtifactId, StoreTime>,
-    /// How long the results of tasks are kept.
+    /// Retention of the results of tasks.
     keep: Duration,
     completed: u64,
     results: BTreeSet<ArtifactId>,
-    told: Told,
+    told: EventCounts,
 }
 
-/// What has happened, to see that it does.
+/// Counts of what has happened, to verify that it does.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct EventCounts {
     pub(super) leaving: u64,
     pub(super) closing: u64,
     pub(super) removed: u64,
-    /// Files that were on their way out, and were published again.
+    /// Artifacts that were leaving, and were published again.
     pub(super) back: u64,
     pub(super) staged: u64,
     pub(super) fetched: u64,
@@ -58,16 +59,16 @@ pub(super) struct Told {
 }
 
 impl Watch {
-    pub(super) fn new(world: &World, disk: &Disk) -> Self {
+    pub(super) fn new(world: &World, disk: &SimDisk) -> Self {
         Self { bucket: world.bucket_handle(), disk: disk.clone(), seen: Arc::default() }
     }
 
-    /// So long the results of tasks are kept.
+    /// Sets the retention of the results of tasks.
     pub(super) fn keep_results(&self, keep: Duration) {
         self.seen().keep = keep;
     }
 
-    /// A publisher was told that a file is kept for so long.
+    /// Records the retention that a publisher was promised.
     pub(super) fn published(&self, artifact: &ArtifactId, keep: Duration) -> Result<(), String> {
         self.promise(artifact, keep);
         self.bucket.look(|objects| self.stands(artifact, objects))
@@ -80,18 +81,18 @@ impl Watch {
         *known = until.max(*known);
     }
 
-    /// Whether a file can be relied on for a while.
+    /// Returns whether an artifact is promised for a while.
     pub(super) fn is_promised(&self, artifact: &ArtifactId) -> bool {
         self.is_sure() && self.seen().promised.get(artifact).is_some_and(|until| self.now() < *until)
     }
 
-    /// The results of all tasks that can be relied on.
+    /// Returns the promised results of all tasks.
     pub(super) fn results(&self) -> Vec<ArtifactId> {
         let results = self.seen().results.clone();
         results.into_iter().filter(|artifact| self.is_promised(artifact)).collect()
     }
 
-    pub(super) fn tell(&self, what: impl FnOnce(&mut Told)) {
+    pub(super) fn tell(&self, what: impl FnOnce(&mut EventCounts)) {
         what(&mut self.seen().told);
     }
 
@@ -100,8 +101,8 @@ impl Watch {
         format!("{} completed with results, {:?}", seen.completed, seen.told)
     }
 
-    /// Looks at a change of the bucket.
-    pub(super) fn changed(&self, change: &Change, objects: &Objects) -> Result<(), String> {
+    /// Checks a change of the bucket.
+    pub(super) fn changed(&self, change: &BucketChange, objects: &BucketObjects) -> Result<(), String> {
         if task_id(&change.key).is_some() {
             return self.task_changed(change, objects);
         }
@@ -113,12 +114,12 @@ impl Watch {
         let Some(artifact) = manifest.or(data.clone()) else { return Ok(()) };
         let before = state(&artifact, objects);
         if data.is_some() && change.after.is_none() && before != "closing" && self.is_sure() {
-            return Err(format!("files: the data of {artifact} was deleted while it is {before}"));
+            return Err(format!("files: the data of {artifact} was deleted while it was {before}"));
         }
         self.stands(&artifact, objects)
     }
 
-    fn manifest_changed(&self, artifact: &ArtifactId, change: &Change) -> Result<(), String> {
+    fn manifest_changed(&self, artifact: &ArtifactId, change: &BucketChange) -> Result<(), String> {
         let read = |stored: &Option<_>| {
             stored.as_ref().map(Raw::read).transpose().map(|raw| raw.map(|raw| raw.text("state").to_owned()))
         };
@@ -132,17 +133,17 @@ impl Watch {
         if !is_allowed && self.is_sure() {
             return Err(format!("files: the manifest of {artifact} went from {before} to {after}"));
         }
-        self.tell(|told| {
-            told.leaving += u64::from(after == "leaving");
-            told.closing += u64::from(after == "closing");
-            told.removed += u64::from(after == "nothing");
-            told.back += u64::from(after == "kept" && matches!(before, "leaving" | "closing"));
+        self.tell(|counts| {
+            counts.leaving += u64::from(after == "leaving");
+            counts.closing += u64::from(after == "closing");
+            counts.removed += u64::from(after == "nothing");
+            counts.back += u64::from(after == "kept" && matches!(before, "leaving" | "closing"));
         });
         Ok(())
     }
 
-    /// What a manifest says must be so, and what was promised must be there.
-    fn stands(&self, artifact: &ArtifactId, objects: &Objects) -> Result<(), String> {
+    /// Checks that an artifact agrees with its manifest, and exists if it was promised.
+    fn stands(&self, artifact: &ArtifactId, objects: &BucketObjects) -> Result<(), String> {
         if !self.is_sure() {
             return Ok(());
         }
@@ -150,19 +151,19 @@ impl Watch {
         let data = objects.get(&keys::artifact_data(artifact)).map(|stored| &stored.object.body);
         let is_whole = data.is_some_and(|data| self.disk.bytes_of(artifact) == Some(data));
         if data.is_some() && !is_whole {
-            return Err(format!("files: the data of {artifact} is not what its name says"));
+            return Err(format!("files: the data of {artifact} does not match its hash"));
         }
         let is_readable = matches!(state.as_str(), "kept" | "leaving");
         if is_readable && !is_whole {
-            return Err(format!("files: {artifact} is {state}, and has no data"));
+            return Err(format!("files: {artifact} is {state} but has no data"));
         }
         if !is_readable && self.is_promised(artifact) {
-            return Err(format!("files: {artifact} was promised, and is {state}"));
+            return Err(format!("files: {artifact} was promised but is {state}"));
         }
         Ok(())
     }
 
-    fn task_changed(&self, change: &Change, objects: &Objects) -> Result<(), String> {
+    fn task_changed(&self, change: &BucketChange, objects: &BucketObjects) -> Result<(), String> {
         let Some(after) = change.after.as_ref().map(Raw::read).transpose()? else { return Ok(()) };
         self.error_is_fair(&after)?;
         let before = change.before.as_ref().map(Raw::read).transpose()?;
@@ -185,19 +186,20 @@ impl Watch {
         Ok(())
     }
 
-    /// Nothing that a task needs was ever missing or wrong: all of it was published before, and is kept.
+    /// Checks that no input of a task was missing or wrong: all inputs were published before, and are kept.
     fn error_is_fair(&self, task: &Raw) -> Result<(), String> {
         let error = task.text("error");
         if self.is_sure() && MISSING.iter().any(|missing| error.contains(missing)) {
-            return Err(format!("files: a task was told: {error}"));
+            return Err(format!("files: a task failed with: {error}"));
         }
-        if error.contains("the manifest is wrong") {
-            return Err(format!("files: good bytes were taken for wrong ones: {error}"));
+        if error.contains("the manifest is corrupt") {
+            return Err(format!("files: correct bytes were rejected: {error}"));
         }
         Ok(())
     }
 
-    /// After a jump of the store's time everyone may be mistaken about what is over.
+    /// Returns whether the store's time never jumped; after a jump any process may be mistaken about
+    /// retentions.
     fn is_sure(&self) -> bool {
         self.bucket.jumped_at().is_none()
     }
@@ -211,8 +213,8 @@ impl Watch {
     }
 }
 
-/// What the manifest of a file says, by the raw object.
-fn state(artifact: &ArtifactId, objects: &Objects) -> String {
+/// Returns the state in an artifact's manifest, by the raw object.
+fn state(artifact: &ArtifactId, objects: &BucketObjects) -> String {
     let manifest = objects.get(&keys::manifest(artifact)).and_then(|stored| Raw::read(stored).ok());
     manifest.map_or_else(|| "gone".to_owned(), |manifest| manifest.text("state").to_owned())
 }

@@ -1,17 +1,17 @@
-//! Knows what was really carried out and what is believed, and compares.
+//! The judge: compares the operations that were carried out with the results that processes got.
 
 use leasehold_core::{Error, Result};
-use leasehold_store::{Standing, Updated, Version};
+use leasehold_store::{StoredState, Updated, Version};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::bucket::{Change, Objects, Stored};
+use crate::bucket::{BucketChange, BucketObjects, StoredObject};
 use crate::executor::Executor;
 
-/// The judge. Clones are the same one.
+/// The judge. Clones share its state.
 #[derive(Debug, Clone)]
-pub(super) struct Judge {
+pub(super) struct CounterJudge {
     executor: Executor,
     calm_after: Duration,
     case: Arc<Mutex<Case>>,
@@ -20,7 +20,7 @@ pub(super) struct Judge {
 #[derive(Debug, Default)]
 struct Case {
     operations: Vec<Operation>,
-    /// Which operation planned each write.
+    /// Operation of each planned write.
     planned: BTreeMap<String, usize>,
 }
 
@@ -35,10 +35,10 @@ struct Operation {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Belief {
-    /// Not known yet, or never: its process was killed.
+    /// Not known yet, or never because its process was killed.
     Open,
     Acknowledged,
-    /// It surely did not happen and never will.
+    /// Definitely not carried out, now or later.
     Failed,
     Unknown,
 }
@@ -52,7 +52,7 @@ struct CarriedOut {
 
 type Judged = std::result::Result<(), String>;
 
-impl Judge {
+impl CounterJudge {
     pub(super) fn new(executor: Executor, calm_after: Duration) -> Self {
         Self { executor, calm_after, case: Arc::default() }
     }
@@ -61,12 +61,12 @@ impl Judge {
         self.executor.now()
     }
 
-    /// Whether faults have stopped.
+    /// Returns whether faults have stopped.
     pub(super) fn is_calm(&self) -> bool {
         self.now() > self.calm_after
     }
 
-    /// Someone wishes to change this; gives the operation's number.
+    /// Begins an operation on this key. Returns its number.
     pub(super) fn begin(&self, key: &str) -> usize {
         let (key, began) = (key.to_owned(), self.now());
         let operation = Operation { key, began, belief: Belief::Open, planned: 0, carried_out: None };
@@ -75,14 +75,14 @@ impl Judge {
         case.operations.len() - 1
     }
 
-    /// An operation is about to send a write with this id.
+    /// Records that an operation is about to send a write with this id.
     pub(super) fn plan(&self, operation: usize, id: &str) {
         let mut case = self.case();
         case.operations[operation].planned += 1;
         case.planned.insert(id.to_owned(), operation);
     }
 
-    /// The process has heard how its operation on a counter ended.
+    /// Records the result of an operation on a counter.
     pub(super) fn conclude(&self, operation: usize, counted: Result<Updated<u64>>) -> Judged {
         let updated = match counted {
             Ok(updated) => updated,
@@ -92,7 +92,7 @@ impl Judge {
         truth.agrees(&updated).map_err(|why| format!("operation {operation} {why}"))
     }
 
-    /// The process has heard how the raising of its flag ended.
+    /// Records the result of writing a flag.
     pub(super) fn conclude_flag(&self, operation: usize, raised: Result<Version>) -> Judged {
         match raised {
             Ok(_) => self.acknowledge(operation).map(drop),
@@ -117,25 +117,23 @@ impl Judge {
         } else if unknown && operation.planned == 0 {
             Err(format!("{name} is of unknown outcome, but nothing was ever written: {error}"))
         } else if !unknown && operation.carried_out.is_some() {
-            Err(format!("{name} failed for certain, but was carried out: {error}"))
+            Err(format!("{name} definitely failed, but was carried out: {error}"))
         } else {
             Ok(())
         }
     }
 
-    /// A counter or a flag has changed.
-    pub(super) fn watch(&self, change: &Change) -> Judged {
+    /// Checks a change of a counter or a flag.
+    pub(super) fn watch(&self, change: &BucketChange) -> Judged {
         let key = &change.key;
-        let after = change.after.as_ref().ok_or_else(|| format!("{key} is gone"))?;
+        let after = change.after.as_ref().ok_or_else(|| format!("{key} was deleted"))?;
         if let Some(id) = key.strip_prefix("flags/") {
             return self.carried_out(key, id, 1, after).map(drop);
         }
         let ((old, old_ids), (new, new_ids)) = (read(change.before.as_ref()), read(Some(after)));
         let (id, rest) = new_ids.split_once(' ').unwrap_or((&new_ids, ""));
         if new != old + 1 || rest != old_ids {
-            return Err(format!(
-                "{key} went from {old} to {new} and its history is not what it was plus one"
-            ));
+            return Err(format!("{key} went from {old} to {new} but its history did not grow by one id"));
         }
         match self.carried_out(key, id, new, after)? {
             Some(earlier) => {
@@ -145,31 +143,33 @@ impl Judge {
         }
     }
 
-    /// The write with this id was carried out; gives the number as which its operation was so before.
+    /// Records that the write with this id was carried out. Returns the number with which its operation was
+    /// carried out before, if any.
     fn carried_out(
         &self,
         key: &str,
         id: &str,
         number: u64,
-        after: &Stored,
+        after: &StoredObject,
     ) -> std::result::Result<Option<u64>, String> {
         let mut case = self.case();
         let planned = case.planned.get(id).copied();
-        let operation = planned.ok_or_else(|| format!("{key} has a write that nobody planned: {id}"))?;
+        let operation =
+            planned.ok_or_else(|| format!("{key} has a write that no operation planned: {id}"))?;
         let (name, operation) = case.named(operation);
         if operation.belief == Belief::Failed {
-            return Err(format!("{name} had failed for certain, and was carried out nevertheless"));
+            return Err(format!("{name} definitely failed, but was carried out"));
         }
         let truth = CarriedOut { number, version: after.object.version.clone(), id: id.to_owned() };
         Ok(operation.carried_out.replace(truth).map(|earlier| earlier.number))
     }
 
-    /// Everything has landed: every counter must be what its operations make it.
-    pub(super) fn sum_up(&self, objects: &Objects) -> std::result::Result<String, String> {
+    /// Checks after all requests have arrived that every counter is the sum of its operations.
+    pub(super) fn sum_up(&self, objects: &BucketObjects) -> std::result::Result<String, String> {
         let case = self.case();
-        let mut told = [0; 4];
+        let mut beliefs = [0; 4];
         for operation in &case.operations {
-            told[operation.belief as usize] += 1;
+            beliefs[operation.belief as usize] += 1;
         }
         for (key, stored) in objects.iter().filter(|(key, _)| key.starts_with("counters/")) {
             let of = case.operations.iter().filter(|operation| operation.key == *key);
@@ -185,7 +185,7 @@ impl Judge {
                 ));
             }
         }
-        let [open, acknowledged, failed, unknown] = told;
+        let [open, acknowledged, failed, unknown] = beliefs;
         Ok(format!(
             "{acknowledged} acknowledged, {failed} failed, {unknown} unknown, {open} cut off by a crash"
         ))
@@ -197,7 +197,7 @@ impl Judge {
 }
 
 impl Case {
-    /// An operation, and its name in messages.
+    /// Returns an operation, and its name in messages.
     fn named(&mut self, operation: usize) -> (String, &mut Operation) {
         let found = &mut self.operations[operation];
         (format!("operation {operation} on {}", found.key), found)
@@ -205,24 +205,24 @@ impl Case {
 }
 
 impl CarriedOut {
-    /// Whether a process was told the truth.
+    /// Checks the result that a process got.
     fn agrees(&self, updated: &Updated<u64>) -> Judged {
         let standing = match &updated.now {
-            Standing::Left => false,
-            Standing::Written(version) => *version == self.version,
-            Standing::Overtaken(object) => {
+            StoredState::Left => false,
+            StoredState::Written(version) => *version == self.version,
+            StoredState::Overtaken(object) => {
                 object.version != self.version && String::from_utf8_lossy(&object.body).contains(&self.id)
             }
         };
         if updated.result == self.number && standing {
             return Ok(());
         }
-        Err(format!("was told {} and {:?}, but the truth is {self:?}", updated.result, updated.now))
+        Err(format!("got {} and {:?}, but was carried out as {self:?}", updated.result, updated.now))
     }
 }
 
-/// The number of a counter and its history.
-fn read(stored: Option<&Stored>) -> (u64, String) {
+/// Reads the number of a counter and its history.
+fn read(stored: Option<&StoredObject>) -> (u64, String) {
     let text = stored.map(|stored| String::from_utf8_lossy(&stored.object.body).into_owned());
     let text = text.unwrap_or_default();
     let (number, ids) = text.split_once(' ').unwrap_or(("0", ""));

@@ -1,4 +1,4 @@
-use leasehold_core::{Entry, NewTask, Where, WorkerId, keys};
+use leasehold_core::{Entry, IndexLocation, NewTask, WorkerId, keys};
 use leasehold_queue::{DirectDispatch, Queue, QueueConfig};
 use leasehold_store::{Client, Host, Purpose, Verb};
 use leasehold_worker::{
@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::lock;
 use crate::faults::Faults;
 use crate::host::SimHost;
-use crate::queue::raw::{Pointer, Raw, task_id};
+use crate::queue::raw::{Raw, RawEntry, task_id};
 use crate::scenario::{Options, Scenario};
 use crate::world::World;
 
@@ -35,10 +35,10 @@ fn inboxes_keep_their_promises_on_bad_and_on_good_days() {
     }
 }
 
-/// The runs of each task, by who has run it.
+/// Workers that ran each task.
 type Runs = Arc<Mutex<BTreeMap<u64, Vec<String>>>>;
 
-/// How a worker finds work.
+/// Source of a worker's tasks.
 #[derive(Clone, Copy)]
 enum Finds {
     Shared,
@@ -46,7 +46,7 @@ enum Finds {
     Direct,
 }
 
-/// A world in which nothing goes wrong but what is done here.
+/// A world without faults except for those of the test.
 struct Stage {
     world: World,
     runs: Runs,
@@ -87,7 +87,7 @@ impl Stage {
         (host, counted)
     }
 
-    /// Submits tasks, with these pauses between them; relies on what it has listed for ever.
+    /// Submits tasks, with these pauses between them; relies on its list of workers forever.
     fn producer(
         &self,
         task_type: &'static str,
@@ -96,14 +96,14 @@ impl Stage {
     ) -> Arc<Mutex<u64>> {
         let (host, client) = self.world.process("producer");
         let (own, done) = (host.clone(), Arc::new(Mutex::new(0)));
-        let told = done.clone();
+        let counter = done.clone();
         let produce = async move {
             let direct =
                 DirectDispatch { discovery_ttl: Duration::from_hours(1_000), ..DirectDispatch::default() };
             let queue = connect(&own, client, Some(direct)).await;
             for number in numbers {
                 while queue.submit_task(NewTask::new(task_type, json!(number)).unwrap()).await.is_err() {}
-                *lock(&told) += 1;
+                *lock(&counter) += 1;
                 own.sleep(pause).await;
             }
         };
@@ -123,12 +123,12 @@ impl Stage {
         self.world.objects().keys().filter(|key| key.starts_with(prefix)).count()
     }
 
-    /// All tasks are completed, each once, and nothing leads to them any more.
+    /// Waits until all tasks are completed, each once, and no pointer to them is left.
     fn ends_well(&mut self, tasks: usize, limit: Duration) {
         let bucket = self.world.bucket_handle();
         let is_done = || {
             bucket.look(|objects| {
-                let is_open = |key: &String| Pointer::read(key).is_some();
+                let is_open = |key: &String| RawEntry::read(key).is_some();
                 objects.keys().filter(|key| task_id(key).is_some()).count() >= tasks
                     && !objects.keys().any(is_open)
             })
@@ -158,9 +158,10 @@ async fn connect(host: &SimHost, client: Client, direct: Option<DirectDispatch>)
     }
 }
 
-/// Hundreds of minutes of what a producer has written that does not know better; nobody else is there to see it.
+/// Hundreds of minutes of entries from a producer with an outdated list; no other worker is there to rescue
+/// them.
 #[test]
-fn a_worker_that_was_away_for_three_days_works_all_that_was_put_into_its_inbox() {
+fn a_worker_that_was_away_for_three_days_runs_every_task_in_its_inbox() {
     for seed in 0..5 {
         let mut stage = Stage::new(seed, Faults::none());
         let (host, _) = stage.worker("w1", Finds::Direct, Duration::ZERO);
@@ -178,7 +179,7 @@ fn a_worker_that_was_away_for_three_days_works_all_that_was_put_into_its_inbox()
 
 /// A slow producer writes into a minute that the worker has long passed.
 #[test]
-fn what_is_written_late_into_an_old_minute_is_worked_too() {
+fn an_entry_written_late_into_an_old_minute_is_found() {
     let mut stage = Stage::new(1, Faults::none());
     stage.worker("w1", Finds::Direct, Duration::ZERO);
     stage.producer("t", 0..10, Duration::from_secs(20));
@@ -187,13 +188,13 @@ fn what_is_written_late_into_an_old_minute_is_worked_too() {
     let (own, worker) = (host.clone(), WorkerId::checked("worker id", "w1").unwrap());
     let late = async move {
         let queue = connect(&own, client, None).await;
-        // Its entry of eight minutes ago is the only one: the ring was lost, too.
+        // The only entry is eight minutes old, and its bell was lost.
         let id = queue.submit_task(NewTask::new("t", json!(10)).unwrap()).await.unwrap().id;
         let ready = queue.get(&id).await.unwrap().entry().unwrap();
         queue.client().delete(Purpose::Admin, &ready.key()).await.unwrap();
         let early = queue.now().unwrap().earliest.as_millis() - 480_000;
         let bucket = leasehold_core::Minute::of(leasehold_core::StoreTime::from_millis(early));
-        let pointer = Entry { place: Where::Inbox(worker), bucket, ..ready };
+        let pointer = Entry { place: IndexLocation::Inbox(worker), bucket, ..ready };
         queue.client().put_always(Purpose::Admin, &pointer.key(), "".into()).await.unwrap();
     };
     stage.world.spawn(host.process(), late);
@@ -219,11 +220,13 @@ fn an_idle_worker_with_an_empty_inbox_pays_two_gets_a_poll_and_few_lists() {
     let lists = discover(Verb::List);
     assert!((22..=26).contains(&lists), "{lists} lists");
     let renewals = spent.count(|line| line.purpose == Purpose::Lease && line.verb == Verb::Put);
-    // Its name every 40 s while nothing comes in, and the turn at looking for dead workers.
+    // Its name every 40 s while nothing arrives, and the lease of the duty that rescues inboxes of dead
+    // workers.
     assert!((23..=29).contains(&renewals), "{renewals} renewals");
 }
 
-/// A thousand entries, and a rescuer that is killed in the middle; its own inbox is to be rescued, too.
+/// A thousand entries, and a rescuer that is killed in the middle, so that its own inbox must be rescued,
+/// too.
 #[test]
 fn a_worker_killed_with_a_thousand_entries_in_its_inbox_loses_none() {
     for seed in 0..3 {
@@ -238,7 +241,7 @@ fn a_worker_killed_with_a_thousand_entries_in_its_inbox_loses_none() {
         let in_overflow =
             || bucket.look(|objects| objects.keys().filter(|key| key.starts_with("overflow/")).count());
         stage.run_until(|| in_overflow() > 100, Duration::from_mins(10));
-        assert!(stage.count("inbox/dead/") > 0, "it was to be killed in the middle");
+        assert!(stage.count("inbox/dead/") > 0, "the rescuer must be killed in the middle");
         stage.world.executor().kill(first.process());
         for (name, finds) in [("shared", Finds::Shared), ("leased", Finds::Leased), ("dead", Finds::Direct)] {
             stage.worker(name, finds, Duration::ZERO);
@@ -248,7 +251,7 @@ fn a_worker_killed_with_a_thousand_entries_in_its_inbox_loses_none() {
 }
 
 #[test]
-fn what_fails_at_one_worker_is_tried_again_by_any() {
+fn a_task_that_fails_on_one_worker_is_retried_by_any() {
     let mut stage = Stage::new(1, Faults::none());
     stage.worker("direct", Finds::Direct, Duration::from_secs(3));
     stage.run_for(Duration::from_mins(1));
@@ -264,7 +267,7 @@ fn what_fails_at_one_worker_is_tried_again_by_any() {
     assert!(by_others > 0, "{runs:?}");
 }
 
-/// Names are leased, and nobody else counts them among those who divide the shards.
+/// Names are leased, but do not count as workers among which the shards are divided.
 #[test]
 fn workers_with_inboxes_have_no_share_of_the_shards() {
     let mut stage = Stage::new(1, Faults::none());
@@ -278,7 +281,7 @@ fn workers_with_inboxes_have_no_share_of_the_shards() {
     assert_eq!(holders, vec!["leased"; 16]);
 }
 
-/// Workers with names made by chance would leave two objects each for ever.
+/// Workers with random names would leave two objects each forever.
 #[test]
 fn names_and_bells_of_workers_long_gone_are_removed() {
     let mut stage = Stage::new(1, Faults::none());
@@ -294,9 +297,9 @@ fn names_and_bells_of_workers_long_gone_are_removed() {
     assert_eq!((stage.count("workers/old"), stage.count("index/bells/old")), (0, 0));
 }
 
-/// It kept its name while its handlers ran, and what was put into its inbox waited for as long as they did.
+/// Regression: a busy worker kept its name, and tasks in its inbox waited as long as its handlers ran.
 #[test]
-fn a_worker_that_is_full_for_long_passes_on_what_waits() {
+fn a_worker_that_is_busy_for_long_passes_on_waiting_tasks() {
     let mut stage = Stage::new(1, Faults::none());
     stage.worker("full", Finds::Direct, Duration::from_hours(1_000));
     stage.run_for(Duration::from_mins(1));

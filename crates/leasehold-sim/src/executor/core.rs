@@ -1,4 +1,4 @@
-//! What the executor knows: tasks, timers, processes.
+//! State of the executor: tasks, timers, processes.
 
 use futures::future::BoxFuture;
 use leasehold_store::host::End;
@@ -10,23 +10,23 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::{Executor, ProcessId, lock};
-use crate::chance::Chance;
+use crate::chance::SimRandom;
 
 pub(super) struct Core {
     pub(super) now: Duration,
-    pub(super) chance: Chance,
-    pub(super) tasks: BTreeMap<u64, Task>,
+    pub(super) chance: SimRandom,
+    pub(super) tasks: BTreeMap<u64, ScheduledTask>,
     pub(super) timers: BTreeMap<(Duration, u64), Timer>,
     pub(super) processes: Vec<Process>,
     pub(super) issued: u64,
 }
 
-pub(super) struct Task {
+pub(super) struct ScheduledTask {
     pub(super) process: ProcessId,
-    /// None while it is polled.
+    /// The future; `None` while it is polled.
     pub(super) work: Option<BoxFuture<'static, ()>>,
     pub(super) waker: Arc<TaskWaker>,
-    /// Tells its owner, if it has one, how it ended; dropped, it tells of a stop.
+    /// Reports the end of the task to its owner, if it has one; dropping it reports a stop.
     pub(super) tell: Option<oneshot::Sender<End>>,
 }
 
@@ -62,13 +62,13 @@ impl Wake for TaskWaker {
 }
 
 impl Core {
-    /// The beginning of time.
-    pub(super) fn new(chance: Chance) -> Self {
+    /// Creates the state at virtual time zero.
+    pub(super) fn new(chance: SimRandom) -> Self {
         let (tasks, timers, processes) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
         Self { now: Duration::ZERO, chance, tasks, timers, processes, issued: 0 }
     }
 
-    /// A number that was never given before: of a task, or of a timer among those of one moment.
+    /// Returns an unused number, for a task or for a timer among those of one moment.
     pub(super) fn issue(&mut self) -> u64 {
         self.issued += 1;
         self.issued
@@ -82,7 +82,7 @@ impl Process {
 }
 
 impl Executor {
-    /// Whether a process stands still, or has gone on only in this instant.
+    /// Returns whether a process is paused, or was resumed only in this instant.
     #[must_use]
     pub fn is_paused(&self, process: ProcessId) -> bool {
         let core = lock(&self.core);

@@ -3,16 +3,16 @@ use std::sync::atomic::AtomicU32;
 use std::time::Instant;
 
 fn executor() -> Executor {
-    Executor::new(Chance::new(1), Trace::new())
+    Executor::new(SimRandom::new(1), Trace::new())
 }
 
-/// Runs until nothing is left to happen.
+/// Runs until no task is ready and no timer is set.
 fn rest(executor: &Executor) -> Option<String> {
     loop {
         match executor.step(Duration::MAX) {
-            Step::AtRest => return None,
-            Step::Panicked(words) => return Some(words),
-            Step::Polled | Step::Passed => {}
+            ExecutorStep::AtRest => return None,
+            ExecutorStep::Panicked(words) => return Some(words),
+            ExecutorStep::Polled | ExecutorStep::Passed => {}
         }
     }
 }
@@ -106,7 +106,7 @@ fn a_paused_process_sees_its_timers_fire_late() {
 }
 
 #[test]
-fn owners_hear_how_their_tasks_end() {
+fn owners_receive_the_end_of_their_tasks() {
     let executor = executor();
     let process = executor.process("owner");
     let mut done = executor.spawn_owned(process, Box::pin(async {}));
@@ -126,7 +126,7 @@ fn owners_hear_how_their_tasks_end() {
 #[test]
 fn the_order_of_polls_depends_on_the_seed_alone() {
     let order = |seed| {
-        let executor = Executor::new(Chance::new(seed), Trace::new());
+        let executor = Executor::new(SimRandom::new(seed), Trace::new());
         let order = Arc::new(Mutex::new(Vec::new()));
         for task in 0..20 {
             let order = order.clone();

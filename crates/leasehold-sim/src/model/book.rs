@@ -1,4 +1,4 @@
-//! What the checker finds, as `docs/protocol/models.md` tells it. Every test below is a line there.
+//! Runs the model checker and generates `docs/protocol/models.md`. Every test below is an entry there.
 
 use std::fmt::Write;
 use std::sync::{LazyLock, OnceLock};
@@ -7,7 +7,7 @@ use super::index::{self, IndexModel, Pull};
 use super::lease::{self, LeaseModel};
 use super::{Counterexample, Exhausted, exhaust};
 
-/// A model that was exhausted; whoever asks first lets the checker run.
+/// Title and size of a fully visited model. The first access runs the checker.
 type Run = (&'static str, LazyLock<Exhausted>);
 
 static RUNS: [Run; 9] = [
@@ -59,8 +59,8 @@ fn holds_index(pull: Pull, who: [u8; 3], faults: [u8; 3], rev_max: u8) -> Exhaus
     exhaust(&model).unwrap()
 }
 
-fn lease_without(rule: lease::Rule) -> &'static Counterexample {
-    static FOUND: [OnceLock<Counterexample>; lease::Rule::ALL.len()] = [const { OnceLock::new() }; _];
+fn lease_without(rule: lease::LeaseRule) -> &'static Counterexample {
+    static FOUND: [OnceLock<Counterexample>; lease::LeaseRule::ALL.len()] = [const { OnceLock::new() }; _];
     FOUND[rule as usize].get_or_init(|| {
         let without = Some(rule);
         let model = LeaseModel { processes: 2, crashes: 0, lost_answers: 0, late: 1, epoch_max: 3, without };
@@ -68,8 +68,8 @@ fn lease_without(rule: lease::Rule) -> &'static Counterexample {
     })
 }
 
-fn index_without(rule: index::Rule) -> &'static Counterexample {
-    static FOUND: [OnceLock<Counterexample>; index::Rule::ALL.len()] = [const { OnceLock::new() }; _];
+fn index_without(rule: index::IndexRule) -> &'static Counterexample {
+    static FOUND: [OnceLock<Counterexample>; index::IndexRule::ALL.len()] = [const { OnceLock::new() }; _];
     FOUND[rule as usize].get_or_init(|| {
         let model = IndexModel {
             workers: 2,
@@ -137,138 +137,140 @@ fn the_index_holds_when_tasks_are_purged() {
     is_exhausted(8);
 }
 
-const TWO_TRUST: &str = "no two trust at once";
+const TWO_TRUST: &str = "no two processes trust the lease at once";
 const EPOCH_TWICE: &str = "no epoch is held twice";
-const TOLD_TO_STOP: &str = "no holder is told to stop";
+const TOLD_TO_STOP: &str = "no holder gives up a lease that it still holds";
 
 #[test]
 fn without_the_stores_time_two_trust() {
-    assert_eq!(lease_without(lease::Rule::StoreTime).property, TWO_TRUST);
+    assert_eq!(lease_without(lease::LeaseRule::StoreTime).property, TWO_TRUST);
 }
 
 #[test]
 fn without_a_condition_on_the_take_over_two_trust() {
-    assert_eq!(lease_without(lease::Rule::TakeOnCondition).property, TWO_TRUST);
+    assert_eq!(lease_without(lease::LeaseRule::TakeOnCondition).property, TWO_TRUST);
 }
 
 #[test]
 fn without_a_condition_on_the_renewal_two_trust() {
-    assert_eq!(lease_without(lease::Rule::RenewOnCondition).property, TWO_TRUST);
+    assert_eq!(lease_without(lease::LeaseRule::RenewOnCondition).property, TWO_TRUST);
 }
 
 #[test]
 fn without_a_raised_epoch_one_is_held_twice() {
-    assert_eq!(lease_without(lease::Rule::RaiseEpoch).property, EPOCH_TWICE);
+    assert_eq!(lease_without(lease::LeaseRule::RaiseEpoch).property, EPOCH_TWICE);
 }
 
 #[test]
 fn without_instances_two_trust() {
-    assert_eq!(lease_without(lease::Rule::Instance).property, TWO_TRUST);
+    assert_eq!(lease_without(lease::LeaseRule::Instance).property, TWO_TRUST);
 }
 
 #[test]
 fn with_deleted_leases_an_epoch_is_held_twice() {
-    assert_eq!(lease_without(lease::Rule::NeverDelete).property, EPOCH_TWICE);
+    assert_eq!(lease_without(lease::LeaseRule::NeverDelete).property, EPOCH_TWICE);
 }
 
 #[test]
-fn without_taking_ones_own_anew_two_trust() {
-    assert_eq!(lease_without(lease::Rule::OwnAnew).property, TWO_TRUST);
+fn without_a_new_epoch_for_ones_own_lease_two_trust() {
+    assert_eq!(lease_without(lease::LeaseRule::OwnAnew).property, TWO_TRUST);
 }
 
 #[test]
-fn with_trust_in_what_is_not_confirmed_two_trust() {
-    assert_eq!(lease_without(lease::Rule::ConfirmedOnly).property, TWO_TRUST);
+fn with_an_unconfirmed_expiry_two_trust() {
+    assert_eq!(lease_without(lease::LeaseRule::ConfirmedOnly).property, TWO_TRUST);
 }
 
 #[test]
 fn without_stopping_before_release_two_trust() {
-    assert_eq!(lease_without(lease::Rule::StopBeforeRelease).property, TWO_TRUST);
+    assert_eq!(lease_without(lease::LeaseRule::StopBeforeRelease).property, TWO_TRUST);
 }
 
 #[test]
-fn without_the_read_after_a_refusal_a_holder_is_told_to_stop() {
-    assert_eq!(lease_without(lease::Rule::ReadBeforeLost).property, TOLD_TO_STOP);
+fn without_the_read_after_a_refusal_a_holder_gives_up_its_lease() {
+    assert_eq!(lease_without(lease::LeaseRule::ReadBeforeLost).property, TOLD_TO_STOP);
 }
 
 const COVERED: &str = "an unfinished task has an entry";
-const KEPT: &str = "an acknowledged task is there until it is purged";
-const DENIED: &str = "a task that was said not to be submitted never is";
+const KEPT: &str = "an acknowledged task exists until it is purged";
+const DENIED: &str = "a submit reported as failed never creates a task";
 
 #[test]
 fn without_new_before_old_a_task_has_no_entry() {
-    assert_eq!(index_without(index::Rule::NewBeforeOld).property, COVERED);
+    assert_eq!(index_without(index::IndexRule::NewBeforeOld).property, COVERED);
 }
 
 #[test]
 fn without_the_entry_first_a_task_has_no_entry() {
-    assert_eq!(index_without(index::Rule::EntryFirst).property, COVERED);
+    assert_eq!(index_without(index::IndexRule::EntryFirst).property, COVERED);
 }
 
 #[test]
 fn with_removals_after_a_refusal_a_task_has_no_entry() {
-    assert_eq!(index_without(index::Rule::RefusedRemovesNothing).property, COVERED);
+    assert_eq!(index_without(index::IndexRule::RefusedRemovesNothing).property, COVERED);
 }
 
 #[test]
 fn without_the_cover_a_task_has_no_entry() {
-    assert_eq!(index_without(index::Rule::CoverThenSweep).property, COVERED);
+    assert_eq!(index_without(index::IndexRule::CoverThenSweep).property, COVERED);
 }
 
 #[test]
 fn without_revisions_in_keys_a_task_has_no_entry() {
-    assert_eq!(index_without(index::Rule::Revisions).property, COVERED);
+    assert_eq!(index_without(index::IndexRule::Revisions).property, COVERED);
 }
 
 #[test]
 fn without_the_pointer_first_a_task_has_no_entry() {
-    assert_eq!(index_without(index::Rule::PointerFirst).property, COVERED);
+    assert_eq!(index_without(index::IndexRule::PointerFirst).property, COVERED);
 }
 
 #[test]
 fn without_a_fence_of_ones_own_a_submit_that_failed_happens() {
-    assert_eq!(index_without(index::Rule::FenceOwnSubmit).property, DENIED);
+    assert_eq!(index_without(index::IndexRule::FenceOwnSubmit).property, DENIED);
 }
 
 #[test]
 fn with_an_entry_removed_while_in_doubt_a_submit_that_failed_happens() {
-    assert_eq!(index_without(index::Rule::WithdrawWhenSure).property, DENIED);
+    assert_eq!(index_without(index::IndexRule::WithdrawWhenSure).property, DENIED);
 }
 
 #[test]
 fn without_a_fence_before_removal_a_task_has_no_entry() {
-    assert_eq!(index_without(index::Rule::FenceBeforeRemoval).property, COVERED);
+    assert_eq!(index_without(index::IndexRule::FenceBeforeRemoval).property, COVERED);
 }
 
 #[test]
 fn without_the_mark_a_retried_task_is_deleted() {
-    assert_eq!(index_without(index::Rule::MarkBeforeDelete).property, KEPT);
+    assert_eq!(index_without(index::IndexRule::MarkBeforeDelete).property, KEPT);
 }
 
 #[test]
 fn without_conditions_an_acknowledged_task_is_lost() {
-    assert_eq!(index_without(index::Rule::OnCondition).property, KEPT);
+    assert_eq!(index_without(index::IndexRule::OnCondition).property, KEPT);
 }
 
 #[test]
 fn without_the_ready_entry_of_an_owner_a_task_has_no_entry() {
-    assert_eq!(index_without(index::Rule::OwnerLeavesEntry).property, COVERED);
+    assert_eq!(index_without(index::IndexRule::OwnerLeavesEntry).property, COVERED);
 }
 
 #[test]
 fn the_models_are_documented() {
     let mut text = String::from(
         "# Models\n\nGenerated by the tests of `leasehold-sim`, `model/book.rs`; run them with `UPDATE_DOCS=1`. The models \
-         decide by the real `step` and `Lease`; what they add is told in `model/index.rs` and `model/lease.rs`.\n\n\
-         ## Exhausted\n\nEvery state was visited, and none of the promises below was ever broken.\n\n\
+         call the real `step` and `Lease`; `model/index.rs` and `model/lease.rs` describe the rest.\n\n\
+         ## Fully visited models\n\nThe checker visited every state, and no state violates a property.\n\n\
          | model | states | depth |\n| --- | ---: | ---: |\n",
     );
     for (title, run) in &RUNS {
         writeln!(text, "| {title} | {} | {} |", run.states, run.depth).unwrap();
     }
-    text.push_str("\n## Each rule left out\n\nThe shortest way to break a promise, if everything else stays as it is.\n");
-    let lease = lease::Rule::ALL.map(|rule| ("The lease", rule.told(), lease_without(rule)));
-    let index = index::Rule::ALL.map(|rule| ("The index", rule.told(), index_without(rule)));
+    text.push_str(
+        "\n## Counterexamples\n\nThe shortest violation when one rule is left out and all others hold.\n",
+    );
+    let lease = lease::LeaseRule::ALL.map(|rule| ("The lease", rule.told(), lease_without(rule)));
+    let index = index::IndexRule::ALL.map(|rule| ("The index", rule.told(), index_without(rule)));
     let mut chapter = "";
     for (of, rule, found) in index.into_iter().chain(lease) {
         if of != chapter {
@@ -276,8 +278,7 @@ fn the_models_are_documented() {
             chapter = of;
         }
         let (broken, count) = (found.property, found.steps.len());
-        write!(text, "\n**Left out: {rule}.** After {count} steps it is no longer so that {broken}:\n\n")
-            .unwrap();
+        write!(text, "\n**Left out: {rule}.** {count} steps violate *{broken}*:\n\n").unwrap();
         for (number, step) in found.steps.iter().enumerate() {
             writeln!(text, "{}. {step}", number + 1).unwrap();
         }

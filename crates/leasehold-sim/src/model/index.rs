@@ -1,22 +1,23 @@
-//! The revisioned index as a model: one task, its entries, and everyone who writes them.
+//! Model of the revisioned index: one task, its entries, and every process that writes them.
 //!
-//! Every operation is a plan: the requests that the queue makes, in its order, from a state of the task that was read
-//! before. Between any two of them everyone else may act. A put on condition that is refused or not answered is followed
-//! by a read, as in the store's client. Leases run out whenever the checker likes, and every grace is over at once: what
-//! holds here does not depend on how long anything takes. Only a purge is kept away from a submit that is under way, since
-//! a day lies between them.
+//! Every operation is a plan: the queue's requests in the queue's order, computed from a record that was read before.
+//! Between any two requests every other process may act. A conditional put that is refused or not answered is followed
+//! by a read, as in the store's client. Leases may expire at any step, and every grace period has length zero, so the
+//! properties do not depend on durations. The one exception: a purge does not overlap a submit, since a day lies
+//! between them.
 
 mod plan;
 mod run;
 mod small;
 mod told;
 
-use small::{Due, Kind, Pointer, Small};
+use super::RequestFate;
+use small::{Due, Pointer, Small, TaskState};
 use stateright::{Model, Property};
 
-/// What the index asks for; each can be left out.
+/// Rule of the index protocol; each can be left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Rule {
+pub(super) enum IndexRule {
     NewBeforeOld,
     EntryFirst,
     RefusedRemovesNothing,
@@ -31,67 +32,71 @@ pub(super) enum Rule {
     OwnerLeavesEntry,
 }
 
-impl Rule {
-    pub(super) const ALL: [Rule; 12] = [
-        Rule::NewBeforeOld,
-        Rule::EntryFirst,
-        Rule::RefusedRemovesNothing,
-        Rule::CoverThenSweep,
-        Rule::Revisions,
-        Rule::PointerFirst,
-        Rule::FenceOwnSubmit,
-        Rule::WithdrawWhenSure,
-        Rule::FenceBeforeRemoval,
-        Rule::MarkBeforeDelete,
-        Rule::OnCondition,
-        Rule::OwnerLeavesEntry,
+impl IndexRule {
+    pub(super) const ALL: [IndexRule; 12] = [
+        IndexRule::NewBeforeOld,
+        IndexRule::EntryFirst,
+        IndexRule::RefusedRemovesNothing,
+        IndexRule::CoverThenSweep,
+        IndexRule::Revisions,
+        IndexRule::PointerFirst,
+        IndexRule::FenceOwnSubmit,
+        IndexRule::WithdrawWhenSure,
+        IndexRule::FenceBeforeRemoval,
+        IndexRule::MarkBeforeDelete,
+        IndexRule::OnCondition,
+        IndexRule::OwnerLeavesEntry,
     ];
 
     pub(super) fn told(self) -> &'static str {
         match self {
-            Rule::NewBeforeOld => "1. the new entry is written before the old one is removed",
-            Rule::EntryFirst => "1. what makes a task wait again writes its entry before the task",
-            Rule::RefusedRemovesNothing => "1. a refused put removes nothing",
-            Rule::CoverThenSweep => "2. the called-for entry is written before a stale one is removed",
-            Rule::Revisions => "2. keys carry the revision",
-            Rule::PointerFirst => "3. a submit writes its entry before the task",
-            Rule::FenceOwnSubmit => "3. a submit that is given up fences its own id",
-            Rule::WithdrawWhenSure => {
-                "3. a submit removes its entry only if no put of the task can still land"
+            IndexRule::NewBeforeOld => "1. the new entry is written before the old one is removed",
+            IndexRule::EntryFirst => {
+                "1. an operation that makes a task pending again writes its entry before the task"
             }
-            Rule::FenceBeforeRemoval => "4. an entry ahead of its task is removed only after a fence",
-            Rule::MarkBeforeDelete => "a task is marked on condition before it is deleted",
-            Rule::OnCondition => "a task is put on condition",
-            Rule::OwnerLeavesEntry => "a shard's owner that writes no lease entry leaves the ready entry",
+            IndexRule::RefusedRemovesNothing => "1. a refused put removes nothing",
+            IndexRule::CoverThenSweep => "2. the current entry is written before a stale one is removed",
+            IndexRule::Revisions => "2. keys carry the revision",
+            IndexRule::PointerFirst => "3. a submit writes its entry before the task",
+            IndexRule::FenceOwnSubmit => "3. an abandoned submit fences its own id",
+            IndexRule::WithdrawWhenSure => {
+                "3. a submit removes its entry only if no put of the task can still be carried out"
+            }
+            IndexRule::FenceBeforeRemoval => "4. an entry ahead of its task is removed only after a fence",
+            IndexRule::MarkBeforeDelete => {
+                "a task is marked as purged by a conditional put before it is deleted"
+            }
+            IndexRule::OnCondition => "a task is written by conditional puts",
+            IndexRule::OwnerLeavesEntry => "a shard owner that writes no lease entry keeps the ready entry",
         }
     }
 }
 
-/// Whose claims are how.
+/// Kind of claims that workers make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Pull {
     /// With a lease entry.
     Shared,
-    /// By the shard's owner, who leaves the ready entry where it is.
+    /// By the shard's owner, which keeps the ready entry instead of writing a lease entry.
     Owner,
     Mixed,
 }
 
-/// How large the world is, and how much may go wrong in it.
+/// Bounds of the model: number of processes and faults.
 #[derive(Debug, Clone)]
 pub(super) struct IndexModel {
     pub(super) workers: u8,
     pub(super) pull: Pull,
-    /// How many times an operator cancels, retries or reschedules.
+    /// Number of cancels, retries and reschedules by an operator.
     pub(super) operations: u8,
-    /// How many times a janitor marks or deletes.
+    /// Number of purge marks and deletes by a janitor.
     pub(super) purges: u8,
     pub(super) crashes: u8,
     pub(super) lost_answers: u8,
     pub(super) late: u8,
-    /// No task gets beyond this revision.
+    /// Highest revision that a task may reach.
     pub(super) rev_max: u8,
-    pub(super) without: Option<Rule>,
+    pub(super) without: Option<IndexRule>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -115,17 +120,17 @@ pub(super) enum Operation {
 
 use Operation as Op;
 
-/// An operation under way: decided upon by what was read, so many of its requests made.
+/// An operation in progress: the record it was decided from, and the number of requests made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Doing {
     op: Operation,
     seen: Option<Small>,
     made: usize,
-    /// A put of a submitted task may have been carried out, or still be.
+    /// True if a put of a submitted task has an unknown outcome: it was, or may still be, carried out.
     in_doubt: bool,
 }
 
-/// A claim as its worker knows it, and the entry that its task is found by.
+/// A worker's copy of its claim, and the entry that leads to the task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Held {
     seen: Small,
@@ -136,7 +141,7 @@ struct Held {
 struct Actor {
     doing: Option<Doing>,
     held: Option<Held>,
-    /// Operations that are left to whoever is not a worker.
+    /// Remaining operations of an actor that is not a worker.
     left: u8,
 }
 
@@ -144,7 +149,7 @@ struct Actor {
 enum Request {
     Write(Pointer),
     Remove(Pointer),
-    /// On condition that this stands there, or nothing does.
+    /// Conditional on this record, or on absence.
     Put {
         to: Small,
         on: Option<Small>,
@@ -154,9 +159,9 @@ enum Request {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[expect(clippy::struct_excessive_bools, reason = "each is something that has happened, or not")]
-pub(super) struct World {
+pub(super) struct IndexWorld {
     object: Option<Small>,
-    /// Who has written which revision, as its history tells.
+    /// Actor and record of each revision, as the task's history shows them.
     authors: [Option<(usize, Small)>; REVISIONS],
     entries: u32,
     actors: Vec<Actor>,
@@ -164,7 +169,7 @@ pub(super) struct World {
     crashes: u8,
     lost_answers: u8,
     late_left: u8,
-    /// Entries for later, up to this revision, are due by now: a task was claimed that had waited for it.
+    /// Revision up to which entries due later are due by now: a task that had waited for that time was claimed.
     later_until: u8,
     acknowledged: bool,
     denied: bool,
@@ -173,25 +178,18 @@ pub(super) struct World {
     lost: bool,
 }
 
-/// More than any model's `rev_max`; entries have a bit each.
+/// Number of revisions, above any model's `rev_max`; each entry is one bit.
 const REVISIONS: usize = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Action {
+pub(super) enum IndexAction {
     Start(usize, Operation),
-    Go(usize, Fate),
+    Go(usize, RequestFate),
     GiveUp,
-    /// The put of a submitted task surely fails, as on a full disk.
+    /// The put of a submitted task definitely fails, as on a full disk.
     Fail,
     Crash(usize),
     Land(usize),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Fate {
-    Answered,
-    AnswerLost,
-    Late,
 }
 
 const PRODUCER: usize = 0;
@@ -200,12 +198,12 @@ const JANITOR: usize = 2;
 const WORKERS: usize = 3;
 
 impl IndexModel {
-    fn has(&self, rule: Rule) -> bool {
+    fn has(&self, rule: IndexRule) -> bool {
         self.without != Some(rule)
     }
 
     fn bit(&self, pointer: Pointer) -> u32 {
-        let rev = if self.has(Rule::Revisions) { u32::from(pointer.rev) } else { 0 };
+        let rev = if self.has(IndexRule::Revisions) { u32::from(pointer.rev) } else { 0 };
         1 << (rev + 8 * u32::from(pointer.due == Due::Later) + 16 * u32::from(pointer.is_lease))
     }
 
@@ -216,8 +214,8 @@ impl IndexModel {
         })
     }
 
-    /// Only revisions that someone may still ask about need an author, and workers that do the same are the same.
-    fn tidy(&self, world: &mut World) {
+    /// Merges equivalent states: drops the authors of revisions that no plan refers to, and sorts the workers.
+    fn tidy(&self, world: &mut IndexWorld) {
         let mut wanted = [false; REVISIONS];
         for actor in &world.actors {
             let plan = actor.doing.map(|doing| self.plan(doing, actor.held)).unwrap_or_default();
@@ -230,14 +228,14 @@ impl IndexModel {
         for (author, wanted) in world.authors.iter_mut().zip(wanted) {
             *author = author.filter(|_| wanted);
         }
-        // A counterexample is easier to read when nobody changes places.
+        // Workers keep their numbers in a counterexample, which is easier to read.
         if self.without.is_none() {
             world.sort_workers();
         }
     }
 
-    fn worker_starts(&self, world: &World, me: usize, actions: &mut Vec<Action>) {
-        let mut start = |op| actions.push(Action::Start(me, op));
+    fn worker_starts(&self, world: &IndexWorld, me: usize, actions: &mut Vec<IndexAction>) {
+        let mut start = |op| actions.push(IndexAction::Start(me, op));
         if world.actors[me].held.is_some() {
             [Op::Renew, Op::Complete, Op::Fail, Op::FailForGood].into_iter().for_each(start);
             return;
@@ -259,32 +257,32 @@ impl IndexModel {
         }
     }
 
-    fn starts(&self, world: &World, me: usize, actions: &mut Vec<Action>) {
+    fn starts(&self, world: &IndexWorld, me: usize, actions: &mut Vec<IndexAction>) {
         let is_submit_over =
             world.actors[PRODUCER].doing.is_none() && world.late.iter().all(|(by, _)| *by != PRODUCER);
         match me {
-            PRODUCER if world.actors[me].left > 0 => actions.push(Action::Start(me, Op::Submit)),
+            PRODUCER if world.actors[me].left > 0 => actions.push(IndexAction::Start(me, Op::Submit)),
             OPERATOR if world.actors[me].left > 0 => {
                 let plain = [Op::Cancel, Op::Retry, Op::Reschedule(Due::Soon), Op::Reschedule(Due::Later)];
-                actions.extend(plain.map(|op| Action::Start(me, op)));
+                actions.extend(plain.map(|op| IndexAction::Start(me, op)));
             }
             JANITOR if world.actors[me].left > 0 && is_submit_over => {
-                actions.extend([Op::Purge, Op::Delete].map(|op| Action::Start(me, op)));
+                actions.extend([Op::Purge, Op::Delete].map(|op| IndexAction::Start(me, op)));
             }
             PRODUCER | OPERATOR | JANITOR => {}
             _ => self.worker_starts(world, me, actions),
         }
     }
 
-    fn is_covered(world: &World) -> bool {
+    fn is_covered(world: &IndexWorld) -> bool {
         let Some(task) = world.object.filter(|task| !task.is_final()) else { return true };
         Self::pointers(world.entries).any(|pointer| {
             let is_in_time = match task.kind {
-                // A lease entry is due in time only if that lease has run out already.
-                Kind::Waiting(due) if !pointer.is_lease => {
+                // A lease entry is due in time only if that lease has expired already.
+                TaskState::Waiting(due) if !pointer.is_lease => {
                     pointer.due <= due || pointer.rev <= world.later_until
                 }
-                Kind::Waiting(_) => task.claim == 0,
+                TaskState::Waiting(_) => task.claim == 0,
                 _ => true,
             };
             pointer.rev <= task.rev && is_in_time
@@ -292,7 +290,7 @@ impl IndexModel {
     }
 }
 
-impl World {
+impl IndexWorld {
     fn sort_workers(&mut self) {
         let mut order: Vec<usize> = (0..self.actors.len()).collect();
         order[WORKERS..].sort_by_key(|worker| self.actors[*worker]);
@@ -311,15 +309,15 @@ impl World {
 }
 
 impl Model for IndexModel {
-    type State = World;
-    type Action = Action;
+    type State = IndexWorld;
+    type Action = IndexAction;
 
-    fn init_states(&self) -> Vec<World> {
+    fn init_states(&self) -> Vec<IndexWorld> {
         let mut actors = vec![Actor::default(); WORKERS + usize::from(self.workers)];
         actors[PRODUCER].left = 1;
         actors[OPERATOR].left = self.operations;
         actors[JANITOR].left = self.purges;
-        vec![World {
+        vec![IndexWorld {
             object: None,
             authors: [None; REVISIONS],
             entries: 0,
@@ -337,39 +335,39 @@ impl Model for IndexModel {
         }]
     }
 
-    fn actions(&self, world: &World, actions: &mut Vec<Action>) {
+    fn actions(&self, world: &IndexWorld, actions: &mut Vec<IndexAction>) {
         for (me, actor) in world.actors.iter().enumerate() {
             let Some(doing) = actor.doing else {
                 self.starts(world, me, actions);
                 if world.crashes > 0 && actor.held.is_some() {
-                    actions.push(Action::Crash(me));
+                    actions.push(IndexAction::Crash(me));
                 }
                 continue;
             };
-            actions.push(Action::Go(me, Fate::Answered));
+            actions.push(IndexAction::Go(me, RequestFate::Answered));
             if world.lost_answers > 0 {
-                actions.push(Action::Go(me, Fate::AnswerLost));
+                actions.push(IndexAction::Go(me, RequestFate::AnswerLost));
             }
             if world.late_left > 0 {
-                actions.push(Action::Go(me, Fate::Late));
+                actions.push(IndexAction::Go(me, RequestFate::Late));
             }
             if world.crashes > 0 {
-                actions.push(Action::Crash(me));
+                actions.push(IndexAction::Crash(me));
             }
             if doing.op == Op::Submit && doing.made > 0 {
-                actions.push(Action::GiveUp);
+                actions.push(IndexAction::GiveUp);
             }
             if doing.op == Op::Submit
                 && matches!(self.plan(doing, None).get(doing.made), Some(Request::Put { .. }))
-                && !(doing.in_doubt && self.has(Rule::WithdrawWhenSure))
+                && !(doing.in_doubt && self.has(IndexRule::WithdrawWhenSure))
             {
-                actions.push(Action::Fail);
+                actions.push(IndexAction::Fail);
             }
         }
-        actions.extend((0..world.late.len()).map(Action::Land));
+        actions.extend((0..world.late.len()).map(IndexAction::Land));
     }
 
-    fn next_state(&self, last: &World, action: Action) -> Option<World> {
+    fn next_state(&self, last: &IndexWorld, action: IndexAction) -> Option<IndexWorld> {
         let mut world = last.clone();
         self.act(&mut world, action)?;
         self.tidy(&mut world);
@@ -378,28 +376,29 @@ impl Model for IndexModel {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("an unfinished task has an entry", |_, world: &World| Self::is_covered(world)),
-            Property::always("an acknowledged task is there until it is purged", |_, world: &World| {
-                let is_there = world.object.is_some_and(|task| task.kind != Kind::Tombstone);
+            Property::always("an unfinished task has an entry", |_, world: &IndexWorld| {
+                Self::is_covered(world)
+            }),
+            Property::always("an acknowledged task exists until it is purged", |_, world: &IndexWorld| {
+                let is_there = world.object.is_some_and(|task| task.kind != TaskState::Tombstone);
                 !world.lost && (!world.acknowledged || is_there || world.deleted)
             }),
-            Property::always("a task that was said not to be submitted never is", |_, world: &World| {
-                let is_mark = |task: Small| matches!(task.kind, Kind::Tombstone | Kind::Purged);
+            Property::always("a submit reported as failed never creates a task", |_, world: &IndexWorld| {
+                let is_mark = |task: Small| matches!(task.kind, TaskState::Tombstone | TaskState::Purged);
                 !world.denied || world.object.is_none_or(is_mark)
             }),
-            Property::always("what is completed stays so", |_, world: &World| {
-                // A stale entry of a task that was deleted may leave a tombstone there, which nobody can run.
+            Property::always("the status completed is final", |_, world: &IndexWorld| {
+                // A stale entry of a deleted task may leave a tombstone, which no worker can run.
                 let stays = |task: Small| match task.kind {
-                    Kind::Completed | Kind::Purged => true,
-                    Kind::Tombstone => world.deleted,
+                    TaskState::Completed | TaskState::Purged => true,
+                    TaskState::Tombstone => world.deleted,
                     _ => false,
                 };
                 !world.completed || world.object.is_none_or(stays)
             }),
-            Property::sometimes(
-                "a task is completed and nothing is left of it in the index",
-                |_, world: &World| world.completed && world.entries == 0,
-            ),
+            Property::sometimes("a task is completed and has no index entry", |_, world: &IndexWorld| {
+                world.completed && world.entries == 0
+            }),
         ]
     }
 }

@@ -1,24 +1,25 @@
-//! The lease as a model: processes that want the same lease, time that passes, requests that go astray.
+//! Model of the lease: processes that compete for one lease, passing time, and delayed or lost requests.
 //!
 //! A process decides by [`Lease::take`], [`Lease::renewed`] and [`Lease::released`], sends the put at some later moment
-//! — that is the pause — and reads the object back whenever the put was refused or not answered. It may give up at any
-//! moment without knowing what becomes of the put. Everyone knows the time exactly: for those who take over and for those
-//! who trust, that is the most daring of the intervals that hold the present.
+//! (a pause), and reads the object back when the put was refused or not answered. It may give up at any moment with an
+//! unknown outcome of the put. Every process knows the exact time: of all intervals that contain the present, this is
+//! the one that takes over earliest and trusts longest.
 
 mod small;
 mod told;
 
+use super::RequestFate;
 use leasehold_core::Lease;
 use leasehold_core::Now;
 use leasehold_core::lease::Take;
 use serde_json::Map;
-use small::{Claim, NOW, TTL, claim, earlier, fresh, holder, is_same_claim, lease, moment, now};
+use small::{NOW, SmallLease, TTL, claim, earlier, fresh, holder, is_same_claim, lease, moment, now};
 use stateright::{Model, Property};
 use std::time::Duration;
 
-/// What the protocol asks for; each can be left out.
+/// Rule of the lease protocol; each can be left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Rule {
+pub(super) enum LeaseRule {
     StoreTime,
     TakeOnCondition,
     RenewOnCondition,
@@ -31,55 +32,57 @@ pub(super) enum Rule {
     ReadBeforeLost,
 }
 
-impl Rule {
-    pub(super) const ALL: [Rule; 10] = [
-        Rule::StoreTime,
-        Rule::TakeOnCondition,
-        Rule::RenewOnCondition,
-        Rule::RaiseEpoch,
-        Rule::Instance,
-        Rule::NeverDelete,
-        Rule::OwnAnew,
-        Rule::ConfirmedOnly,
-        Rule::StopBeforeRelease,
-        Rule::ReadBeforeLost,
+impl LeaseRule {
+    pub(super) const ALL: [LeaseRule; 10] = [
+        LeaseRule::StoreTime,
+        LeaseRule::TakeOnCondition,
+        LeaseRule::RenewOnCondition,
+        LeaseRule::RaiseEpoch,
+        LeaseRule::Instance,
+        LeaseRule::NeverDelete,
+        LeaseRule::OwnAnew,
+        LeaseRule::ConfirmedOnly,
+        LeaseRule::StopBeforeRelease,
+        LeaseRule::ReadBeforeLost,
     ];
 
     pub(super) fn told(self) -> &'static str {
         match self {
-            Rule::StoreTime => "expiry is judged by the store's time, not by a clock that is ahead of it",
-            Rule::TakeOnCondition => "a take-over is put on condition",
-            Rule::RenewOnCondition => "a renewal is put on condition",
-            Rule::RaiseEpoch => "every take-over raises the epoch",
-            Rule::Instance => "a holder is known by its instance, not by its name",
-            Rule::NeverDelete => "a lease is never deleted",
-            Rule::OwnAnew => "one's own lease is taken anew, not gone on with",
-            Rule::ConfirmedOnly => "only a confirmed expiry is trusted",
-            Rule::StopBeforeRelease => "a holder stops before its release is sent",
-            Rule::ReadBeforeLost => "a refusal is followed by a read before it counts as lost",
+            LeaseRule::StoreTime => {
+                "expiry is decided by the store's time, not by a clock that is ahead of it"
+            }
+            LeaseRule::TakeOnCondition => "a take-over is a conditional put",
+            LeaseRule::RenewOnCondition => "a renewal is a conditional put",
+            LeaseRule::RaiseEpoch => "every take-over raises the epoch",
+            LeaseRule::Instance => "a holder is identified by its instance, not by its name",
+            LeaseRule::NeverDelete => "a lease is never deleted",
+            LeaseRule::OwnAnew => "a process that finds its own lease takes it again with a new epoch",
+            LeaseRule::ConfirmedOnly => "only a confirmed expiry is trusted",
+            LeaseRule::StopBeforeRelease => "a holder stops working before it sends its release",
+            LeaseRule::ReadBeforeLost => "a refused put is read back before the lease counts as lost",
         }
     }
 }
 
-/// How large the world is, and how much may go wrong in it.
+/// Bounds of the model: number of processes and faults.
 #[derive(Debug, Clone)]
 pub(super) struct LeaseModel {
     pub(super) processes: u8,
     pub(super) crashes: u8,
     pub(super) lost_answers: u8,
     pub(super) late: u8,
-    /// Nobody takes a lease of this epoch over.
+    /// Highest epoch: a lease of this epoch is not taken over.
     pub(super) epoch_max: u8,
-    pub(super) without: Option<Rule>,
+    pub(super) without: Option<LeaseRule>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Phase {
     Idle,
-    Taking { to: Claim, on: Option<u8> },
-    Holding { held: Claim },
-    Renewing { held: Claim, to: Claim },
-    Releasing { held: Claim, to: Claim },
+    Taking { to: SmallLease, on: Option<u8> },
+    Holding { held: SmallLease },
+    Renewing { held: SmallLease, to: SmallLease },
+    Releasing { held: SmallLease, to: SmallLease },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -88,62 +91,55 @@ struct Process {
     phase: Phase,
 }
 
-/// A put, or a delete that should not be.
+/// A put, or a delete that the protocol forbids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Request {
-    Put { to: Claim, on: Option<u8>, always: bool },
+    Put { to: SmallLease, on: Option<u8>, always: bool },
     Delete,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct World {
-    object: Option<Claim>,
+pub(super) struct LeaseWorld {
+    object: Option<SmallLease>,
     processes: Vec<Process>,
     late: Vec<Request>,
     crashes: u8,
     lost_answers: u8,
     late_left: u8,
-    /// The highest epoch that anyone has held.
+    /// Highest epoch that any process has held.
     highest: u8,
-    /// An epoch was held that was not above all before it.
+    /// True if a process held an epoch that was not above all earlier ones.
     repeated: bool,
-    /// Someone was told to stop whose lease stood there.
+    /// True if a process gave up its lease although it still held it.
     wronged: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Action {
+pub(super) enum LeaseAction {
     Tick,
     Take(usize),
     Renew(usize),
     Release(usize),
-    Send(usize, Fate),
+    Send(usize, RequestFate),
     GiveUp(usize),
     Crash(usize),
     Land(usize),
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Fate {
-    Answered,
-    AnswerLost,
-    Late,
-}
-
 impl LeaseModel {
-    fn has(&self, rule: Rule) -> bool {
+    fn has(&self, rule: LeaseRule) -> bool {
         self.without != Some(rule)
     }
 
-    /// Decides upon taking what was found, as the real code does.
-    fn decide_take(&self, world: &mut World, me: usize, found: Option<Claim>) -> Phase {
+    /// Decides whether to take the lease that was read, as the real code does.
+    fn decide_take(&self, world: &mut LeaseWorld, me: usize, found: Option<SmallLease>) -> Phase {
         let instance = self.known_as(world, me);
-        if !self.has(Rule::OwnAnew)
+        if !self.has(LeaseRule::OwnAnew)
             && let Some(held) = found.filter(|held| held.instance == instance && held.expires != 0)
         {
             return self.hold(world, held);
         }
-        let ahead = if self.has(Rule::StoreTime) { 0 } else { TTL + 1 };
+        let ahead = if self.has(LeaseRule::StoreTime) { 0 } else { TTL + 1 };
         let now = Now::exactly(moment(NOW + ahead));
         let taken = Lease::take(found.map(lease), &Map::new(), &holder(instance), now, fresh());
         let Take::Write(lease) = taken else { return Phase::Idle };
@@ -152,28 +148,28 @@ impl LeaseModel {
         }
         let mut to = claim(&lease);
         to.expires -= ahead;
-        if !self.has(Rule::RaiseEpoch) {
+        if !self.has(LeaseRule::RaiseEpoch) {
             to.epoch = found.map_or(to.epoch, |found| found.epoch);
         }
         Phase::Taking { to, on: found.map(|found| found.write) }
     }
 
-    fn known_as(&self, world: &World, me: usize) -> u8 {
-        if self.has(Rule::Instance) { world.processes[me].instance } else { 0 }
+    fn known_as(&self, world: &LeaseWorld, me: usize) -> u8 {
+        if self.has(LeaseRule::Instance) { world.processes[me].instance } else { 0 }
     }
 
-    fn hold(&self, world: &mut World, held: Claim) -> Phase {
-        world.repeated |= held.epoch <= world.highest && self.has(Rule::OwnAnew);
+    fn hold(&self, world: &mut LeaseWorld, held: SmallLease) -> Phase {
+        world.repeated |= held.epoch <= world.highest && self.has(LeaseRule::OwnAnew);
         world.highest = world.highest.max(held.epoch);
         Phase::Holding { held }
     }
 
-    fn decide_renewal(held: Claim) -> Phase {
+    fn decide_renewal(held: SmallLease) -> Phase {
         let ttl = Duration::from_secs(TTL.into());
         Phase::Renewing { held, to: claim(&lease(held).renewed(ttl, now(), fresh())) }
     }
 
-    fn decide_release(held: Claim) -> Phase {
+    fn decide_release(held: SmallLease) -> Phase {
         Phase::Releasing { held, to: claim(&lease(held).released(now(), fresh())) }
     }
 
@@ -181,18 +177,18 @@ impl LeaseModel {
         Some(match phase {
             Phase::Idle | Phase::Holding { .. } => return None,
             Phase::Taking { to, on } => {
-                Request::Put { to, on, always: !self.has(Rule::TakeOnCondition) && on.is_some() }
+                Request::Put { to, on, always: !self.has(LeaseRule::TakeOnCondition) && on.is_some() }
             }
             Phase::Renewing { held, to } => {
-                Request::Put { to, on: Some(held.write), always: !self.has(Rule::RenewOnCondition) }
+                Request::Put { to, on: Some(held.write), always: !self.has(LeaseRule::RenewOnCondition) }
             }
-            Phase::Releasing { .. } if !self.has(Rule::NeverDelete) => Request::Delete,
+            Phase::Releasing { .. } if !self.has(LeaseRule::NeverDelete) => Request::Delete,
             Phase::Releasing { held, to } => Request::Put { to, on: Some(held.write), always: false },
         })
     }
 
-    /// What a process makes of an answer; a refusal comes with what was read.
-    fn answered(&self, world: &mut World, me: usize, was_written: bool) -> Option<Phase> {
+    /// Next phase of a process after an answer; a refusal is followed by a read.
+    fn answered(&self, world: &mut LeaseWorld, me: usize, was_written: bool) -> Option<Phase> {
         let found = world.object;
         Some(match world.processes[me].phase {
             Phase::Taking { to, .. } if was_written => self.hold(world, to),
@@ -201,7 +197,7 @@ impl LeaseModel {
             Phase::Renewing { held, .. } => {
                 let ours = found.filter(|found| is_same_claim(*found, held) && found.expires != 0);
                 match ours {
-                    Some(found) if self.has(Rule::ReadBeforeLost) => Phase::Holding { held: found },
+                    Some(found) if self.has(LeaseRule::ReadBeforeLost) => Phase::Holding { held: found },
                     ours => {
                         world.wronged |= ours.is_some();
                         Phase::Idle
@@ -216,19 +212,19 @@ impl LeaseModel {
         })
     }
 
-    fn send(&self, world: &mut World, me: usize, fate: Fate) -> Option<()> {
+    fn send(&self, world: &mut LeaseWorld, me: usize, fate: RequestFate) -> Option<()> {
         let request = self.request(world.processes[me].phase)?;
         match fate {
-            Fate::Answered => {
+            RequestFate::Answered => {
                 let is_there = matches!(request, Request::Put { to, .. } if world.object == Some(to));
-                let was_written = perform(world, request) || is_there && self.has(Rule::ReadBeforeLost);
+                let was_written = perform(world, request) || is_there && self.has(LeaseRule::ReadBeforeLost);
                 world.processes[me].phase = self.answered(world, me, was_written)?;
             }
-            Fate::AnswerLost => {
+            RequestFate::AnswerLost => {
                 world.lost_answers -= 1;
                 perform(world, request);
             }
-            Fate::Late => {
+            RequestFate::Late => {
                 world.late_left -= 1;
                 world.late.push(request);
             }
@@ -238,41 +234,41 @@ impl LeaseModel {
 
     fn trusts(&self, process: &Process) -> bool {
         let expires = match process.phase {
-            Phase::Renewing { to, .. } if !self.has(Rule::ConfirmedOnly) => to.expires,
+            Phase::Renewing { to, .. } if !self.has(LeaseRule::ConfirmedOnly) => to.expires,
             Phase::Renewing { held, .. } | Phase::Holding { held } => held.expires,
-            Phase::Releasing { held, .. } if !self.has(Rule::StopBeforeRelease) => held.expires,
+            Phase::Releasing { held, .. } if !self.has(LeaseRule::StopBeforeRelease) => held.expires,
             Phase::Releasing { .. } | Phase::Taking { .. } | Phase::Idle => return false,
         };
         now().is_before(moment(expires))
     }
 
-    fn act(&self, world: &mut World, action: Action) -> Option<()> {
+    fn act(&self, world: &mut LeaseWorld, action: LeaseAction) -> Option<()> {
         match action {
-            Action::Tick => world.each_claim(|claim| claim.expires = earlier(claim.expires)),
+            LeaseAction::Tick => world.each_claim(|claim| claim.expires = earlier(claim.expires)),
             // The real code begins with a put on condition *absent*.
-            Action::Take(me) => world.processes[me].phase = self.decide_take(world, me, None),
-            Action::Renew(me) => {
+            LeaseAction::Take(me) => world.processes[me].phase = self.decide_take(world, me, None),
+            LeaseAction::Renew(me) => {
                 let Phase::Holding { held } = world.processes[me].phase else { return None };
                 world.processes[me].phase = Self::decide_renewal(held);
             }
-            Action::Release(me) => {
+            LeaseAction::Release(me) => {
                 let Phase::Holding { held } = world.processes[me].phase else { return None };
                 world.processes[me].phase = Self::decide_release(held);
             }
-            Action::Send(me, fate) => self.send(world, me, fate)?,
-            Action::GiveUp(me) => {
+            LeaseAction::Send(me, fate) => self.send(world, me, fate)?,
+            LeaseAction::GiveUp(me) => {
                 let phase = &mut world.processes[me].phase;
                 *phase = match *phase {
                     Phase::Renewing { held, .. } => Phase::Holding { held },
                     _ => Phase::Idle,
                 };
             }
-            Action::Crash(me) => {
+            LeaseAction::Crash(me) => {
                 world.crashes -= 1;
                 let process = &mut world.processes[me];
                 *process = Process { instance: process.instance + self.processes, phase: Phase::Idle };
             }
-            Action::Land(number) => {
+            LeaseAction::Land(number) => {
                 let request = world.late.remove(number);
                 perform(world, request);
             }
@@ -282,12 +278,12 @@ impl LeaseModel {
 }
 
 impl Model for LeaseModel {
-    type State = World;
-    type Action = Action;
+    type State = LeaseWorld;
+    type Action = LeaseAction;
 
-    fn init_states(&self) -> Vec<World> {
+    fn init_states(&self) -> Vec<LeaseWorld> {
         let process = |instance| Process { instance, phase: Phase::Idle };
-        vec![World {
+        vec![LeaseWorld {
             object: None,
             processes: (1..=self.processes).map(process).collect(),
             late: Vec::new(),
@@ -300,30 +296,30 @@ impl Model for LeaseModel {
         }]
     }
 
-    fn actions(&self, world: &World, actions: &mut Vec<Action>) {
-        actions.push(Action::Tick);
+    fn actions(&self, world: &LeaseWorld, actions: &mut Vec<LeaseAction>) {
+        actions.push(LeaseAction::Tick);
         for (me, process) in world.processes.iter().enumerate() {
             match process.phase {
-                Phase::Idle => actions.push(Action::Take(me)),
-                Phase::Holding { .. } => actions.extend([Action::Renew(me), Action::Release(me)]),
+                Phase::Idle => actions.push(LeaseAction::Take(me)),
+                Phase::Holding { .. } => actions.extend([LeaseAction::Renew(me), LeaseAction::Release(me)]),
                 Phase::Taking { .. } | Phase::Renewing { .. } | Phase::Releasing { .. } => {
-                    actions.extend([Action::Send(me, Fate::Answered), Action::GiveUp(me)]);
+                    actions.extend([LeaseAction::Send(me, RequestFate::Answered), LeaseAction::GiveUp(me)]);
                     if world.lost_answers > 0 {
-                        actions.push(Action::Send(me, Fate::AnswerLost));
+                        actions.push(LeaseAction::Send(me, RequestFate::AnswerLost));
                     }
                     if world.late_left > 0 {
-                        actions.push(Action::Send(me, Fate::Late));
+                        actions.push(LeaseAction::Send(me, RequestFate::Late));
                     }
                 }
             }
             if world.crashes > 0 && process.phase != Phase::Idle {
-                actions.push(Action::Crash(me));
+                actions.push(LeaseAction::Crash(me));
             }
         }
-        actions.extend((0..world.late.len()).map(Action::Land));
+        actions.extend((0..world.late.len()).map(LeaseAction::Land));
     }
 
-    fn next_state(&self, last: &World, action: Action) -> Option<World> {
+    fn next_state(&self, last: &LeaseWorld, action: LeaseAction) -> Option<LeaseWorld> {
         let mut world = last.clone();
         self.act(&mut world, action)?;
         world.renumber();
@@ -332,18 +328,23 @@ impl Model for LeaseModel {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("no two trust at once", |model: &Self, world: &World| {
-                world.processes.iter().filter(|process| model.trusts(process)).count() < 2
+            Property::always(
+                "no two processes trust the lease at once",
+                |model: &Self, world: &LeaseWorld| {
+                    world.processes.iter().filter(|process| model.trusts(process)).count() < 2
+                },
+            ),
+            Property::always("no epoch is held twice", |_, world: &LeaseWorld| !world.repeated),
+            Property::always("no holder gives up a lease that it still holds", |_, world: &LeaseWorld| {
+                !world.wronged
             }),
-            Property::always("no epoch is held twice", |_, world: &World| !world.repeated),
-            Property::always("no holder is told to stop", |_, world: &World| !world.wronged),
-            Property::sometimes("a lease is taken over twice", |_, world: &World| world.highest > 2),
+            Property::sometimes("a lease is taken over twice", |_, world: &LeaseWorld| world.highest > 2),
         ]
     }
 }
 
-impl World {
-    fn each_claim(&mut self, mut change: impl FnMut(&mut Claim)) {
+impl LeaseWorld {
+    fn each_claim(&mut self, mut change: impl FnMut(&mut SmallLease)) {
         self.object.iter_mut().for_each(&mut change);
         for process in &mut self.processes {
             match &mut process.phase {
@@ -362,7 +363,7 @@ impl World {
         }
     }
 
-    /// Only which writes are the same matters, so they are numbered in the order in which they are met.
+    /// Merges equivalent states: only equality of writes matters, so they are numbered in order of appearance.
     fn renumber(&mut self) {
         let mut known = Vec::new();
         let mut number = |write: &mut u8| {
@@ -370,7 +371,7 @@ impl World {
                 known.push(*write);
                 known.len() - 1
             });
-            *write = u8::try_from(place + 1).expect("the world is small");
+            *write = u8::try_from(place + 1).expect("the model is small");
         };
         for on in self.conditions() {
             number(on);
@@ -390,8 +391,8 @@ impl World {
     }
 }
 
-/// Carries out a request; whether it was written.
-fn perform(world: &mut World, request: Request) -> bool {
+/// Carries out a request. Returns whether it was written.
+fn perform(world: &mut LeaseWorld, request: Request) -> bool {
     match request {
         Request::Delete => world.object = None,
         Request::Put { to, on, always } if always || world.object.map(|object| object.write) == on => {

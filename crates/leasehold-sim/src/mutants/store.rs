@@ -1,22 +1,22 @@
-//! Stores that break one rule behind the code's back: the checks must notice each of them.
+//! Stores that break one rule without the code's knowledge. The checks must detect each of them.
 
 use bytes::Bytes;
 use leasehold_core::lease::RELEASED_BYTES;
 use leasehold_core::{StoreTime, keys};
 use leasehold_store::clock::Clock;
-use leasehold_store::seam::{Answer, Cause, Get, List, Object, Page, PutAnswer, Store, Version, When};
-use leasehold_store::{Around, Host};
+use leasehold_store::store::{Answer, Cause, Get, List, Object, Page, PutAnswer, Store, Version, When};
+use leasehold_store::{DelegatingStore, Host};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::host::SimHost;
-use crate::queue::raw::{Pointer, task_id};
+use crate::queue::raw::{RawEntry, task_id};
 
-/// Which rule is broken; [`ALL`](super::ALL) says how.
+/// Rule that a store breaks; [`ALL`](super::ALL) describes each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "they are told in the list of all mutants, once")]
-pub enum Broken {
+#[expect(missing_docs, reason = "they are described in the list of all mutants")]
+pub enum BrokenRule {
     NoCondition,
     NoAbsence,
     KeyTakenAnyway,
@@ -46,7 +46,7 @@ pub enum Broken {
     NoRing,
 }
 
-impl Broken {
+impl BrokenRule {
     pub(super) fn wrap(self, store: Arc<dyn Store>, host: &Arc<SimHost>) -> Arc<dyn Store> {
         let host = host.clone();
         let local = move || StoreTime::from_millis(host.instant().wall_ns.div_euclid(1_000_000));
@@ -54,9 +54,9 @@ impl Broken {
         Arc::new(BrokenStore { broken: self, store, clock, known: Mutex::default() })
     }
 
-    /// Which entries and rings are never written.
+    /// Returns whether the entry or bell at `key` is never written.
     fn drops(self, key: &str) -> bool {
-        let Some(pointer) = Pointer::read(key) else { return self == Self::NoRing && key == keys::BELL };
+        let Some(pointer) = RawEntry::read(key) else { return self == Self::NoRing && key == keys::BELL };
         let is_ready = pointer.index == "ready";
         match self {
             Self::NoLeaseEntry => !is_ready,
@@ -67,16 +67,16 @@ impl Broken {
     }
 }
 
-/// What a process has seen and done.
+/// Requests and answers of one process that later violations depend on.
 #[derive(Debug, Default)]
 struct Known {
-    /// Entries that were listed.
+    /// Listed entries.
     listed: BTreeSet<String>,
-    /// Tasks whose first entry it has written: it submits them.
+    /// Tasks whose first entry this process has written: it submits them.
     submitting: BTreeSet<String>,
     /// Entries that are held back until their task is written, by its id.
     held_back: BTreeMap<String, String>,
-    /// Versions of leases that it has written.
+    /// Versions of leases that this process has written.
     leases: BTreeSet<String>,
     /// Its own instance under each name.
     instances: BTreeMap<String, Value>,
@@ -84,7 +84,7 @@ struct Known {
 
 #[derive(Debug)]
 struct BrokenStore {
-    broken: Broken,
+    broken: BrokenRule,
     store: Arc<dyn Store>,
     clock: Option<Clock>,
     known: Mutex<Known>,
@@ -99,18 +99,18 @@ fn is_lease(key: &str) -> bool {
 }
 
 impl BrokenStore {
-    /// The record as a mistaken reader sees it, or as a mistaken writer writes it.
+    /// Returns the record as a broken reader reads it, or as a broken writer writes it.
     fn mistaken(&self, body: &Bytes, reading: bool) -> Bytes {
         let Ok(mut task) = serde_json::from_slice::<Value>(body) else { return body.clone() };
         let (is_running, long_ago) = (task["status"] == "running", json!("2020-01-01T00:00:00.000Z"));
         match (self.broken, reading) {
-            (Broken::LeaseIgnored, true) if is_running => task["lease_expires_at"] = long_ago,
-            (Broken::RunningIsPending, true) if is_running => {
+            (BrokenRule::LeaseIgnored, true) if is_running => task["lease_expires_at"] = long_ago,
+            (BrokenRule::RunningIsPending, true) if is_running => {
                 (task["status"], task["available_at"]) = (json!("pending"), task["created_at"].clone());
             }
-            (Broken::PurgedAtOnce, true) if task["status"] == "purged" => task["finished_at"] = long_ago,
-            (Broken::EpochStands, false) => task["epoch"] = json!(0),
-            (Broken::HistoryCut, false) => {
+            (BrokenRule::PurgedAtOnce, true) if task["status"] == "purged" => task["finished_at"] = long_ago,
+            (BrokenRule::EpochStands, false) => task["epoch"] = json!(0),
+            (BrokenRule::HistoryCut, false) => {
                 if let Some(history) = task["history"].as_array_mut() {
                     history.drain(..history.len().saturating_sub(1));
                 }
@@ -120,7 +120,7 @@ impl BrokenStore {
         task.to_string().into()
     }
 
-    /// The lease of someone of the same name as the holder's own.
+    /// Returns a lease held by another process of the same name as if it were this process's own.
     fn by_name(&self, body: &Bytes) -> Bytes {
         let Ok(mut lease) = serde_json::from_slice::<Value>(body) else { return body.clone() };
         let name = lease["worker_id"].as_str().unwrap_or_default().to_owned();
@@ -146,12 +146,12 @@ impl BrokenStore {
             matches!(when, When::Unchanged(version) if !self.known().leases.contains(version.as_str()));
         let is_released = body.len() as u64 >= RELEASED_BYTES;
         let put = match self.broken {
-            Broken::LeaseDeleted if is_released => self.store.delete(key).await.map(|()| pretended()),
-            Broken::LeaseReclaimed if is_taken_over => {
+            BrokenRule::LeaseDeleted if is_released => self.store.delete(key).await.map(|()| pretended()),
+            BrokenRule::LeaseReclaimed if is_taken_over => {
                 self.store.delete(key).await?;
                 self.store.put(key, body, &When::Absent).await
             }
-            Broken::LeaseEpochStands => {
+            BrokenRule::LeaseEpochStands => {
                 lease["epoch"] = json!(1);
                 self.store.put(key, lease.to_string().into(), when).await
             }
@@ -174,28 +174,30 @@ impl BrokenStore {
         let is_own = self.known().submitting.contains(id);
         let is_tombstone = task["history"][0]["event"] == "abandon" && *when == When::Absent;
         match self.broken {
-            Broken::AcknowledgedEarly if *when == When::Absent => return Ok(pretended()),
-            Broken::NoFenceAtSubmit if is_tombstone && is_own => return Ok(pretended()),
-            Broken::NoFenceAtSweep if is_tombstone && !is_own => return Ok(pretended()),
-            Broken::PurgedUnmarked if task["status"] == "purged" => {
+            BrokenRule::AcknowledgedEarly if *when == When::Absent => return Ok(pretended()),
+            BrokenRule::NoFenceAtSubmit if is_tombstone && is_own => return Ok(pretended()),
+            BrokenRule::NoFenceAtSweep if is_tombstone && !is_own => return Ok(pretended()),
+            BrokenRule::PurgedUnmarked if task["status"] == "purged" => {
                 return self.store.delete(key).await.map(|()| pretended());
             }
-            Broken::RemovedEarly if *when != When::Absent => self.remove_listed(id).await,
+            BrokenRule::RemovedEarly if *when != When::Absent => self.remove_listed(id).await,
             _ => {}
         }
         let when = match (self.broken, when) {
-            (Broken::NoCondition, When::Unchanged(_)) | (Broken::NoAbsence, When::Absent) => &When::Always,
+            (BrokenRule::NoCondition, When::Unchanged(_)) | (BrokenRule::NoAbsence, When::Absent) => {
+                &When::Always
+            }
             _ => when,
         };
         let put = self.store.put(key, self.mistaken(&body, false), when).await;
         let held_back = self.known().held_back.remove(id);
         if let Some(entry) = held_back {
-            // Whether it succeeds makes no difference to a mistake.
+            // The entry is late in any case, so its outcome does not matter.
             drop(self.store.put(&entry, Bytes::new(), &When::Always).await);
         }
         match put {
-            Ok(PutAnswer::Refused) if self.broken == Broken::RefusedIsWritten => Ok(pretended()),
-            Err(lost) if self.broken == Broken::LostIsWritten && lost.cause == Cause::Unanswered => {
+            Ok(PutAnswer::Refused) if self.broken == BrokenRule::RefusedIsWritten => Ok(pretended()),
+            Err(lost) if self.broken == BrokenRule::LostIsWritten && lost.cause == Cause::Unanswered => {
                 Ok(pretended())
             }
             other => other,
@@ -203,7 +205,7 @@ impl BrokenStore {
     }
 
     async fn remove_listed(&self, id: &str) {
-        let of_task = |key: &&String| Pointer::read(key).is_some_and(|pointer| pointer.id == id);
+        let of_task = |key: &&String| RawEntry::read(key).is_some_and(|pointer| pointer.id == id);
         let listed: Vec<_> = self.known().listed.iter().filter(of_task).cloned().collect();
         for key in listed {
             drop(self.store.delete(&key).await);
@@ -215,7 +217,7 @@ impl BrokenStore {
     }
 }
 
-impl Around for BrokenStore {
+impl DelegatingStore for BrokenStore {
     fn inner(&self) -> &dyn Store {
         &*self.store
     }
@@ -228,11 +230,11 @@ impl Around for BrokenStore {
                     Get::Found(Object { body: self.mistaken(&body, true), version })
                 }
                 (Get::Found(Object { body, version }), None)
-                    if self.broken == Broken::LeaseByName && is_lease(key) =>
+                    if self.broken == BrokenRule::LeaseByName && is_lease(key) =>
                 {
                     Get::Found(Object { body: self.by_name(&body), version })
                 }
-                (Get::Missing, Some(id)) if self.broken == Broken::DropsPointers => {
+                (Get::Missing, Some(id)) if self.broken == BrokenRule::DropsPointers => {
                     self.remove_listed(id).await;
                     Get::Missing
                 }
@@ -252,17 +254,18 @@ impl Around for BrokenStore {
             if self.broken.drops(key) {
                 return Ok(pretended());
             }
-            if let Some(Pointer { id, rev, .. }) = Pointer::read(key).filter(|entry| entry.index == "ready") {
+            if let Some(RawEntry { id, rev, .. }) = RawEntry::read(key).filter(|entry| entry.index == "ready")
+            {
                 if rev == 1 {
                     self.known().submitting.insert(id);
-                } else if self.broken == Broken::TaskFirst {
+                } else if self.broken == BrokenRule::TaskFirst {
                     self.known().held_back.insert(id, key.to_owned());
                     return Ok(pretended());
                 }
             }
-            let is_key = self.broken == Broken::KeyTakenAnyway && key.starts_with(keys::UNIQUE);
+            let is_key = self.broken == BrokenRule::KeyTakenAnyway && key.starts_with(keys::UNIQUE);
             let put = self.store.put(key, body.clone(), if is_key { &When::Always } else { when }).await;
-            if put.is_err() && self.broken == Broken::LibraryRetries {
+            if put.is_err() && self.broken == BrokenRule::LibraryRetries {
                 return self.store.put(key, body, when).await;
             }
             put

@@ -1,4 +1,4 @@
-//! Who lives on the nodes and beside them, with all that they do.
+//! Actors of the scenario, on the nodes and beside them.
 
 use futures::FutureExt;
 use leasehold_core::new_task::Start;
@@ -15,61 +15,61 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::FAULTS_FOR;
-use super::judge::Judge;
+use super::judge::OutpostJudge;
 use super::node::Node;
 use crate::alarm::Alarm;
-use crate::chance::Chance;
+use crate::chance::SimRandom;
 use crate::executor::ProcessId;
 use crate::host::SimHost;
 use crate::trace::Trace;
 use crate::world::World;
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);
-/// A handler looks around so often.
+/// Interval at which a handler checks its claim.
 const SLICE: Duration = Duration::from_secs(5);
-/// Links are cut so often, on average twice as often.
+/// Maximum time between two cuts of a link; the average is half of it.
 const CUT_EVERY_MAX: Duration = Duration::from_mins(10);
 const KINDS: [&str; 7] = ["quick", "quick", "long", "very-long", "retries", "fatal", "snoozes"];
-/// What a handler gives is looked for on its node so often, for so long.
+/// Number of times the node is searched for the result of a handler.
 const LOOKS: u32 = 60;
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// The one who has the bucket alone, among the producers.
+/// Name of the producer that uses the bucket alone.
 pub(super) const BUCKET: &str = "producer";
 
-/// Everyone, and what they share.
+/// All actors, and the state they share.
 #[derive(Clone)]
-pub(super) struct Cast {
-    pub(super) judge: Judge,
+pub(super) struct OutpostCast {
+    pub(super) judge: OutpostJudge,
     pub(super) nodes: Vec<Node>,
     alarm: Alarm,
     trace: Trace,
     workers: Vec<usize>,
-    /// So often the folders are looked at.
+    /// Interval at which workers scan the folders.
     pub(super) look_every: Duration,
     orders: Arc<Mutex<Orders>>,
     tell: Tell,
 }
 
-/// Looks for what a run has given on its node.
+/// Searches the node for the result of a run.
 type Tell = Arc<dyn Fn(u64, &str, TaskId) + Send + Sync>;
 
-/// What is still to be submitted, by the name of the process.
+/// Submits still to be made, by the name of the process.
 #[derive(Default)]
 pub(super) struct Orders {
     left: BTreeMap<String, Vec<NewTask>>,
-    /// One was begun, and nobody knows yet how it ended.
+    /// Producers whose last submit has an outcome that is not yet known.
     pub(super) open: BTreeSet<String>,
 }
 
-impl Cast {
-    pub(super) fn new(world: &World, chance: &mut Chance) -> io::Result<Self> {
+impl OutpostCast {
+    pub(super) fn new(world: &World, chance: &mut SimRandom) -> io::Result<Self> {
         let consistency = if chance.happens(5_000) { Consistency::Strict } else { Consistency::Relaxed };
         let struck = [0, 20, 60][chance.index(3)];
         let count = 2 + chance.index(2);
         let nodes =
             (1..=count).map(|number| Node::new(format!("n{number}"), consistency, world.reaper(), struck));
         let nodes: Vec<_> = nodes.collect::<io::Result<_>>()?;
-        let judge = Judge::new(world.executor().clone(), world.bucket_handle(), consistency);
+        let judge = OutpostJudge::new(world.executor().clone(), world.bucket_handle(), consistency);
         let workers = nodes.iter().map(|_| 1 + chance.index(2)).collect();
         let look_every = [SECOND, SECOND * 2, SECOND * 3][chance.index(3)];
         let mut orders = Orders::default();
@@ -102,7 +102,7 @@ impl Cast {
         Ok(Self { judge, nodes, alarm, trace, workers, look_every, orders, tell })
     }
 
-    /// Everyone starts.
+    /// Starts all actors.
     pub(super) fn enter(&self, world: &World) {
         for (node, workers) in self.nodes.iter().zip(&self.workers) {
             let (cast, own) = (self.clone(), node.clone());
@@ -136,14 +136,14 @@ impl Cast {
                 let most = if chance.happens(3_000) { 20 } else { 4 };
                 let duration = chance.between(SECOND * 10, Duration::from_mins(most));
                 if links.cut(node, duration) {
-                    trace.line(judge.now(), node, format_args!("is cut off for {duration:?}"));
+                    trace.line(judge.now(), node, format_args!("is disconnected for {duration:?}"));
                 }
             }
         };
         world.spawn(ProcessId::WORLD, cut);
     }
 
-    /// Whether everything was submitted, or given up with its producer.
+    /// Returns whether all tasks were submitted, or abandoned with their producer.
     pub(super) fn is_produced(&self) -> bool {
         let orders = self.orders();
         orders.open.is_empty() && orders.left.values().all(Vec::is_empty)
@@ -261,15 +261,15 @@ impl Cast {
         }
     }
 
-    /// The spool, once it can be opened; nothing if the process died over it.
+    /// Opens the spool, with retries. Returns `None` if the process died meanwhile.
     pub(super) async fn open(&self, node: &Node, host: &Arc<SimHost>) -> Option<Spool> {
         match node.open(host) {
             Ok(spool) => Some(spool),
             Err(error) => {
-                self.note(host, format!("cannot open its folder: {error}"));
-                // It is killed in this very step.
+                self.note(host, format!("failed to open its folder: {error}"));
+                // The process is killed in this very step.
                 host.sleep(SECOND).await;
-                self.alarm.raise(format!("{} could not open its folder: {error}", host.name()));
+                self.alarm.raise(format!("{} failed to open its folder: {error}", host.name()));
                 None
             }
         }
@@ -279,7 +279,7 @@ impl Cast {
         loop {
             match Queue::with_config(client.clone(), QueueConfig::default()).await {
                 Ok(queue) => return queue,
-                Err(error) => self.note(host, format!("cannot connect: {error}")),
+                Err(error) => self.note(host, format!("failed to connect: {error}")),
             }
             host.sleep(SECOND).await;
         }
@@ -313,26 +313,27 @@ pub(super) fn connect(client: Client) -> Connect {
     })
 }
 
-fn order(number: u64, is_on_node: bool, chance: &mut Chance) -> NewTask {
+fn order(number: u64, is_on_node: bool, chance: &mut SimRandom) -> NewTask {
     let kind = KINDS[chance.index(KINDS.len())];
-    let mut order = NewTask::new(kind, json!({ "order": number })).expect("the kinds are good names");
+    let mut order = NewTask::new(kind, json!({ "order": number })).expect("the kinds are valid names");
     if chance.happens(2_000) {
         order.start = Start::After(chance.between(Duration::ZERO, Duration::from_mins(4)));
     }
     if chance.happens(1_000) {
         order.expires_in = Some(chance.between(Duration::from_mins(5), Duration::from_mins(20)));
     }
-    // Two nodes may have the same idea.
+    // Two nodes may submit the same task.
     if is_on_node && chance.happens(2_000) {
-        order = NewTask { input: Value::Null, ..NewTask::new("quick", Value::Null).expect("a good name") };
+        order =
+            NewTask { input: Value::Null, ..NewTask::new("quick", Value::Null).expect("the name is valid") };
         order.idempotency_key = Some(format!("key {}", chance.below(2)));
     }
     order
 }
 
-/// Tells the judge that a handler is no more, however it came to that.
+/// Reports the end of a handler to the judge, also when it is dropped.
 struct Ends {
-    judge: Judge,
+    judge: OutpostJudge,
     run: u64,
 }
 
@@ -342,7 +343,7 @@ impl Drop for Ends {
     }
 }
 
-/// An index into something with so many elements.
+/// Returns a random index into a collection of `len` elements.
 pub(super) fn one_of(host: &Arc<SimHost>, len: usize) -> usize {
     usize::try_from(host.random() % len as u64).unwrap_or(0)
 }

@@ -1,31 +1,32 @@
-//! Knows what stands in the bucket, what handlers do, and what they have given.
+//! The judge: compares the bucket and the folders with the runs of handlers and their results.
 
 use leasehold_core::TaskId;
-use leasehold_core::outpost::{Consistency, Deed, Why};
+use leasehold_core::outpost::{Consistency, OpKind, Why};
 use leasehold_worker::Context;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::node::{Conflict, Node};
+use super::node::{ConflictFile, Node};
 use super::records;
-use crate::bucket::{Change, SimBucket};
+use crate::bucket::{BucketChange, SimBucket};
 use crate::executor::{Executor, ProcessId};
 use crate::queue::raw::{Raw, task_id};
 
-/// Only these go: what a store was tried with, and the index, which follows from the tasks; nothing is so old that it is purged.
+/// Prefixes whose objects may be deleted: probes of the store, and the index, which is derived from tasks. No
+/// task is old enough to be purged.
 const GOES: [&str; 3] = ["ready/", "leases/", "probe/"];
-/// Whoever has stood still for so long may not have been heard of for too long.
+/// Pause after which the heartbeats of a process may have been missed for too long.
 const STOOD_STILL: Duration = Duration::from_secs(30);
-/// For so long afterwards that may have its effects.
+/// Time after such a pause in which its claims may still be taken over.
 const AFTERMATH: Duration = Duration::from_mins(15);
 
-/// So long it may take from the last look at a lease to the start of a handler.
+/// Maximum time from the last read of a lease to the start of a handler.
 const SLACK_MS: i64 = 1_000;
 
-/// The judge. Clones are the same one.
+/// The judge. Clones share its state.
 #[derive(Clone)]
-pub(super) struct Judge {
+pub(super) struct OutpostJudge {
     executor: Executor,
     bucket: Arc<SimBucket>,
     consistency: Consistency,
@@ -37,20 +38,20 @@ struct Case {
     tasks: BTreeMap<String, Raw>,
     /// Tasks that are not final.
     open: BTreeSet<String>,
-    /// Until when each claim that the bucket knows lasts.
+    /// Expiry of each claim in the bucket.
     claims: BTreeMap<String, i64>,
-    /// Which run has completed a generation of a task.
+    /// Run that completed each generation of a task.
     completions: BTreeMap<(String, u64), u64>,
     submitted: Vec<TaskId>,
     runs: BTreeMap<u64, Run>,
     runs_begun: u64,
-    /// What handlers have given.
+    /// Results of handlers.
     results: BTreeMap<u64, Given>,
-    /// Of these, what is written down on a node.
+    /// Runs whose result is recorded on a node.
     kept: BTreeSet<u64>,
 }
 
-/// A handler that runs.
+/// A running handler.
 struct Run {
     context: Context,
     node: Option<String>,
@@ -59,7 +60,7 @@ struct Run {
     stood_still_at: Option<Duration>,
 }
 
-/// What a handler has given.
+/// Result of a handler.
 #[derive(Clone)]
 struct Given {
     id: String,
@@ -69,7 +70,7 @@ struct Given {
 
 type Judged = Result<(), String>;
 
-impl Judge {
+impl OutpostJudge {
     pub(super) fn new(executor: Executor, bucket: Arc<SimBucket>, consistency: Consistency) -> Self {
         Self { executor, bucket, consistency, case: Arc::default() }
     }
@@ -78,13 +79,13 @@ impl Judge {
         self.executor.now()
     }
 
-    /// The store's time, if it never jumped, so that nobody can be mistaken about it.
+    /// Returns the store's time if it never jumped, so that no process can be mistaken about it.
     fn sure_ms(&self) -> Option<i64> {
         self.bucket.jumped_at().is_none().then(|| self.bucket.time_ns().div_euclid(1_000_000))
     }
 
-    /// Looks at a change of the bucket.
-    pub(super) fn watch(&self, change: &Change) -> Judged {
+    /// Checks a change of the bucket.
+    pub(super) fn watch(&self, change: &BucketChange) -> Judged {
         let Some(after) = &change.after else {
             let goes = GOES.iter().any(|prefix| change.key.starts_with(prefix));
             return if goes { Ok(()) } else { Err(format!("P1: {} was deleted", change.key)) };
@@ -121,7 +122,12 @@ impl Judge {
         let generation = new.number("generation");
         match case.results.get(&run) {
             Some(given) if given.id == id && given.generation == generation => {}
-            _ => return Err(format!("P3: completed with what no handler has given it: {}", new.0["output"])),
+            _ => {
+                return Err(format!(
+                    "P3: completed with an output that no handler returned: {}",
+                    new.0["output"]
+                ));
+            }
         }
         match case.completions.insert((id.to_owned(), generation), run) {
             Some(before) if before != run => {
@@ -131,7 +137,7 @@ impl Judge {
         }
     }
 
-    /// A claim that lasts is taken over only from those who are not heard of.
+    /// Checks that a live claim is taken over only from a process without heartbeats.
     fn is_not_stolen(&self, case: &Case, old: &Raw, new: &Raw, now: Option<i64>) -> Judged {
         let (before, after) = (old.text("lease_id"), new.text("lease_id"));
         let is_taken =
@@ -141,13 +147,13 @@ impl Judge {
             |run: &&Run| run.context.task().lease_id.as_ref().is_some_and(|id| id.as_str() == before);
         match case.runs.values().find(is_its) {
             Some(run) if is_taken && lasts && self.is_well(run) => {
-                Err(format!("P6: {before} is alive and heard of, and {after} was given its task"))
+                Err(format!("P6: {before} is alive and running, but {after} took over its task"))
             }
             _ => Ok(()),
         }
     }
 
-    /// Whether a run goes on, and has for long.
+    /// Returns whether a run continues, and has not been paused for long.
     fn is_well(&self, run: &Run) -> bool {
         let is_rested = |at: Duration| self.now().saturating_sub(at) > AFTERMATH;
         self.executor.is_alive(run.process)
@@ -157,7 +163,7 @@ impl Judge {
             && run.stood_still_at.is_none_or(is_rested)
     }
 
-    /// A task was submitted, and somebody was told so.
+    /// Records an acknowledged submit.
     pub(super) fn told(&self, id: TaskId) {
         self.case().submitted.push(id);
     }
@@ -166,7 +172,8 @@ impl Judge {
         self.case().submitted.clone()
     }
 
-    /// A handler begins. In a strict queue the bucket knows its claim, and no other that lasts.
+    /// Records the start of a handler. In a strict queue the bucket must contain its claim, and no other live
+    /// one.
     pub(super) fn begin(
         &self,
         context: &Context,
@@ -178,13 +185,11 @@ impl Judge {
         let lease = context.task().lease_id.as_ref().map(ToString::to_string).unwrap_or_default();
         if self.consistency == Consistency::Strict {
             let Some(expiry) = case.claims.get(&lease) else {
-                return Err(format!(
-                    "P2: the handler of {id} begins, and the bucket knows nothing of {lease}"
-                ));
+                return Err(format!("P2: the handler of {id} begins, but the bucket has no claim {lease}"));
             };
             let late = now.map_or(0, |now| now - expiry);
             if late > SLACK_MS && !self.executor.is_paused(process) {
-                return Err(format!("P2: the handler of {id} begins {late} ms after its claim"));
+                return Err(format!("P2: the handler of {id} begins {late} ms after its claim expired"));
             }
             for run in case.runs.values().filter(|run| run.context.task().id == id) {
                 let other = run.context.task().lease_id.as_ref().map(ToString::to_string).unwrap_or_default();
@@ -210,7 +215,7 @@ impl Judge {
         Ok(run)
     }
 
-    /// A handler goes on.
+    /// Records that a handler is still running.
     pub(super) fn goes_on(&self, run: u64) {
         let now = self.now();
         if let Some(run) = self.case().runs.get_mut(&run) {
@@ -225,7 +230,7 @@ impl Judge {
         self.case().runs.remove(&run);
     }
 
-    /// A handler gives something.
+    /// Records the result of a handler.
     pub(super) fn gives(&self, run: u64) {
         let mut case = self.case();
         let Some(begun) = case.runs.get(&run) else { return };
@@ -234,29 +239,29 @@ impl Judge {
         case.results.insert(run, given);
     }
 
-    /// What it gave is written down on its node: from now on it must not be lost.
+    /// Records that a result was written on its node: from now on it must not be lost.
     pub(super) fn is_kept(&self, run: u64) {
         self.case().kept.insert(run);
     }
 
-    /// Whether all that was submitted is in the bucket, and has ended.
+    /// Returns whether all submitted tasks are in the bucket, and have ended.
     pub(super) fn is_at_rest(&self) -> bool {
         let case = self.case();
         case.open.is_empty() && case.submitted.iter().all(|id| case.tasks.contains_key(&id.to_string()))
     }
 
-    /// What the bucket has of a task.
+    /// Returns the bucket's record of a task.
     pub(super) fn record(&self, id: &str) -> String {
         self.case().tasks.get(id).map_or_else(String::new, |task| task.0.to_string())
     }
 
-    /// What was done; an error if something was lost.
+    /// Returns a summary. Fails if a result was lost.
     pub(super) fn sum_up(&self, nodes: &[Node]) -> Result<String, String> {
         let case = self.case();
-        let mut conflicts: BTreeMap<u64, (&str, Conflict)> = BTreeMap::new();
+        let mut conflicts: BTreeMap<u64, (&str, ConflictFile)> = BTreeMap::new();
         for node in nodes {
             for conflict in node.conflicts() {
-                if let Deed::Complete { output, .. } = &conflict.op.deed
+                if let OpKind::Complete { output, .. } = &conflict.op.deed
                     && let Some(run) = output["run"].as_u64()
                 {
                     conflicts.insert(run, (&node.name, conflict));
@@ -266,7 +271,7 @@ impl Judge {
         let mut twice = 0;
         for run in &case.kept {
             let Some(Given { id, generation, node }) = case.results.get(run) else { continue };
-            // What is requeued on a node may be a generation ahead there.
+            // A task requeued on a node may be a generation ahead there.
             let of_task = case.completions.range((id.clone(), 0)..=(id.clone(), *generation));
             if of_task.clone().any(|(_, by)| by == run) {
                 continue;
@@ -274,11 +279,11 @@ impl Judge {
             let completed = case.completions.get(&(id.clone(), *generation));
             match conflicts.get(run) {
                 Some((on, _)) if node.as_deref() != Some(*on) => {
-                    return Err(format!("P7: what run {run} of {id} gave lies on {on}"));
+                    return Err(format!("P7: the result of run {run} of {id} is on {on}"));
                 }
                 Some((_, conflict)) if completed.is_some() => {
                     twice += 1;
-                    // Others may have completed it since.
+                    // Other workers may have completed it since.
                     let is_told = matches!(
                         conflict.why,
                         Why::CompletedByOthers | Why::TakenByOthers | Why::FailedByOthers
@@ -286,14 +291,14 @@ impl Judge {
                     if !is_told {
                         let why = conflict.why;
                         return Err(format!(
-                            "told: run {run} of {id} was one too many, and is told as {why}"
+                            "conflicts: run {run} of {id} was redundant, but is recorded as {why}"
                         ));
                     }
                 }
                 Some(_) => {}
                 None => {
                     return Err(format!(
-                        "lost: what run {run} gave for generation {generation} of {id} on {node:?} is \
+                        "lost: the result of run {run} for generation {generation} of {id} on {node:?} is \
                          neither in the bucket nor in conflicts/; the bucket has {:?}",
                         case.tasks.get(id).map(|task| task.0.to_string())
                     ));

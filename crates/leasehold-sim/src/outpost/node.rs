@@ -1,4 +1,4 @@
-//! The folder of a node: a real directory, and what must be true of it.
+//! The folder of a node, a real directory, and checks on it.
 
 use leasehold_core::outpost::{Campaign, Consistency, Op, Why};
 use leasehold_core::{Name, Result};
@@ -13,29 +13,29 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use tempfile::TempDir;
 
-use super::judge::Judge;
-use crate::chance::Chance;
+use super::judge::OutpostJudge;
+use crate::chance::SimRandom;
 use crate::executor::ProcessId;
 use crate::host::SimHost;
 
-/// Files in memory need not wait for a disk.
+/// Directory in memory, which is faster than a disk.
 const MEMORY: &str = "/dev/shm";
 
-/// A machine with a folder. Clones are the same one.
+/// A machine with a folder. Clones share it.
 #[derive(Clone)]
 pub(super) struct Node {
     pub(super) name: String,
     pub(super) consistency: Consistency,
     data: Arc<TempDir>,
-    /// Kills a process, if anyone is to be killed.
+    /// Kills a process, if faults may kill processes.
     reaper: Arc<dyn Fn(ProcessId) -> bool + Send + Sync>,
-    /// One change of a file in so many is the last of its process.
+    /// Rate of file changes before which the process is killed, in ten thousandths.
     struck_per_ten_thousand: u32,
 }
 
-/// What lies in `conflicts/`.
+/// A file in `conflicts/`.
 #[derive(Deserialize)]
-pub(super) struct Conflict {
+pub(super) struct ConflictFile {
     pub(super) op: Op,
     pub(super) why: Why,
 }
@@ -51,13 +51,13 @@ impl Node {
         Ok(Self { name, consistency, data: Arc::new(data), reaper, struck_per_ten_thousand })
     }
 
-    /// The spool, as a process of this node has it.
+    /// Opens the spool for a process of this node.
     pub(super) fn open(&self, host: &Arc<SimHost>) -> Result<Spool> {
         let mut config = OutpostConfig::new(Name::checked("node", &self.name)?);
         config.consistency = self.consistency;
         let as_host: Arc<dyn Host> = host.clone();
         let spool = Spool::create(self.data.path(), &campaign()?, config, as_host)?;
-        let chance = Mutex::new(Chance::new(host.random()));
+        let chance = Mutex::new(SimRandom::new(host.random()));
         let strikes =
             Strikes { node: self.clone(), process: host.process(), chance, is_dead: AtomicBool::new(false) };
         let spool =
@@ -70,7 +70,7 @@ impl Node {
         self.names("outbox").is_empty()
     }
 
-    /// Whether the end of a run is written down here.
+    /// Returns whether the result of a run is recorded here.
     pub(super) fn has_result(&self, id: &str, run: u64) -> bool {
         let completed = read(&self.folder("completed").join(format!("{id}.json")));
         if completed.is_some_and(|record| record["output"]["run"] == run) {
@@ -81,25 +81,26 @@ impl Node {
         ops.any(|op| op["op"] == "complete" && op["output"]["run"] == run)
     }
 
-    pub(super) fn conflicts(&self) -> Vec<Conflict> {
+    pub(super) fn conflicts(&self) -> Vec<ConflictFile> {
         let names = self.names("conflicts");
         let read = |name: &String| fs::read(self.folder("conflicts").join(name)).ok();
         names.iter().filter_map(read).filter_map(|body| serde_json::from_slice(&body).ok()).collect()
     }
 
-    /// Nothing is to be sent, everything has ended, each task lies in one place, and nothing else lies about.
-    pub(super) fn is_in_order(&self, judge: &Judge) -> std::result::Result<(), String> {
+    /// Checks that nothing is left to send, all tasks have ended, each task is in one place, and there are no
+    /// other files.
+    pub(super) fn is_in_order(&self, judge: &OutpostJudge) -> std::result::Result<(), String> {
         let name = &self.name;
         for folder in ["outbox", "pending", "tmp"] {
             let left = self.names(folder);
             if !left.is_empty() {
                 let about = left.iter().map(|id| judge.record(id)).collect::<Vec<_>>().join(", ");
-                return Err(format!("order: {folder}/ of {name} is not empty: {left:?} {about}"));
+                return Err(format!("folders: {folder}/ of {name} is not empty: {left:?} {about}"));
             }
         }
         let (completed, failed) = (self.names("completed"), self.names("failed"));
         match completed.iter().find(|id| failed.contains(id)) {
-            Some(twice) => Err(format!("order: {twice} is completed and has failed on {name}")),
+            Some(twice) => Err(format!("folders: {twice} is both completed and failed on {name}")),
             None => Ok(()),
         }
     }
@@ -113,7 +114,7 @@ impl Node {
     }
 
     fn folder(&self, folder: &str) -> PathBuf {
-        let of = campaign().expect("the names are good");
+        let of = campaign().expect("the names are valid");
         self.data.path().join(of.folder()).join(folder)
     }
 }
@@ -130,7 +131,7 @@ fn read(path: &Path) -> Option<Value> {
 struct Strikes {
     node: Node,
     process: ProcessId,
-    chance: Mutex<Chance>,
+    chance: Mutex<SimRandom>,
     is_dead: AtomicBool,
 }
 
@@ -146,7 +147,7 @@ impl Steps for Strikes {
         let strikes = chance.happens(self.node.struck_per_ten_thousand);
         if self.is_dead.load(Relaxed) || strikes && (self.node.reaper)(self.process) {
             self.is_dead.store(true, Relaxed);
-            return Err(io::Error::other(format!("the process has died before a {what}")));
+            return Err(io::Error::other(format!("the process was killed before a {what}")));
         }
         Ok(())
     }

@@ -1,20 +1,20 @@
-//! What a change of a record may be, where outposts write.
+//! Checks on a change of a record in a bucket with outposts.
 
 use crate::queue::raw::Raw;
 
-/// What gives a task to somebody, and so raises its epoch.
+/// Events that give a task to a worker, and so raise its epoch.
 const CLAIMS: [&str; 4] = ["claim", "take over", "completed_offline", "failed_offline"];
-/// What ends a claim by its holder.
+/// Events by which a holder ends its claim.
 const SETTLEMENTS: [&str; 5] = ["complete", "fail", "snooze", "release", "stop"];
 
-/// Looks at a new record.
+/// Checks a new record.
 pub(super) fn created(new: &Raw) -> Result<(), String> {
     let fits = new.number("rev") == 1 && new.number("epoch") == 0 && new.0["outpost"].is_null();
     let status = if new.is_tombstone() { "cancelled" } else { "pending" };
-    if fits && new.status() == status { Ok(()) } else { Err(format!("P2: it began as {}", new.0)) }
+    if fits && new.status() == status { Ok(()) } else { Err(format!("P2: it was created as {}", new.0)) }
 }
 
-/// The event that has changed it.
+/// Returns the event that changed the record.
 pub(super) fn event(old: &Raw, new: &Raw) -> String {
     let (before, after) = (old.history().len(), new.history().len());
     let is_told = after > before || new.number("history_folded") != old.number("history_folded");
@@ -22,26 +22,26 @@ pub(super) fn event(old: &Raw, new: &Raw) -> String {
     last.and_then(|event| event["event"].as_str()).unwrap_or_default().to_owned()
 }
 
-/// Looks at a change; `now` is the store's time if nobody can be mistaken about it.
+/// Checks a change; `now` is the store's time if no process can be mistaken about it.
 pub(super) fn changed(old: &Raw, new: &Raw, is_strict: bool, now: Option<i64>) -> Result<(), String> {
     let (from, to, name) = (old.status(), new.status(), event(old, new));
     if new.number("rev") != old.number("rev") + 1 {
         return Err(format!("P2: its revision went from {} to {}", old.number("rev"), new.number("rev")));
     }
     if !new.0["outpost"].is_null() {
-        return Err(format!("what a node notes for itself is in the bucket: {}", new.0));
+        return Err(format!("a node's local fields are in the bucket: {}", new.0));
     }
     let claims = CLAIMS.contains(&name.as_str());
     if new.number("epoch") != old.number("epoch") + u64::from(claims) {
         let (before, after) = (old.number("epoch"), new.number("epoch"));
-        return Err(format!("P2: `{name}` took its epoch from {before} to {after}"));
+        return Err(format!("P2: `{name}` changed its epoch from {before} to {after}"));
     }
     let is_same = new.text("lease_id") == old.text("lease_id");
     if to == "running" && is_same == claims {
-        return Err(format!("P2: `{name}` does not say whose it is; it was {from}"));
+        return Err(format!("P2: `{name}` does not name the holder; it was {from}"));
     }
     if SETTLEMENTS.contains(&name.as_str()) && (from != "running" || !is_same) {
-        return Err(format!("P3: `{name}` by someone who does not hold it; it was {from}"));
+        return Err(format!("P3: `{name}` by a worker that is not the holder; it was {from}"));
     }
     let ends_early = now.is_some_and(|now| old.time("lease_expires_at").is_none_or(|at| now <= at));
     if name == "time out" && ends_early {
@@ -49,7 +49,7 @@ pub(super) fn changed(old: &Raw, new: &Raw, is_strict: bool, now: Option<i64>) -
     }
     if is_strict && name == "completed_offline" && from != "pending" {
         return Err(format!(
-            "P2: a result of those who do not have it counts in a strict queue; it was {from}"
+            "P2: a strict queue accepted a result of a worker that is not the holder; it was {from}"
         ));
     }
     let leaves = old.is_final() && from != to;
@@ -63,7 +63,7 @@ pub(super) fn changed(old: &Raw, new: &Raw, is_strict: bool, now: Option<i64>) -
     }
     let generation = old.number("generation") + u64::from(name == "retry");
     if new.number("generation") != generation {
-        return Err(format!("P3: `{name}` took its generation to {}", new.number("generation")));
+        return Err(format!("P3: `{name}` changed its generation to {}", new.number("generation")));
     }
     Ok(())
 }

@@ -6,15 +6,15 @@ use leasehold_store::{Client, Host, HostExt};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::cast::{BUCKET, Cast, SECOND, connect, one_of};
+use super::cast::{BUCKET, OutpostCast, SECOND, connect, one_of};
 use super::node::Node;
 use crate::host::SimHost;
 
-/// Longest rest of somebody who does something now and then.
+/// Maximum pause between two operations of a user.
 const REST_MAX: Duration = Duration::from_secs(90);
 
-impl Cast {
-    /// Somebody on a node submits, calls off, requeues and checks out.
+impl OutpostCast {
+    /// User on a node: submits, cancels, requeues and checks out.
     pub(super) async fn use_node(self, node: Node, host: Arc<SimHost>, client: Client) {
         let name = format!("{}/user", node.name);
         self.orders().open.remove(&name);
@@ -31,26 +31,26 @@ impl Cast {
                         continue;
                     };
                     let own = spool.clone();
-                    let told = host.blocking(move || own.submit(order)).await;
-                    told.as_ref().iter().for_each(|id| self.judge.told(**id));
+                    let answer = host.blocking(move || own.submit(order)).await;
+                    answer.as_ref().iter().for_each(|id| self.judge.told(**id));
                     self.orders().open.remove(&name);
-                    told.map(|id| format!("has submitted {id}"))
+                    answer.map(|id| format!("submitted {id}"))
                 }
                 4 => {
                     self.on_some(&spool, &host, |spool, id| {
-                        spool.cancel(id).map(|()| format!("has called off {id}"))
+                        spool.cancel(id).map(|()| format!("cancelled {id}"))
                     })
                     .await
                 }
                 5 | 6 => {
                     self.on_some(&spool, &host, |spool, id| {
-                        spool.requeue(id).map(|_| format!("has requeued {id}"))
+                        spool.requeue(id).map(|_| format!("requeued {id}"))
                     })
                     .await
                 }
                 _ => self.check_out(spool.clone(), &host, client.clone()).await,
             };
-            self.note(&host, done.unwrap_or_else(|error| format!("did {what} in vain: {error}")));
+            self.note(&host, done.unwrap_or_else(|error| format!("failed at operation {what}: {error}")));
         }
     }
 
@@ -60,7 +60,7 @@ impl Cast {
         host: &Arc<SimHost>,
         what: impl FnOnce(&Spool, &TaskId) -> leasehold_core::Result<String> + Send + 'static,
     ) -> leasehold_core::Result<String> {
-        let Some(id) = self.some(host) else { return Ok("knows nothing yet".to_owned()) };
+        let Some(id) = self.some(host) else { return Ok("has no task yet".to_owned()) };
         let spool = spool.clone();
         host.blocking(move || what(&spool, &id)).await
     }
@@ -77,7 +77,7 @@ impl Cast {
         let until = now.latest_known().plus(SECOND * 60 + host.random_below(Duration::from_mins(30)));
         let most = 1 + one_of(host, 4);
         let taken = supervisor.check_out(most, None, until).await?;
-        Ok(format!("has checked out {taken} until {until}"))
+        Ok(format!("checked out {taken} until {until}"))
     }
 
     pub(super) async fn produce(self, host: Arc<SimHost>, client: Client) {
@@ -86,16 +86,16 @@ impl Cast {
         loop {
             host.sleep(host.random_below(REST_MAX)).await;
             let Some(order) = self.next(BUCKET) else { return };
-            let told = queue.submit_task(order).await;
-            self.note(&host, format!("was told {told:?}"));
-            if let Ok(submitted) = told {
+            let answer = queue.submit_task(order).await;
+            self.note(&host, format!("got {answer:?}"));
+            if let Ok(submitted) = answer {
                 self.judge.told(submitted.id);
             }
             self.orders().open.remove(BUCKET);
         }
     }
 
-    /// Somebody with the bucket calls off and retries.
+    /// Operator with the bucket: cancels and retries.
     pub(super) async fn operate(self, host: Arc<SimHost>, client: Client) {
         let queue = self.queue(&host, client).await;
         while !self.is_calm() {
@@ -104,7 +104,7 @@ impl Cast {
             let cancels = host.random().is_multiple_of(3);
             let done = if cancels { queue.cancel(&id).await } else { queue.retry(&id).await };
             let done = done.map(|done| format!("{done:?}").chars().take(60).collect::<String>());
-            self.note(&host, format!("{} {id}: {done:?}", if cancels { "calls off" } else { "retries" }));
+            self.note(&host, format!("{} {id}: {done:?}", if cancels { "cancels" } else { "retries" }));
         }
     }
 }

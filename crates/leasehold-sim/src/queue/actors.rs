@@ -1,4 +1,4 @@
-//! Producers, workers and an operator, with all that they do.
+//! Actors of the scenario: producers, workers and an operator.
 
 use leasehold_core::new_task::Start;
 use leasehold_core::{Error, Kind, NewTask, StoreTime};
@@ -11,57 +11,58 @@ use serde_json::{Value, json};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::judge::Judge;
+use super::judge::QueueJudge;
 use super::migration::Migration;
 use crate::alarm::Alarm;
-use crate::chance::Chance;
+use crate::chance::SimRandom;
 use crate::host::SimHost;
 use crate::trace::Trace;
 use crate::world::World;
 
 const PRODUCERS: usize = 2;
 const WORKERS: usize = 3;
-/// Longest rest between two submits.
+/// Maximum pause between two submits.
 const REST_MAX: Duration = Duration::from_secs(12);
-/// The same while the number of shards is changed: there is to be something left to submit afterwards.
+/// Maximum pause between two submits while the number of shards changes, so that some submits come
+/// afterwards.
 const LONG_REST_MAX: Duration = Duration::from_secs(40);
-/// Keys that are shared, and how long they last.
+/// Number of shared idempotency keys.
 const KEYS: u64 = 4;
 pub(super) const KEY_LIFETIME: Duration = Duration::from_hours(1);
-/// A submit that has to be made again gets a number of its own.
+/// Offset of the numbers of repeated submits.
 const AGAIN: u64 = 1_000;
-/// A handler looks around so often.
+/// Interval at which a handler checks its claim.
 const SLICE: Duration = Duration::from_secs(1);
 const KINDS: [&str; 6] = ["quick", "long", "retries", "fatal", "snoozes", "panics"];
 
-/// Everyone, and what they share.
+/// All actors, and the state they share.
 #[derive(Clone)]
-pub(super) struct Cast {
-    pub(super) judge: Judge,
+pub(super) struct QueueCast {
+    pub(super) judge: QueueJudge,
     pub(super) alarm: Alarm,
     trace: Trace,
     lease: Duration,
     migration: Option<Migration>,
-    /// Someone keeps the queue in order, for days.
+    /// True if operators check, repair and purge the queue, for days.
     upkeep: bool,
-    /// How long an entry without its task is left alone, where that is not long enough by itself, and nobody is patient.
+    /// Shortened grace period of entries without a task: only the fences make it safe.
     hasty: Option<Duration>,
-    /// Workers that lease their shards; the others serve all.
+    /// Workers that lease their shards; the others serve all shards.
     leased: Vec<String>,
-    /// Workers that have an inbox, and producers that put tasks there.
+    /// Workers that have an inbox, and producers that dispatch to it.
     direct: Vec<String>,
-    /// What each producer has still to submit, newest last.
+    /// Submits that each producer still has to make, newest last.
     orders: Arc<[Mutex<Orders>; PRODUCERS]>,
 }
 
 #[derive(Default)]
 struct Orders {
     left: Vec<Order>,
-    /// One was begun, and nobody knows yet how it ended.
+    /// True if a submit was begun and its outcome is not yet known.
     is_open: bool,
 }
 
-/// One submit to be made.
+/// One submit to make.
 #[derive(Debug, Clone)]
 struct Order {
     number: u64,
@@ -72,13 +73,13 @@ struct Order {
     timeout_secs: Option<u64>,
 }
 
-impl Cast {
+impl QueueCast {
     pub(super) fn new(
         world: &World,
-        judge: Judge,
+        judge: QueueJudge,
         migration: Option<Migration>,
         upkeep: bool,
-        chance: &mut Chance,
+        chance: &mut SimRandom,
     ) -> Self {
         let count = 20 + chance.below(20);
         let orders: [Mutex<Orders>; PRODUCERS] = Default::default();
@@ -95,7 +96,7 @@ impl Cast {
         let lease = chance.between(Duration::from_secs(10), Duration::from_secs(20));
         let (alarm, trace) = (world.alarm().clone(), world.trace().clone());
         let mut leasing = world.chance("leasing");
-        // Requests are held up for longer than that: only the fences help.
+        // Requests are delayed for longer than this grace period: only the fences keep the promises.
         let hasty = world.chance("haste").happens(5_000).then_some(Duration::from_mins(2));
         let leased =
             (1..=WORKERS).filter(|_| leasing.happens(3_333)).map(|number| format!("w{number}")).collect();
@@ -121,7 +122,7 @@ impl Cast {
         }
     }
 
-    /// Everyone starts.
+    /// Starts all actors.
     pub(super) fn enter(&self, world: &World) {
         self.enter_producers(world);
         for number in 1..=WORKERS {
@@ -165,7 +166,7 @@ impl Cast {
             match Queue::with_config(client.clone(), config.clone()).await {
                 Ok(queue) => return queue,
                 Err(error) => {
-                    self.note(host, format!("cannot connect: {error}"));
+                    self.note(host, format!("failed to connect: {error}"));
                     if self.is_of_old(&error) {
                         config.shard_prefix_len = QueueConfig::AS_FOUND;
                     }
@@ -191,14 +192,14 @@ impl Cast {
                 order
             };
             let submit = queue.submit_task(order.task());
-            let told = match order.key {
+            let answer = match order.key {
                 None => submit.await,
                 Some(key) => submit.key(Self::key(key)).await,
             };
-            self.note(&host, format!("was told of submit {}: {told:?}", order.number));
+            self.note(&host, format!("got for submit {}: {answer:?}", order.number));
             lock(&self.orders[producer]).is_open = false;
-            self.alarm.check(self.judge.told(order.number, order.key, &told));
-            let Err(error) = told else { continue };
+            self.alarm.check(self.judge.told(order.number, order.key, &answer));
+            let Err(error) = answer else { continue };
             if self.migration.is_some() && !error.outcome_is_unknown() {
                 self.judge.again();
                 lock(&self.orders[producer]).left.push(Order { number: order.number + AGAIN, ..order });
@@ -213,7 +214,7 @@ impl Cast {
         UniqueKey { lifetime: KEY_LIFETIME, ..UniqueKey::new(format!("key {key}")) }
     }
 
-    /// All keys are used once more, by the producers that there were.
+    /// Makes the existing producers use every key once more.
     pub(super) fn submit_again(&self, world: &World) {
         let mut chance = world.chance("again");
         for key in 0..KEYS {
@@ -224,7 +225,7 @@ impl Cast {
         self.enter_producers(world);
     }
 
-    /// Whether a client was told that it is of the old layout.
+    /// Returns whether a client was refused because it has the old layout.
     pub(super) fn is_of_old(&self, error: &Error) -> bool {
         self.migration.is_some()
             && error.kind() == Kind::Invalid
@@ -254,11 +255,11 @@ impl Cast {
                 Err(error) if self.is_of_old(&error) => {
                     queue = self.connect(&host, client.clone(), &name).await;
                 }
-                // The name is still held by what was here before, or could not be kept.
+                // The name is still held by an earlier process, or could not be renewed.
                 Err(error)
                     if self.is_direct(&name) && matches!(error.kind(), Kind::Unavailable | Kind::Lost) =>
                 {
-                    self.note(&host, format!("has no name: {error}"));
+                    self.note(&host, format!("failed to take its name: {error}"));
                     host.sleep(SLICE * 5).await;
                 }
                 Err(error) => self.alarm.raise(format!("{name} ended: {error}")),
@@ -274,9 +275,9 @@ impl Cast {
         shutdown: Shutdown,
     ) -> leasehold_core::Result<()> {
         let (cast, own) = (self.clone(), host.clone());
-        // When nothing goes wrong any more, there is little to see.
+        // Without faults little happens.
         let (look_every, recover_every) = if self.judge.is_calm() { (60, 45) } else { (15, 10) };
-        // Days of renewals would show nothing.
+        // Days of renewals would add nothing.
         let is_for_days = self.judge.is_calm() && self.upkeep;
         let is_leased = !is_for_days && self.leased.iter().any(|leased| leased == name);
         let polling = Polling { max: Duration::from_secs(look_every), ..Polling::default() };
@@ -322,7 +323,7 @@ impl Cast {
             "retries" if attempt < 3 => Err(TaskError::Retry("not yet".into())),
             "fatal" => Err(TaskError::Permanent("never".into())),
             "snoozes" if context.epoch() < 3 => Err(TaskError::Snooze(host.random_below(SLICE * 60))),
-            // Without the noise of a panic's own message.
+            // Avoids the message that a normal panic prints.
             "panics" if attempt < 2 => std::panic::resume_unwind(Box::new("as asked")),
             _ => {
                 self.judge.succeed(&context);
@@ -350,7 +351,7 @@ impl Cast {
                 },
             };
             let done = done.map(|done| format!("{done:?}").chars().take(60).collect::<String>());
-            self.note(&host, format!("did {what} to {id}: {done:?}"));
+            self.note(&host, format!("made operation {what} on {id}: {done:?}"));
             if done.is_err_and(|error| self.is_of_old(&error)) {
                 queue = self.connect(&host, client.clone(), "operator").await;
             }
@@ -366,9 +367,9 @@ fn soon(now: StoreTime, host: &SimHost) -> StoreTime {
     now.plus(host.random_below(Duration::from_mins(3)))
 }
 
-/// Tells the judge that a handler is no more, however it came to that.
+/// Reports the end of a handler to the judge, also when it is dropped.
 struct Ends {
-    judge: Judge,
+    judge: QueueJudge,
     run: u64,
 }
 
@@ -379,9 +380,9 @@ impl Drop for Ends {
 }
 
 impl Order {
-    fn new(number: u64, chance: &mut Chance) -> Self {
+    fn new(number: u64, chance: &mut SimRandom) -> Self {
         let key = chance.happens(3_000).then(|| chance.below(KEYS));
-        // Whoever shares a key wants the same.
+        // Submits that share a key ask for the same task.
         let kind = key.map_or_else(|| chance.index(KINDS.len()), |key| usize::try_from(key).unwrap_or(0));
         let start = match chance.below(3) {
             0 => Start::After(chance.between(Duration::ZERO, Duration::from_secs(90))),
@@ -393,14 +394,14 @@ impl Order {
         Self { number, key, kind: KINDS[kind], start, expires_in, timeout_secs }
     }
 
-    /// Whoever shares a key wants the same.
+    /// Submits that share a key ask for the same task.
     fn with_key(self, key: u64) -> Self {
         Self { key: Some(key), kind: KINDS[usize::try_from(key).unwrap_or(0)], ..self }
     }
 
     fn task(&self) -> NewTask {
         let input = self.key.map_or_else(|| json!({ "submit": self.number }), |key| json!({ "key": key }));
-        let mut task = NewTask::new(self.kind, input).expect("the kinds are good names");
+        let mut task = NewTask::new(self.kind, input).expect("the kinds are valid names");
         (task.start, task.expires_in, task.timeout_secs) = (self.start, self.expires_in, self.timeout_secs);
         task
     }

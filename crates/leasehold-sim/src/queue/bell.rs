@@ -1,8 +1,8 @@
-//! The bell: an idle worker asks for one object, and misses nothing for longer than a poll.
+//! Scenario `bell`: an idle worker reads one object, the bell, and starts every task within a poll or two.
 //!
-//! Everything that must wake it is done by two producers at once, so that rings overwrite each other: two submits within
-//! a second, a submit for later, a task that fails and is tried again. Nothing goes wrong here but what is broken on
-//! purpose.
+//! The bell is the notification object that submits write. Two producers trigger everything that must wake
+//! the worker at the same time, so that their writes of the bell overwrite each other: two submits within a
+//! second, a submit for later, a task that fails and is retried. There are no faults except for mutants.
 
 use leasehold_core::NewTask;
 use leasehold_core::new_task::Start;
@@ -18,26 +18,26 @@ use crate::failed::Failed;
 use crate::host::SimHost;
 use crate::world::World;
 
-/// The pause of an idle worker, fixed so that it can be told from the sweep.
+/// Pause of an idle worker, fixed so that a poll can be told from a full scan.
 const POLL: Duration = Duration::from_secs(2);
-/// What is not rung for is seen after this.
+/// Time until a full scan finds a task without a notification.
 const SWEEP: Duration = Duration::from_mins(1);
-/// Two polls with their jitter: what was not rung for is seen by the second look, which is made at the next poll that is
-/// a second later by the narrowest that *now* can be known.
+/// Two polls with their jitter: a task without a notification is found by the second scan, which is made at
+/// the first poll at least a second later, the smallest uncertainty of *now*.
 const SEEN_WITHIN: Duration = Duration::from_secs(7);
 const DIGITS: u8 = 2;
-const CALM: &str = "nothing goes wrong here";
-const NAMES: &str = "the names are good";
+const CALM: &str = "no faults are injected";
+const NAMES: &str = "the names are valid";
 
-/// So many rounds of every producer.
+/// Number of rounds of every producer.
 const ROUNDS: u64 = 10;
-/// What a round of a producer starts: the last of its four tasks is started twice.
+/// Number of starts in a round of a producer: the last of its four tasks starts twice.
 const STARTS: u64 = 5;
 const PRODUCERS: [(&str, u64); 2] = [("p1", 1_000), ("p2", 2_000)];
-/// Everything is done after this.
+/// Time until all tasks are done.
 const DONE_WITHIN: Duration = Duration::from_mins(30);
 
-/// When tasks were made due, and when they started, by virtual time.
+/// Times at which tasks became due and at which they started, in virtual time.
 #[derive(Clone, Default)]
 struct Log {
     due: Arc<Mutex<Vec<(u64, Duration)>>>,
@@ -58,7 +58,7 @@ async fn work(world: Clock, name: &'static str, client: Client, log: Log, leasin
         lock(&log.started).push((number, world.now()));
         let again = context.task().task_type.as_str() == "twice" && context.attempt() == 1;
         if again {
-            // Its second attempt is due after its backoff, whoever runs it.
+            // The second attempt is due after its backoff, on any worker.
             lock(&log.due).push((number, world.now() + Duration::from_millis(1_200)));
         }
         async move { if again { Err(TaskError::Retry("once more".into())) } else { Ok(Value::Null) } }
@@ -66,7 +66,7 @@ async fn work(world: Clock, name: &'static str, client: Client, log: Log, leasin
     worker.expect(NAMES).run(Shutdown::default()).await.expect(CALM);
 }
 
-/// Virtual time, for those who only look at it.
+/// Virtual time, read-only.
 #[derive(Clone)]
 struct Clock(Executor);
 
@@ -96,16 +96,16 @@ async fn produce(clock: Clock, host: Arc<SimHost>, client: Client, log: Log, fir
     }
 }
 
-/// Plays it with one worker for all shards; the summary says how long each start was waited for, at most.
+/// Plays the scenario with one worker for all shards. The summary is the longest wait of a start.
 pub(crate) fn play(world: &mut World) -> Result<String, Failed> {
     let waited = longest_wait(world, None)?;
     if waited > SEEN_WITHIN {
-        return Err(world.failed(format!("something was seen after {waited:?} only")));
+        return Err(world.failed(format!("a task started only after {waited:?}")));
     }
-    Ok(format!("everything was seen within {waited:?}"))
+    Ok(format!("all tasks started within {waited:?}"))
 }
 
-/// How long each start was waited for, at most.
+/// Returns the longest wait of a start.
 fn longest_wait(world: &mut World, leasing: Option<&ShardLeasing>) -> Result<Duration, Failed> {
     let (log, clock) = (Log::default(), Clock(world.executor().clone()));
     for name in if leasing.is_some() { &["w1", "w2", "w3"][..] } else { &["w1"] } {

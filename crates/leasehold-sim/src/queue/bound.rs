@@ -1,7 +1,7 @@
-//! What a queue may ask of its store when nothing goes wrong: the table of `docs/protocol/queue.md`, as one function.
+//! Bounds on the requests of a queue without faults: the table of `docs/protocol/queue.md` as one function.
 //!
-//! What was done is counted from the raw objects; what it may cost follows from that. Each request to a store that is
-//! billed by request has a reason here, or it is one too many.
+//! Operations are counted from the raw objects, and their maximum cost follows from that. Every request to a
+//! store is billed, so each must have a reason here.
 
 use leasehold_core::keys;
 use leasehold_store::{Client, Purpose, Snapshot, Verb};
@@ -9,28 +9,28 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::raw::{Raw, task_id};
-use crate::bucket::{Change, SimBucket};
+use crate::bucket::{BucketChange, SimBucket};
 
-/// What was done, by the raw objects.
+/// Operations counted from the raw objects.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Done {
     /// Changes of tasks, by the event in their history.
     events: BTreeMap<String, u64>,
     renewals: u64,
-    /// How often a task was made pending, and how often of these for later.
+    /// Number of times a task became pending, and how many of these with a later time.
     pending: u64,
     later: u64,
-    /// Idempotency records that were made.
+    /// Number of idempotency records created.
     keys: u64,
 }
 
-/// Counts what is done. Clones count together.
+/// Counts operations. Clones count together.
 #[derive(Clone, Default)]
 pub(super) struct Counting(Arc<Mutex<Done>>);
 
 impl Counting {
-    /// Looks at a change of the bucket.
-    pub(super) fn watch(&self, change: &Change, bucket: &SimBucket) -> Result<(), String> {
+    /// Counts a change of the bucket.
+    pub(super) fn watch(&self, change: &BucketChange, bucket: &SimBucket) -> Result<(), String> {
         let mut done = self.done();
         done.keys += u64::from(change.key.starts_with(keys::UNIQUE) && change.before.is_none());
         let (Some(_), Some(after)) = (task_id(&change.key), &change.after) else { return Ok(()) };
@@ -50,7 +50,7 @@ impl Counting {
         Ok(())
     }
 
-    /// Whether all that was asked of the store for the sake of a task has a reason. What idle workers ask, task or not, is
+    /// Checks that all requests on behalf of tasks are within the bounds. The requests of idle workers are
     /// counted in the tests of [`bell`](super::bell).
     pub(super) fn judge(&self, clients: &[(String, Client)]) -> Result<(), String> {
         let spent: Vec<_> = clients.iter().map(|(_, client)| client.ledger().snapshot()).collect();
@@ -60,9 +60,7 @@ impl Counting {
             let made = asked(&spent, purpose, verb);
             let name = format!("{} {}s", purpose.name(), verb.name());
             if made > most {
-                return Err(format!(
-                    "requests: {made} {name}, and no more than {most} have a reason: {done:?}"
-                ));
+                return Err(format!("requests: {made} {name}, but at most {most} are allowed: {done:?}"));
             }
         }
         Ok(())
@@ -83,7 +81,7 @@ fn asked(spent: &[Snapshot], purpose: Purpose, verb: Verb) -> u64 {
     spent.iter().map(|spent| spent.count(|line| line.purpose == purpose && line.verb == verb)).sum()
 }
 
-/// How many requests have a reason. A put that is refused costs a read, whatever it is for.
+/// Returns the maximum number of requests. A refused put costs a read, whatever its purpose.
 fn bound(done: &Done, spent: &[Snapshot], workers: u64) -> Vec<(Purpose, Verb, u64)> {
     use leasehold_store::ledger::Outcome::Lost;
     let lost = |purpose: Purpose| -> u64 {
@@ -95,20 +93,20 @@ fn bound(done: &Done, spent: &[Snapshot], workers: u64) -> Vec<(Purpose, Verb, u
     let (submits, claims) = (done.count(&["submit"]), done.count(&["claim"]));
     let put_back = done.count(&["snooze", "release", "fail"]);
     let settled = put_back + done.count(&["complete", "stop"]);
-    // Each worker reads what it meets: once when it is due, once before if it is planned.
+    // Each worker reads every task it finds: once when it is due, and once before if it is scheduled.
     let met = workers * (done.pending + done.later);
     vec![
-        // Its entry, the task, and perhaps a ring; a key before that, and a look at whose it is.
+        // The entry, the task, and perhaps a bell; a key before that, and a read of the task that holds it.
         (Purpose::Submit, Verb::Put, 3 * submits + done.keys + lost(Purpose::Submit)),
         (Purpose::Submit, Verb::Get, 2 * lost(Purpose::Submit)),
-        // The task and its lease entry, then the ready entry goes.
+        // The task and its lease entry, then the removal of the ready entry.
         (Purpose::Claim, Verb::Put, 2 * claims + lost(Purpose::Claim)),
         (Purpose::Claim, Verb::Get, met + lost(Purpose::Claim)),
         (Purpose::Claim, Verb::Delete, claims),
-        // The task; what is to run again has its entry before that, and perhaps a ring.
+        // The task; if it becomes pending again its entry before that, and perhaps a bell.
         (Purpose::Settle, Verb::Put, settled + 2 * put_back + lost(Purpose::Settle)),
         (Purpose::Settle, Verb::Get, lost(Purpose::Settle)),
-        // After a renewal someone may have moved the lease entry: both are removed.
+        // After a renewal another worker may have moved the lease entry: both are removed.
         (Purpose::Settle, Verb::Delete, settled + settled.min(done.renewals)),
         (Purpose::Renew, Verb::Put, done.renewals + lost(Purpose::Renew)),
         (Purpose::Renew, Verb::Get, lost(Purpose::Renew)),

@@ -1,14 +1,14 @@
-//! What a change of a task's record may be (promises P2, P3, P7).
+//! Checks on a change of a task's record (promises P2, P3, P7).
 
 use super::raw::Raw;
 
-/// What ends a claim by its holder.
+/// Events by which a holder ends its claim.
 const SETTLEMENTS: [&str; 5] = ["complete", "fail", "snooze", "release", "stop"];
 
-/// No task is purged so soon after it was made, nor deleted so soon after it was purged.
+/// Minimum time from creation to purge, and from purge to deletion.
 pub(super) const PURGE_GRACE_MS: i64 = 24 * 3_600_000;
 
-/// Looks at a record that was deleted.
+/// Checks the deletion of a record.
 pub(super) fn deleted(old: &Raw, now: Option<i64>) -> Result<(), String> {
     let is_early = |now: i64| old.time("finished_at").is_none_or(|at| now < at + PURGE_GRACE_MS);
     if old.status() != "purged" || now.is_some_and(is_early) {
@@ -17,14 +17,14 @@ pub(super) fn deleted(old: &Raw, now: Option<i64>) -> Result<(), String> {
     Ok(())
 }
 
-/// Looks at a new record.
+/// Checks a new record.
 pub(super) fn created(new: &Raw) -> Result<(), String> {
     let fits = new.number("rev") == 1 && new.number("epoch") == 0 && new.history().len() == 1;
     let status = if new.is_tombstone() { "cancelled" } else { "pending" };
-    if fits && new.status() == status { Ok(()) } else { Err(format!("P2: it began as {}", new.0)) }
+    if fits && new.status() == status { Ok(()) } else { Err(format!("P2: it was created as {}", new.0)) }
 }
 
-/// Looks at a change; `now` is the store's time if nobody can be mistaken about it.
+/// Checks a change; `now` is the store's time if no process can be mistaken about it.
 pub(super) fn changed(old: &Raw, new: &Raw, now: Option<i64>) -> Result<(), String> {
     let (from, to) = (old.status(), new.status());
     if new.number("rev") != old.number("rev") + 1 {
@@ -35,7 +35,7 @@ pub(super) fn changed(old: &Raw, new: &Raw, now: Option<i64>) -> Result<(), Stri
     let claims = name == "claim";
     if new.number("epoch") != old.number("epoch") + u64::from(claims) {
         return Err(format!(
-            "P2: {name} took its epoch from {} to {}",
+            "P2: {name} changed its epoch from {} to {}",
             old.number("epoch"),
             new.number("epoch")
         ));
@@ -44,12 +44,16 @@ pub(super) fn changed(old: &Raw, new: &Raw, now: Option<i64>) -> Result<(), Stri
         return Err(format!("P2: it was claimed while {from}"));
     }
     if to == "running" && !claims && (from != "running" || new.text("lease_id") != old.text("lease_id")) {
-        return Err(format!("P2: {name} gave it to someone else without a claim"));
+        return Err(format!("P2: {name} changed the holder without a claim"));
     }
     if let Some(event) = &event
         && event["epoch"].as_u64() != Some(new.number("epoch"))
     {
-        return Err(format!("P3: {name} speaks for epoch {}, not {}", event["epoch"], new.number("epoch")));
+        return Err(format!(
+            "P3: {name} is recorded for epoch {}, not {}",
+            event["epoch"],
+            new.number("epoch")
+        ));
     }
     if SETTLEMENTS.contains(&name) {
         let same = new.text("lease_id") == old.text("lease_id");
@@ -57,14 +61,14 @@ pub(super) fn changed(old: &Raw, new: &Raw, now: Option<i64>) -> Result<(), Stri
             || !same
             || event.as_ref().is_some_and(|event| event["by"] != old.0["claimed_by"])
         {
-            return Err(format!("P3: {name} by someone who does not hold it; it was {from}"));
+            return Err(format!("P3: {name} by a worker that is not the holder; it was {from}"));
         }
     }
     if name == "time out" && now.is_some_and(|now| old.time("lease_expires_at").is_none_or(|at| now <= at)) {
         return Err(format!("P2: it was timed out before {}", old.text("lease_expires_at")));
     }
     if name == "expire" && now.is_some_and(|now| old.time("expires_at").is_none_or(|at| now <= at)) {
-        return Err(format!("it has expired before {}", old.text("expires_at")));
+        return Err(format!("it expired before {}", old.text("expires_at")));
     }
     if name == "purge" {
         let is_early = |now: i64| old.time("created_at").is_none_or(|at| now < at + PURGE_GRACE_MS);
@@ -80,7 +84,7 @@ pub(super) fn changed(old: &Raw, new: &Raw, now: Option<i64>) -> Result<(), Stri
     Ok(())
 }
 
-/// What was appended to the history (promise P7).
+/// Returns the event that was appended to the history (promise P7).
 fn appended(old: &Raw, new: &Raw) -> Result<Option<serde_json::Value>, String> {
     let (before, after) = (old.history(), new.history());
     if new.number("history_folded") != old.number("history_folded") {
@@ -91,7 +95,7 @@ fn appended(old: &Raw, new: &Raw) -> Result<Option<serde_json::Value>, String> {
     }
     match &after[before.len()..] {
         [] if old.status() == new.status() => Ok(None),
-        [] => Err(format!("P7: from {} to {} without a word", old.status(), new.status())),
+        [] => Err(format!("P7: from {} to {} without an event", old.status(), new.status())),
         [one] if one["from"] == old.0["status"] && one["to"] == new.0["status"] => Ok(Some(one.clone())),
         more => Err(format!("P7: from {} to {}, but its history says {more:?}", old.status(), new.status())),
     }

@@ -1,4 +1,4 @@
-//! Knows what stands in the bucket, what producers were told and what handlers do, and compares.
+//! The judge: compares the bucket with the answers that producers got and with the runs of handlers.
 
 use leasehold_core::{Error, StoreTime, TaskId};
 use leasehold_queue::Submitted;
@@ -10,20 +10,20 @@ use std::time::Duration;
 
 use super::actors::KEY_LIFETIME;
 use super::checks;
-use super::places::{Became, Layout, Places, Scene, Stand};
-use super::raw::{Pointer, Raw, minute, shard_digits, task_id};
-use crate::bucket::{Change, SimBucket, Stored};
+use super::places::{Became, Places, RawLayout, RawTaskObject, Scene};
+use super::raw::{Raw, RawEntry, minute, shard_digits, task_id};
+use crate::bucket::{BucketChange, SimBucket, StoredObject};
 use crate::executor::{Executor, ProcessId};
 
-/// What two clocks that run at different rates may differ by in one lease.
+/// Maximum difference within one lease of two clocks that run at different rates.
 const SLACK_MS: i64 = 50;
 
-/// A record of a key was there for at most so long before its producer was told of it.
+/// Maximum time from the write of a key's record until its producer has the answer.
 const KEY_SLACK: Duration = Duration::from_mins(45);
 
-/// The judge. Clones are the same one.
+/// The judge. Clones share its state.
 #[derive(Clone)]
-pub(crate) struct Judge {
+pub(crate) struct QueueJudge {
     executor: Executor,
     bucket: Arc<SimBucket>,
     calm_after: Duration,
@@ -33,32 +33,32 @@ pub(crate) struct Judge {
 #[derive(Default)]
 struct Case {
     tasks: BTreeMap<String, Raw>,
-    /// Where each of them stands.
+    /// Keys at which each task exists.
     places: BTreeMap<String, Places>,
-    layout: Layout,
+    layout: RawLayout,
     moves: u64,
     /// Tasks that are not final.
     open: BTreeSet<String>,
-    pointers: BTreeMap<String, BTreeSet<Pointer>>,
+    pointers: BTreeMap<String, BTreeSet<RawEntry>>,
     acknowledged: Vec<TaskId>,
-    /// The task of each key, and when it was first told.
+    /// Task of each key, and when a producer was first answered with it.
     by_key: BTreeMap<u64, (TaskId, Duration)>,
-    /// When the record of a task's key expires, by the raw record.
+    /// Expiry of the record of a task's key, by the raw record.
     key_expiries: BTreeMap<String, i64>,
-    /// Tasks that were purged.
+    /// Purged tasks.
     gone: BTreeSet<String>,
-    /// Submits that surely failed.
+    /// Submits that definitely failed.
     failed: BTreeSet<u64>,
     unknown: u64,
     producing: usize,
     runs: BTreeMap<u64, Run>,
     runs_begun: u64,
-    /// Until when each claim lasts, by the record.
+    /// Expiry of each claim, by the record.
     expiries: BTreeMap<(String, u64), i64>,
     succeeded: BTreeSet<(String, u64)>,
 }
 
-/// A handler that runs.
+/// A running handler.
 struct Run {
     context: Context,
     process: ProcessId,
@@ -67,7 +67,7 @@ struct Run {
 
 type Judged = Result<(), String>;
 
-impl Judge {
+impl QueueJudge {
     pub(crate) fn new(executor: Executor, bucket: Arc<SimBucket>, calm_after: Duration) -> Self {
         Self { executor, bucket, calm_after, case: Arc::default() }
     }
@@ -80,22 +80,22 @@ impl Judge {
         self.now() > self.calm_after
     }
 
-    /// So many submits are still to come.
+    /// Adds submits that are still to be made.
     pub(crate) fn expect(&self, submits: usize) {
         self.case().producing = submits;
     }
 
-    /// The store's time, if it never jumped, so that nobody can be mistaken about it.
+    /// Returns the store's time if it never jumped, so that no process can be mistaken about it.
     fn sure_ms(&self) -> Option<i64> {
         self.bucket.jumped_at().is_none().then(|| self.bucket.time_ns().div_euclid(1_000_000))
     }
 
-    /// Looks at a change of the bucket.
-    pub(crate) fn watch(&self, change: &Change) -> Judged {
+    /// Checks a change of the bucket.
+    pub(crate) fn watch(&self, change: &BucketChange) -> Judged {
         crate::leases::watch(change)?;
         let now = self.sure_ms();
         let mut case = self.case();
-        let id = if let Some(pointer) = Pointer::read(&change.key) {
+        let id = if let Some(pointer) = RawEntry::read(&change.key) {
             let id = pointer.id.clone();
             let pointers = case.pointers.entry(id.clone()).or_default();
             if change.after.is_some() {
@@ -106,7 +106,7 @@ impl Judge {
             id
         } else if let Some(id) = task_id(&change.key) {
             let wrong = |why| format!("task {id}: {why}");
-            let stand = change.after.as_ref().map(Stand::read).transpose().map_err(wrong)?;
+            let stand = change.after.as_ref().map(RawTaskObject::read).transpose().map_err(wrong)?;
             let at = (self.now(), now);
             case.place_changed(id, shard_digits(&change.key), stand, at).map_err(wrong)?;
             id.to_owned()
@@ -115,7 +115,7 @@ impl Judge {
             case.key_changed(change.before.as_ref().map(Raw::read).transpose()?, record);
             return Ok(());
         } else if change.key == "queue.json" {
-            let after = change.after.as_ref().ok_or("P1: queue.json is gone")?;
+            let after = change.after.as_ref().ok_or("P1: queue.json was deleted")?;
             return case.layout_changed(after, self.now());
         } else {
             return Ok(());
@@ -123,19 +123,19 @@ impl Judge {
         case.covered(&id, now)
     }
 
-    /// What a producer was told of an order.
-    pub(crate) fn told(&self, number: u64, key: Option<u64>, told: &Result<Submitted, Error>) -> Judged {
+    /// Checks the answer that a producer got for a submit.
+    pub(crate) fn told(&self, number: u64, key: Option<u64>, answer: &Result<Submitted, Error>) -> Judged {
         let mut case = self.case();
         case.producing -= 1;
-        match told {
+        match answer {
             Ok(submitted) => {
                 let name = submitted.id.to_string();
                 if case.tasks.get(&name).is_none_or(Raw::is_tombstone) {
-                    return Err(format!("P1: task {name} was acknowledged, but is not there"));
+                    return Err(format!("P1: task {name} was acknowledged, but does not exist"));
                 }
                 let len = case.layout.len;
                 if !case.places.get(&name).is_some_and(|places| places.is_at(len)) && case.layout.is_quiet() {
-                    return Err(format!("P8: task {name} was acknowledged where nobody looks"));
+                    return Err(format!("P8: task {name} was acknowledged in a layout that no client reads"));
                 }
                 case.acknowledged.push(submitted.id);
                 let Some(key) = key else { return Ok(()) };
@@ -159,21 +159,21 @@ impl Judge {
                 case.failed.insert(number);
                 let is_there = |task: &Raw| task.submit() == Some(number) && !task.is_tombstone();
                 if case.tasks.values().any(is_there) {
-                    return Err(format!("submit {number} surely failed ({error}), but its task is there"));
+                    return Err(format!("submit {number} definitely failed ({error}), but its task exists"));
                 }
                 Ok(())
             }
         }
     }
 
-    /// A submit ended with its process: nobody was told anything.
+    /// Counts a submit that ended with its process, without an answer.
     pub(crate) fn cut(&self) {
         let mut case = self.case();
         case.producing -= 1;
         case.unknown += 1;
     }
 
-    /// A submit is to be made again.
+    /// Counts a submit that is to be repeated.
     pub(crate) fn again(&self) {
         self.case().producing += 1;
     }
@@ -182,7 +182,7 @@ impl Judge {
         self.case().acknowledged.clone()
     }
 
-    /// A handler begins: nobody else may believe that the task is theirs.
+    /// Records the start of a handler: no other process may trust a claim on the task.
     pub(crate) fn begin(&self, context: &Context, process: ProcessId) -> Result<u64, String> {
         let mut case = self.case();
         let (id, epoch) = (context.task().id, context.epoch());
@@ -198,7 +198,8 @@ impl Judge {
         Ok(run)
     }
 
-    /// A handler begins: its claim must not have run out before, whether it was told or not.
+    /// Checks that the claim had not expired when its handler started, whether the handler was stopped or
+    /// not.
     pub(crate) fn begins_in_time(&self, run: u64) -> Judged {
         let case = self.case();
         let (Some(run), Some(now)) = (case.runs.get(&run), self.sure_ms()) else { return Ok(()) };
@@ -207,10 +208,13 @@ impl Judge {
         if now - expiry <= SLACK_MS || self.executor.is_paused(run.process) {
             return Ok(());
         }
-        Err(format!("P2: the handler of {id} begins in epoch {epoch}, {} ms after its claim", now - expiry))
+        Err(format!(
+            "P2: the handler of {id} begins in epoch {epoch}, {} ms after its claim expired",
+            now - expiry
+        ))
     }
 
-    /// A handler goes on: its claim must not have run out without its being told.
+    /// Checks that a running handler was stopped if its claim has expired.
     pub(crate) fn goes_on(&self, run: u64) -> Judged {
         let case = self.case();
         let (Some(run), Some(now)) = (case.runs.get(&run), self.sure_ms()) else { return Ok(()) };
@@ -222,7 +226,7 @@ impl Judge {
         }
         let began = run.began;
         Err(format!(
-            "P2: the handler of {id} in epoch {epoch} (since {began:?}) trusts a claim that ended {late} ms ago"
+            "P2: the handler of {id} in epoch {epoch} (since {began:?}) trusts a claim that expired {late} ms ago"
         ))
     }
 
@@ -234,7 +238,7 @@ impl Judge {
         self.case().succeeded.insert((context.task().id.to_string(), context.epoch()));
     }
 
-    /// Whether faults are over, everything was submitted and all of it has ended.
+    /// Returns whether faults have stopped, and all tasks were submitted and have ended.
     pub(crate) fn is_at_rest(&self) -> bool {
         self.is_calm() && {
             let case = self.case();
@@ -243,15 +247,15 @@ impl Judge {
         }
     }
 
-    /// What a check may tell: every task is covered at every moment, and nothing makes no sense.
+    /// Checks the result of `check`: every task is covered at every moment, and no record is corrupt.
     pub(crate) fn checked(&self, checked: &Checked) -> Judged {
         if self.sure_ms().is_some() && !(checked.uncovered.is_empty() && checked.corrupt.is_empty()) {
-            return Err(format!("a check has found what is not so: {checked:?}"));
+            return Err(format!("a check reported an inconsistency that does not exist: {checked:?}"));
         }
         Ok(())
     }
 
-    /// After two purges a day apart nothing is left of what was there before the first.
+    /// Checks that after two purges a day apart all tasks from before the first are deleted.
     pub(crate) fn is_cleaned_up(&self) -> Judged {
         let (case, Some(now)) = (self.case(), self.sure_ms()) else { return Ok(()) };
         let is_old =
@@ -262,13 +266,13 @@ impl Judge {
         }
     }
 
-    /// What was done; an error if anything is left over.
+    /// Returns a summary. Fails if anything is left over.
     pub(crate) fn sum_up(&self) -> Result<String, String> {
         let case = self.case();
         let jumped = self.bucket.jumped_at().is_some();
         let is_open = |(id, task): &(&String, &Raw)| !(task.is_final() || jumped && case.is_left_behind(id));
         if let Some((_, task)) = case.tasks.iter().find(is_open) {
-            return Err(format!("not at rest: {}", task.0));
+            return Err(format!("task has not ended: {}", task.0));
         }
         let left: Vec<_> = case.pointers.values().flatten().collect();
         if !jumped && !left.is_empty() {
@@ -277,7 +281,7 @@ impl Judge {
         if let Some((id, places)) = case.places.iter().find(|(_, places)| places.is_beside(case.layout.len))
             && !jumped
         {
-            return Err(format!("P8: something of task {id} is left over: {places:?}"));
+            return Err(format!("P8: an object of task {id} is left over: {places:?}"));
         }
         let mut counts = BTreeMap::<&str, u32>::new();
         for task in case.tasks.values() {
@@ -301,7 +305,7 @@ impl Case {
         &mut self,
         id: &str,
         len: usize,
-        stand: Option<Stand>,
+        stand: Option<RawTaskObject>,
         (at, now): (Duration, Option<i64>),
     ) -> Judged {
         let (layout, jumped, task) = (&self.layout, now.is_none(), self.tasks.get(id));
@@ -343,26 +347,26 @@ impl Case {
         }
     }
 
-    /// At the switch everything that anyone was told of is where it is to be, and covered there.
-    fn layout_changed(&mut self, after: &Stored, at: Duration) -> Judged {
+    /// Checks that at the switch every acknowledged task is at its new key, and covered there.
+    fn layout_changed(&mut self, after: &StoredObject, at: Duration) -> Judged {
         if !self.layout.change(after, at)? {
             return Ok(());
         }
         let len = self.layout.len;
         for (id, places) in &self.places {
             if let Some(left) = places.left_by_switch(len) {
-                return Err(format!("P8: task {id} was left behind at the switch: {}", left.0));
+                return Err(format!("P8: task {id} is still at its old key after the switch: {}", left.0));
             }
             self.covered(id, None)?;
         }
         let is_there = |id: &TaskId| self.places.get(&id.to_string()).is_some_and(|places| places.is_at(len));
         match self.acknowledged.iter().find(|id| !is_there(id)) {
-            Some(id) => Err(format!("P8: task {id} was acknowledged, and is not there after the switch")),
+            Some(id) => Err(format!("P8: task {id} was acknowledged, but does not exist after the switch")),
             None => Ok(()),
         }
     }
 
-    /// Whether a task stands where no migration looks any more.
+    /// Returns whether a task is at a key that no migration lists.
     fn is_left_behind(&self, id: &str) -> bool {
         self.places.get(id).is_some_and(|places| !places.is_at(self.layout.len))
     }
@@ -370,20 +374,20 @@ impl Case {
     fn task_changed(&mut self, id: &str, new: &Raw, now: Option<i64>) -> Judged {
         match self.tasks.get(id) {
             None if self.gone.contains(id) && !new.is_tombstone() => {
-                return Err("P3: it was purged, and has come back".into());
+                return Err("P3: it was purged, but exists again".into());
             }
             None => checks::created(new)?,
             Some(old) => checks::changed(old, new, now)?,
         }
         if new.submit().is_some_and(|submit| self.failed.contains(&submit)) && !new.is_tombstone() {
-            return Err("its submit surely failed, and yet it is there".into());
+            return Err("its submit definitely failed, but it exists".into());
         }
         if new.status() == "purged"
             && let (Some(now), Some(expiry)) = (now, self.key_expiries.get(id))
             && now < expiry + checks::PURGE_GRACE_MS
             && self.tasks.get(id).is_some_and(|old| old.status() != "purged")
         {
-            return Err("its key could still be asked for it when it was purged".into());
+            return Err("it was purged before its idempotency key expired".into());
         }
         let claim = (id.to_owned(), new.number("epoch"));
         if let Some(expiry) = new.time("lease_expires_at") {
@@ -396,9 +400,9 @@ impl Case {
         Ok(())
     }
 
-    /// A task that is not final has an entry that is not ahead of it, and not due later (promise P5), or due already: a
-    /// claim that runs out may leave a task that should have expired before. Once the store's time was set back, an entry
-    /// may be due later: the task is found later, but found.
+    /// Checks that a task that is not final has an entry that is not ahead of it, and either not due later
+    /// (promise P5) or due already: an expired claim may leave a task that should have expired before. If the
+    /// store's time was set back, an entry may be due later: the task is found, but later.
     fn covered(&self, id: &str, now: Option<i64>) -> Judged {
         let Some(task) = self.tasks.get(id) else { return Ok(()) };
         let Some(due) = task.due() else { return Ok(()) };
@@ -407,13 +411,13 @@ impl Case {
         let by = now
             .and_then(|now| minute(&StoreTime::from_millis(now).to_string()))
             .map(|now| now.max(due.clone()));
-        let is_found = |pointer: &Pointer| by.as_ref().is_none_or(|by| pointer.minute <= *by);
-        // Some look at its shard only; while it is on its way, the entry that it had still leads to it. What is in an inbox
-        // or in the overflow is seen by someone.
+        let is_found = |pointer: &RawEntry| by.as_ref().is_none_or(|by| pointer.minute <= *by);
+        // Some workers list only its shard; while the task moves, its old entry still leads to it. Entries in
+        // an inbox or in the overflow are always read by some worker.
         let stands = self.places.get(id).is_some_and(|places| places.has(task));
         let is_seen =
-            |pointer: &Pointer| !stands || pointer.shard.is_empty() || pointer.shard == task.text("shard");
-        let covers = |pointer: &Pointer| pointer.rev <= rev && is_found(pointer) && is_seen(pointer);
+            |pointer: &RawEntry| !stands || pointer.shard.is_empty() || pointer.shard == task.text("shard");
+        let covers = |pointer: &RawEntry| pointer.rev <= rev && is_found(pointer) && is_seen(pointer);
         if pointers.is_some_and(|pointers| pointers.iter().any(covers)) {
             return Ok(());
         }

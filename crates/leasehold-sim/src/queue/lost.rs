@@ -1,11 +1,11 @@
-//! A worker is lost with a task in its hands: whoever is idle beside it notices soon after the claim has run out, although
-//! it leaves the index alone while nothing seems to happen.
+//! A worker is lost while it runs a task: an idle worker finds the task soon after the claim expires,
+//! although it does not scan the index while nothing seems to happen.
 
 use leasehold_core::NewTask;
 use leasehold_core::new_task::Start;
 use leasehold_queue::Queue;
-use leasehold_store::seam::{Answer, Cause, Failure};
-use leasehold_store::{Around, Client, Get, Host, Store, Version};
+use leasehold_store::store::{Answer, Cause, Failure};
+use leasehold_store::{Client, DelegatingStore, Get, Host, Store, Version};
 use leasehold_worker::{Context, Polling, Shutdown, TaskError, Worker, WorkerOptions};
 use serde_json::Value;
 use std::sync::{Arc, Mutex};
@@ -17,13 +17,13 @@ use crate::host::SimHost;
 use crate::world::World;
 
 const LEASE: Duration = Duration::from_secs(30);
-/// Far longer than everything else: what is noticed by the sweep was not noticed soon.
+/// Interval of full scans, far longer than everything else: a task found by a full scan was not found soon.
 const SWEEP: Duration = Duration::from_mins(10);
-/// From the loss: the lease, 10 s to notice, the backoff of a retry, a poll, the width of *now*; and a minute for answers
-/// that take seconds, by which the second worker may lose its own claim.
+/// Time from the loss: the lease, 10 s to notice, the backoff of a retry, a poll, the width of *now*; and a
+/// minute for answers that take seconds, by which the second worker may lose its own claim.
 const NOTICED_WITHIN: Duration = Duration::from_secs(30 + 10 + 2 + 2 + 3 + 60);
 
-/// Who has started the task, in order.
+/// Processes that have started the task, in order.
 type Starts = Arc<Mutex<Vec<ProcessId>>>;
 
 /// A worker whose handler never ends.
@@ -52,7 +52,7 @@ async fn produce(host: Arc<SimHost>, client: Client, at: Duration, start: Start)
     host.sleep(at).await;
     let mut order = NewTask::new("t", Value::Null).unwrap();
     order.start = start;
-    // Answers are so slow that claims run out.
+    // Answers are so slow that claims expire.
     order.max_attempts = 100;
     // An answer may be so slow that nothing was sent at all.
     while let Err(error) = queue.submit_task(order.clone()).await {
@@ -60,7 +60,8 @@ async fn produce(host: Arc<SimHost>, client: Client, at: Duration, start: Start)
     }
 }
 
-/// How long it takes from the loss of the first worker until the second has the task; nothing if the second was first.
+/// Returns the time from the loss of the first worker until the second has the task, or `None` if the second
+/// was first.
 fn noticed_after(seed: u64, start: Start) -> Option<Duration> {
     let mut world = World::new(seed, Faults { slow: 1_500, ..Faults::none() }).called("lost");
     let starts = Starts::default();
@@ -87,7 +88,7 @@ fn noticed_after(seed: u64, start: Start) -> Option<Duration> {
 
 fn all_are_noticed_soon(start: Start) {
     let noticed: Vec<_> = (0..300).filter_map(|seed| Some((seed, noticed_after(seed, start)?))).collect();
-    assert!(noticed.len() >= 10, "it was hardly ever the quick one: {}", noticed.len());
+    assert!(noticed.len() >= 10, "the quick worker was first in only {} runs", noticed.len());
     let late: Vec<_> = noticed.iter().filter(|(_, after)| *after > NOTICED_WITHIN).collect();
     assert!(late.is_empty(), "{} of {} were late: {late:?}", late.len(), noticed.len());
 }
@@ -97,21 +98,21 @@ fn a_lost_worker_is_noticed_soon() {
     all_are_noticed_soon(Start::Now);
 }
 
-/// Nobody rings when a planned task becomes due.
+/// No bell is written when a scheduled task becomes due.
 #[test]
 fn a_worker_lost_with_a_planned_task_is_noticed_soon() {
     all_are_noticed_soon(Start::After(Duration::from_secs(100)));
 }
 
-/// A store that does not give away one object.
+/// A store that fails reads of one object.
 #[derive(Debug)]
 struct Stuck {
     store: Arc<dyn Store>,
-    /// How its key ends, once that is known.
+    /// End of the object's key, once it is known.
     key: Arc<Mutex<Option<String>>>,
 }
 
-impl Around for Stuck {
+impl DelegatingStore for Stuck {
     fn inner(&self) -> &dyn Store {
         &*self.store
     }
@@ -124,9 +125,10 @@ impl Around for Stuck {
     }
 }
 
-/// Whatever came behind it in the index was not looked at: the first failure ended the round.
+/// Regression: entries after an unreadable task in the index were not scanned, because the first failure
+/// ended the round.
 #[test]
-fn a_task_that_cannot_be_read_does_not_keep_others_from_being_noticed() {
+fn an_unreadable_task_does_not_hide_other_tasks() {
     let mut world = World::new(1, Faults::none()).called("lost");
     let (starts, stuck) = (Starts::default(), Arc::<Mutex<Option<String>>>::default());
     let key = stuck.clone();

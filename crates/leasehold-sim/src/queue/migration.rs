@@ -1,4 +1,4 @@
-//! Operators who change the number of shards in the middle of everything, and go on with it after each crash.
+//! Operators that change the number of shards under faults, and resume the migration after each crash.
 
 use futures::future::{Either, select};
 use leasehold_core::{Kind, Result};
@@ -7,30 +7,30 @@ use leasehold_store::{Client, Host, HostExt};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::actors::{Cast, lock};
-use crate::chance::Chance;
+use super::actors::{QueueCast, lock};
+use crate::chance::SimRandom;
 use crate::host::SimHost;
 use crate::world::World;
 
-/// One begins within this.
+/// Time within which a migration begins.
 const BEGIN_WITHIN: Duration = Duration::from_mins(3);
-/// Whoever is going to call it off does so within this.
+/// Time within which an operator cancels it, if it is going to.
 const CALL_OFF_WITHIN: Duration = Duration::from_mins(5);
-/// Between two tries.
+/// Pause between two tries.
 const REST: Duration = Duration::from_secs(3);
 
-/// Who is careless.
+/// Rule of a migration that is broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Careless {
-    /// Clients never ask again how many digits name a shard.
+    /// Clients never read the number of shards again.
     NeverAsks,
-    /// Tasks are moved before all clients know of it.
+    /// Tasks are moved before all clients have read the new layout.
     MovesAtOnce,
-    /// What was left is swept before everything has landed.
+    /// Leftovers are removed before all delayed writes have arrived.
     SweepsAtOnce,
 }
 
-/// What the operators of a migration want.
+/// The operators of a migration.
 #[derive(Debug, Clone)]
 pub(super) struct Migration {
     from: u8,
@@ -39,28 +39,28 @@ pub(super) struct Migration {
     goals: Arc<Vec<Mutex<Goal>>>,
 }
 
-/// What one of them is about to do.
+/// Next action of an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Goal {
     /// Migrate.
     Go,
-    /// Migrate for a while, then change one's mind.
+    /// Migrate for a while, then cancel.
     GoAndCallOff,
-    /// Call off what others do, after a while.
+    /// Cancel another operator's migration, after a while.
     WaitAndCallOff,
-    /// Call it off; if that is not possible, migrate if `true`.
+    /// Cancel it; if that is not possible, migrate if `true`.
     CallOff(bool),
     Done,
 }
 
 impl Migration {
-    /// There is one in the worlds of these seeds, from one digit to two or back.
+    /// Returns the migration of this world, if its seed has one: from one digit to two or back.
     pub(super) fn of(world: &World, careless: Option<Careless>) -> Option<Self> {
         if world.seed() % 5 != 3 {
             return None;
         }
-        let mut chance: Chance = world.chance("migration");
-        // What matters here is what lands late; and once the store's time was set, no grace means anything.
+        let mut chance: SimRandom = world.chance("migration");
+        // Late writes matter here; and after a jump of the store's time no grace period holds.
         let jumps = chance.happens(3_333);
         world.change_faults(|faults| {
             faults.late *= 3;
@@ -76,7 +76,7 @@ impl Migration {
         Some(Self { from, to, careless, goals: Arc::new(goals.into_iter().map(Mutex::new).collect()) })
     }
 
-    /// How a client connects that was there before it began.
+    /// Configuration of a client that connected before the migration began.
     pub(super) fn config(&self) -> QueueConfig {
         let usual = QueueConfig { shard_prefix_len: self.from, ..QueueConfig::default() };
         if self.careless != Some(Careless::NeverAsks) {
@@ -99,8 +99,8 @@ impl Migration {
         self.goals.iter().all(|goal| *lock(goal) == Goal::Done)
     }
 
-    /// The operators start.
-    pub(super) fn enter(&self, cast: &Cast, world: &World) {
+    /// Starts the operators.
+    pub(super) fn enter(&self, cast: &QueueCast, world: &World) {
         for number in 0..self.goals.len() {
             let (own, cast) = (self.clone(), cast.clone());
             world.actor(&format!("migrator{}", number + 1), move |host, client| {
@@ -109,7 +109,7 @@ impl Migration {
         }
     }
 
-    async fn operate(self, number: usize, cast: Cast, host: Arc<SimHost>, client: Client) {
+    async fn operate(self, number: usize, cast: QueueCast, host: Arc<SimHost>, client: Client) {
         let goal = || *lock(&self.goals[number]);
         host.sleep(host.random_below(BEGIN_WITHIN)).await;
         while goal() != Goal::Done {
@@ -120,8 +120,8 @@ impl Migration {
         }
     }
 
-    /// Does something for a goal; gives what is to be done next.
-    async fn pursue(&self, goal: Goal, queue: &Queue, cast: &Cast, host: &Arc<SimHost>) -> Goal {
+    /// Takes one action towards a goal. Returns the next goal.
+    async fn pursue(&self, goal: Goal, queue: &Queue, cast: &QueueCast, host: &Arc<SimHost>) -> Goal {
         let options = self.options();
         let patience = host.sleep(host.random_below(CALL_OFF_WITHIN));
         let done = match goal {
@@ -139,7 +139,7 @@ impl Migration {
             Goal::CallOff(_) => queue.abort_migration(&options, &|_| ()).await,
             Goal::Go | Goal::Done => queue.migrate(self.to, &options, &|_| ()).await,
         };
-        cast.note(host, format!("wanted {goal:?}: {done:?}"));
+        cast.note(host, format!("{goal:?}: {done:?}"));
         next(goal, &done)
     }
 }
@@ -147,9 +147,9 @@ impl Migration {
 fn next(goal: Goal, done: &Result<Migrated>) -> Goal {
     match (goal, done) {
         (_, Ok(_)) => Goal::Done,
-        // Nothing can be called off (any more); what was begun is finished by whoever began it.
+        // Nothing can be cancelled (or no longer); the operator that began the migration finishes it.
         (Goal::CallOff(true), Err(error)) if error.kind() == Kind::Invalid => Goal::Go,
-        // Someone else calls it off, or has done so, and sees to the end of that.
+        // Another operator cancels it, or has done so, and completes that.
         (_, Err(error)) if matches!(error.kind(), Kind::Invalid | Kind::Lost) => Goal::Done,
         (goal, Err(_)) => goal,
     }

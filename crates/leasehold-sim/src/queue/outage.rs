@@ -1,11 +1,11 @@
-//! A store that refuses or does not answer costs a worker a probe now and then, however many tasks wait, and work resumes
-//! within one pause.
+//! A store that refuses or does not answer costs a worker one probe per pause, however many tasks wait, and
+//! work resumes within one pause.
 
 use bytes::Bytes;
 use leasehold_core::{Kind, NewTask, Status, keys};
 use leasehold_queue::Queue;
-use leasehold_store::seam::{Answer, Cause, Failure};
-use leasehold_store::{Around, Client, Get, List, Page, Purpose, PutAnswer, Store, Version, When};
+use leasehold_store::store::{Answer, Cause, Failure};
+use leasehold_store::{Client, DelegatingStore, Get, List, Page, Purpose, PutAnswer, Store, Version, When};
 use leasehold_worker::{Context, Shutdown, TaskError, Worker};
 use serde_json::Value;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -19,14 +19,14 @@ const TASKS: u64 = 1_000;
 /// The longest pause between two probes, and a few seconds for the first task to be claimed.
 const RESUMED_WITHIN: Duration = Duration::from_secs(30 + 5);
 
-/// How a store fails.
+/// Kind of failure of a store.
 #[derive(Debug, Clone, Copy)]
 enum Refusal {
-    /// It answers reads.
+    /// Writes fail; reads succeed.
     Writes(Kind),
     /// Every answer is unusable, as those of a captive portal.
     All(Kind),
-    /// No request gets there.
+    /// No request reaches the store.
     Unreached,
 }
 
@@ -41,7 +41,7 @@ impl Refusal {
 
 type Switch = Arc<Mutex<Option<Refusal>>>;
 
-/// A store that fails while it is told to.
+/// A store that fails on demand.
 #[derive(Debug)]
 struct Refusing {
     store: Arc<dyn Store>,
@@ -56,7 +56,7 @@ impl Refusing {
     }
 }
 
-impl Around for Refusing {
+impl DelegatingStore for Refusing {
     fn inner(&self) -> &dyn Store {
         &*self.store
     }
@@ -86,7 +86,7 @@ async fn produce(client: Client, submitted: Arc<AtomicU64>) {
     }
 }
 
-/// The store begins to fail as soon as the worker is connected.
+/// Runs a worker; the store begins to fail as soon as the worker is connected.
 async fn work(client: Client, refusal: Refusal, switch: Switch, started: Arc<AtomicU64>) {
     let queue = Queue::connect(client).await.unwrap();
     *switch.lock().unwrap() = Some(refusal);
@@ -97,12 +97,12 @@ async fn work(client: Client, refusal: Refusal, switch: Switch, started: Arc<Ato
     worker.unwrap().run(Shutdown::default()).await.unwrap();
 }
 
-/// Requests of the worker in each of so many minutes of failure, and then until all tasks have started.
+/// Returns the requests of the worker in each minute of failure, and then until all tasks have started.
 fn play(seed: u64, refusal: Refusal, minutes: usize) -> (Vec<u64>, u64) {
     let mut world = World::new(seed, Faults::none()).called("outage");
     let (switch, submitted, started) = (Switch::default(), Arc::default(), Arc::<AtomicU64>::default());
-    let told = switch.clone();
-    world.wrap_stores(Arc::new(move |store| Arc::new(Refusing { store, switch: told.clone() })));
+    let shared = switch.clone();
+    world.wrap_stores(Arc::new(move |store| Arc::new(Refusing { store, switch: shared.clone() })));
     let (host, client) = world.process("producer");
     world.spawn(host.process(), produce(client, Arc::clone(&submitted)));
     let failed = |failed| panic!("seed {seed}, {refusal:?}: {failed}");
@@ -135,18 +135,18 @@ fn a_store_that_fails_costs_a_probe_now_and_then_and_work_resumes_within_a_pause
     ];
     for refusal in refusals {
         let (spent, _) = play(1, refusal, 2);
-        assert!(spent[0] <= 150 && spent[1] <= 50, "{refusal:?}: {spent:?} requests for nothing");
+        assert!(spent[0] <= 150 && spent[1] <= 50, "{refusal:?}: {spent:?} requests while the store fails");
     }
 }
 
-/// `queue.json` is read again after a minute, and what a portal answers is not the end of a queue.
+/// `queue.json` is read again after a minute, and a portal's answer does not end the worker.
 #[test]
 fn a_worker_outlives_the_answers_of_a_captive_portal() {
     let (spent, _) = play(2, Refusal::All(Kind::Invalid), 4);
-    assert!(spent.iter().skip(1).all(|spent| *spent <= 50), "{spent:?} requests for nothing");
+    assert!(spent.iter().skip(1).all(|spent| *spent <= 50), "{spent:?} requests while the store fails");
 }
 
-/// Every probe reads the index, which shows all that waits once more.
+/// Every probe reads the index, which lists all waiting tasks again.
 #[test]
 fn a_long_refusal_of_writes_does_not_make_tasks_wait_twice() {
     let (_, after_short) = play(3, Refusal::Writes(Kind::Denied), 1);
@@ -157,17 +157,17 @@ fn a_long_refusal_of_writes_does_not_make_tasks_wait_twice() {
     );
 }
 
-/// How a store fails while a task ends.
+/// Kind of failure of a store while a task ends.
 #[derive(Debug, Clone, Copy)]
 enum Ending {
-    /// For five seconds, with every answer unusable.
+    /// Every answer is unusable for five seconds.
     Portal(Kind),
-    /// `queue.json` is missing for so long that what was read before is no longer trusted.
+    /// `queue.json` is missing for so long that the layout read before is no longer trusted.
     NoLayout,
 }
 
 impl Ending {
-    /// How long the task runs.
+    /// Duration of the task.
     fn runs(self) -> Duration {
         match self {
             Self::Portal(_) => Duration::from_secs(2),
@@ -176,12 +176,12 @@ impl Ending {
     }
 }
 
-/// Runs one task that ends while the store fails, and says how often it was started until it is complete.
+/// Runs one task that ends while the store fails. Returns how often it was started until it is complete.
 fn end_during(seed: u64, ending: Ending) -> u64 {
     let mut world = World::new(seed, Faults::none()).called("ending");
     let (switch, started) = (Switch::default(), Arc::<AtomicU64>::default());
-    let told = switch.clone();
-    world.wrap_stores(Arc::new(move |store| Arc::new(Refusing { store, switch: told.clone() })));
+    let shared = switch.clone();
+    world.wrap_stores(Arc::new(move |store| Arc::new(Refusing { store, switch: shared.clone() })));
     let (host, client) = world.process("operator");
     let completed = Arc::new(AtomicBool::new(false));
     world.spawn(host.process(), operate(client, ending, switch, started.clone(), completed.clone()));

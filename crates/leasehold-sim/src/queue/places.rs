@@ -1,72 +1,74 @@
-//! Where each task stands, by the raw objects: at its key, or in the mark that it left when it moved (promise P8).
+//! Key of each task, by the raw objects: its record, or the forwarding marker that it left when it moved
+//! (promise P8).
 //!
-//! A task is the record at its present place: the object at its key, or, until that was put there, the record in the mark.
-//! A submit or a tombstone that lands in a place that was left may stand beside it for a while, as a *stray*: nobody was
-//! told of it, and the sweep moves it or lets it go.
+//! A task is the record at its current key, or, until that was written, the record in the forwarding marker.
+//! A submit or a tombstone that is written late at an old key may exist beside it for a while, as a *stray*:
+//! no producer was answered with it, and index cleanup moves or removes it.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::raw::Raw;
-use crate::bucket::Stored;
+use crate::bucket::StoredObject;
 
-/// The last write of a client that does not know of a migration lands so long after its switch at most: it was sent long
-/// before that, and is held up for twenty minutes, beside what a slow network adds.
+/// Maximum time from the switch to the last write of a client that has not read the migration: it was sent
+/// long before, and is delayed for twenty minutes, beside what a slow network adds.
 const LATE_WITHIN: Duration = Duration::from_mins(22);
-/// What a move changes in a record.
+/// Fields of a record that a move changes.
 const MOVED: [&str; 4] = ["shard", "rev", "write_id", "updated_at"];
 
-/// What stands at the key of a task.
+/// Object at the key of a task.
 #[derive(Debug, Clone)]
-pub(super) enum Stand {
+pub(super) enum RawTaskObject {
     Task(Raw),
-    /// The mark of a task that has moved, with its record as it is to stand elsewhere.
+    /// Forwarding marker of a task that has moved, with its record for the new key.
     Mark(Raw),
 }
 
 /// `queue.json`, by its raw object.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Layout {
+pub(super) struct RawLayout {
     pub(super) len: usize,
     migrating: Option<(usize, String)>,
     left: Option<(usize, bool)>,
-    /// When the length last changed, in virtual time.
+    /// Virtual time of the last change of the length.
     switched_at: Option<Duration>,
 }
 
-/// What became of the task with a change of what stands at one of its keys.
+/// Effect on a task of a change at one of its keys.
 #[derive(Debug)]
 pub(super) enum Became {
-    /// It was made, or changed: this is its record now.
+    /// The task was created or changed: its record now.
     Changed(Raw),
-    /// It is what it was.
+    /// The task is unchanged.
     Same,
-    /// A record that nobody was told of stands aside. If it is the one that is left, it makes way.
+    /// A record that no producer was answered with exists beside the task. If it is the one at the old key,
+    /// it is removed.
     Stray(Raw),
-    /// It is gone, as it may.
+    /// The task was deleted, as allowed.
     Gone,
 }
 
-impl Stand {
-    pub(super) fn read(stored: &Stored) -> Result<Self, String> {
+impl RawTaskObject {
+    pub(super) fn read(stored: &StoredObject) -> Result<Self, String> {
         let Raw(value) = Raw::read(stored)?;
         Ok(match value.get("moved_to") {
-            Some(_) => Stand::Mark(Raw(value["record"].clone())),
-            None => Stand::Task(Raw(value)),
+            Some(_) => RawTaskObject::Mark(Raw(value["record"].clone())),
+            None => RawTaskObject::Task(Raw(value)),
         })
     }
 }
 
-impl Layout {
-    /// Takes note of a change of `queue.json`; true if the length has changed.
-    pub(super) fn change(&mut self, stored: &Stored, now: Duration) -> Result<bool, String> {
+impl RawLayout {
+    /// Records a change of `queue.json`. Returns whether the length has changed.
+    pub(super) fn change(&mut self, stored: &StoredObject, now: Duration) -> Result<bool, String> {
         let Raw(new) = Raw::read(stored)?;
         let length = |value: &Value| value.as_u64().and_then(|len| usize::try_from(len).ok());
-        let len = length(&new["shard_prefix_len"]).ok_or("queue.json has no length")?;
+        let len = length(&new["shard_prefix_len"]).ok_or("queue.json has no shard_prefix_len")?;
         let switches = self.len != 0 && self.len != len;
         if switches && self.migrating.as_ref().is_none_or(|(to, phase)| *to != len || phase != "moving") {
-            return Err(format!("P8: the length became {len} out of {self:?}"));
+            return Err(format!("P8: the length changed to {len} from {self:?}"));
         }
         self.switched_at = if switches { Some(now) } else { self.switched_at };
         self.len = len;
@@ -77,7 +79,7 @@ impl Layout {
         Ok(switches)
     }
 
-    /// Whether no migration is under way.
+    /// Returns whether no migration is in progress.
     pub(super) fn is_quiet(&self) -> bool {
         self.migrating.is_none()
     }
@@ -86,7 +88,7 @@ impl Layout {
         self.migrating.is_none() && self.left.is_none_or(|(_, is_swept)| is_swept)
     }
 
-    /// Whether a mark may appear at keys of this length.
+    /// Returns whether a forwarding marker may appear at keys of this length.
     fn may_mark(&self, len: usize) -> bool {
         match (&self.migrating, self.left) {
             (Some((to, phase)), _) if phase == "aborting" => len == self.len || len == *to,
@@ -96,8 +98,8 @@ impl Layout {
         }
     }
 
-    /// Whether a task may be written at keys of this length: where the queue has it, where it goes, and, as long as
-    /// something can be on its way, where it had it.
+    /// Returns whether a task may be written at keys of this length: the queue's current one, the migration's
+    /// target, and the previous one as long as a write can be delayed.
     fn may_write(&self, len: usize, now: Duration) -> bool {
         let goes = self.migrating.as_ref().is_some_and(|(to, _)| *to == len);
         let late = self.switched_at.is_none_or(|at| now.saturating_sub(at) <= LATE_WITHIN);
@@ -105,26 +107,26 @@ impl Layout {
     }
 }
 
-/// The keys of one task.
+/// Objects at the keys of one task.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Places(BTreeMap<usize, Stand>);
+pub(super) struct Places(BTreeMap<usize, RawTaskObject>);
 
-/// What a change is judged by.
+/// Context of a change.
 pub(super) struct Scene<'a> {
-    pub(super) layout: &'a Layout,
+    pub(super) layout: &'a RawLayout,
     pub(super) now: Duration,
-    /// The store's time was set: no grace means anything.
+    /// True if the store's time has jumped: no grace period holds.
     pub(super) jumped: bool,
-    /// The task as it was, if there was one.
+    /// Record of the task before the change, if it existed.
     pub(super) task: Option<&'a Raw>,
 }
 
 impl Places {
-    /// Takes note of a change at the key of this length.
+    /// Records a change at the key of this length.
     pub(super) fn change(
         &mut self,
         len: usize,
-        after: Option<Stand>,
+        after: Option<RawTaskObject>,
         scene: &Scene,
     ) -> Result<Became, String> {
         let before = match &after {
@@ -135,45 +137,51 @@ impl Places {
         match (before, after) {
             (Some(before), None) => removed(&before, elsewhere, scene),
             (None, None) => Ok(Became::Same),
-            (before, Some(Stand::Mark(record))) => {
+            (before, Some(RawTaskObject::Mark(record))) => {
                 if !scene.layout.may_mark(len) {
-                    return Err(format!("P8: a mark at a key of {len} digits under {:?}", scene.layout));
+                    return Err(format!(
+                        "P8: a forwarding marker at a key of {len} digits under {:?}",
+                        scene.layout
+                    ));
                 }
                 marked(before, record, len, scene)
             }
-            (before, Some(Stand::Task(new))) => {
+            (before, Some(RawTaskObject::Task(new))) => {
                 if new.text("shard").len() != len {
                     return Err(format!("P8: shard {} at a key of {len} digits", new.text("shard")));
                 }
                 if !scene.layout.may_write(len, scene.now) {
                     let at = scene.layout.switched_at;
-                    return Err(format!("P8: written at a key of {len} digits, which were left at {at:?}"));
+                    return Err(format!(
+                        "P8: written at a key of {len} digits, which the queue left at {at:?}"
+                    ));
                 }
                 written(before, elsewhere, new, len, scene)
             }
         }
     }
 
-    /// Whether this very revision stands at its key, and not only in a mark.
+    /// Returns whether this revision is at its key, and not only in a forwarding marker.
     pub(super) fn has(&self, task: &Raw) -> bool {
-        self.0.values().any(|stand| matches!(stand, Stand::Task(stands) if is_same(stands, task)))
+        self.0.values().any(|stand| matches!(stand, RawTaskObject::Task(stands) if is_same(stands, task)))
     }
 
-    /// Whether the task stands at its key of this length.
+    /// Returns whether the task is at its key of this length.
     pub(super) fn is_at(&self, len: usize) -> bool {
-        matches!(self.0.get(&len), Some(Stand::Task(_)))
+        matches!(self.0.get(&len), Some(RawTaskObject::Task(_)))
     }
 
-    /// What the switch to a length has left behind, if it may not have: only a record that nobody was told of.
+    /// Returns the record that a switch to a length wrongly left at the old key; a record that no producer
+    /// was answered with is allowed.
     pub(super) fn left_by_switch(&self, len: usize) -> Option<&Raw> {
         self.0.iter().find_map(|(other, stand)| match stand {
             _ if self.is_at(len) || *other == len => None,
-            Stand::Task(task) if task.number("rev") == 1 => None,
-            Stand::Task(task) | Stand::Mark(task) => Some(task),
+            RawTaskObject::Task(task) if task.number("rev") == 1 => None,
+            RawTaskObject::Task(task) | RawTaskObject::Mark(task) => Some(task),
         })
     }
 
-    /// Whether something stands at a key of another length than this.
+    /// Returns whether an object is at a key of another length than this.
     pub(super) fn is_beside(&self, len: usize) -> bool {
         self.0.keys().any(|other| *other != len)
     }
@@ -183,24 +191,32 @@ fn is_same(one: &Raw, other: &Raw) -> bool {
     one.text("write_id") == other.text("write_id") && one.number("rev") == other.number("rev")
 }
 
-fn removed(before: &Stand, elsewhere: Option<&Stand>, scene: &Scene) -> Result<Became, String> {
+fn removed(
+    before: &RawTaskObject,
+    elsewhere: Option<&RawTaskObject>,
+    scene: &Scene,
+) -> Result<Became, String> {
     match (before, elsewhere) {
-        // The task has gone on, or another was submitted under the same key.
-        (Stand::Mark(left), Some(Stand::Task(there)))
+        // The task has changed since, or another was submitted under the same key.
+        (RawTaskObject::Mark(left), Some(RawTaskObject::Task(there)))
             if there.number("rev") >= left.number("rev")
                 || scene.task.is_some_and(|task| is_same(task, there)) =>
         {
             Ok(Became::Same)
         }
-        (Stand::Mark(left), _) => Err(format!("P1: its mark is gone, and the task is not there: {}", left.0)),
-        (Stand::Task(left), _) if left.status() == "purged" => Ok(Became::Gone),
-        (Stand::Task(_), _) => Err("P1: it is gone".into()),
+        (RawTaskObject::Mark(left), _) => {
+            Err(format!("P1: its forwarding marker was deleted, but the task does not exist: {}", left.0))
+        }
+        (RawTaskObject::Task(left), _) if left.status() == "purged" => Ok(Became::Gone),
+        (RawTaskObject::Task(_), _) => Err("P1: it was deleted".into()),
     }
 }
 
-/// A task becomes a mark: nothing but its place and its revision changes.
-fn marked(before: Option<Stand>, record: Raw, len: usize, scene: &Scene) -> Result<Became, String> {
-    let Some(Stand::Task(old)) = before else { return Err(format!("P8: a mark in the place of {before:?}")) };
+/// Checks that a task becomes a forwarding marker: only its key and its revision change.
+fn marked(before: Option<RawTaskObject>, record: Raw, len: usize, scene: &Scene) -> Result<Became, String> {
+    let Some(RawTaskObject::Task(old)) = before else {
+        return Err(format!("P8: a forwarding marker replaced {before:?}"));
+    };
     let without = |raw: &Raw| {
         let mut value = raw.0.clone();
         for field in MOVED {
@@ -209,45 +225,45 @@ fn marked(before: Option<Stand>, record: Raw, len: usize, scene: &Scene) -> Resu
         value
     };
     if without(&old) != without(&record) || record.text("shard").len() == len {
-        return Err(format!("P8: {} has moved as {}", old.0, record.0));
+        return Err(format!("P8: {} was moved as {}", old.0, record.0));
     }
     let is_stray = scene.task.is_some_and(|task| !is_same(task, &old));
     Ok(if is_stray { Became::Same } else { Became::Changed(record) })
 }
 
 fn written(
-    before: Option<Stand>,
-    elsewhere: Option<&Stand>,
+    before: Option<RawTaskObject>,
+    elsewhere: Option<&RawTaskObject>,
     new: Raw,
     len: usize,
     scene: &Scene,
 ) -> Result<Became, String> {
-    if let Some(Stand::Task(old)) = &before {
+    if let Some(RawTaskObject::Task(old)) = &before {
         if scene.task.is_some_and(|task| !is_same(task, old)) {
-            return Err(format!("P8: changed where it is not: {}", old.0));
+            return Err(format!("P8: changed at a key that it has left: {}", old.0));
         }
         return Ok(Became::Changed(new));
     }
-    // The record of a mark lands where it says.
-    if let Some(Stand::Mark(record)) = elsewhere
+    // The record of a forwarding marker is written to its target key.
+    if let Some(RawTaskObject::Mark(record)) = elsewhere
         && record.0 == new.0
     {
         return match before {
-            Some(Stand::Mark(older)) if older.number("rev") >= new.number("rev") => {
-                Err("P8: a newer mark was replaced".into())
+            Some(RawTaskObject::Mark(older)) if older.number("rev") >= new.number("rev") => {
+                Err("P8: a newer forwarding marker was replaced".into())
             }
             _ => Ok(Became::Same),
         };
     }
     if before.is_some() {
-        return Err(format!("P8: a mark was replaced by {}", new.0));
+        return Err(format!("P8: a forwarding marker was replaced by {}", new.0));
     }
     let Some(elsewhere) = elsewhere else { return Ok(Became::Changed(new)) };
     let shares_key = new.submit().is_none() || new.is_tombstone();
     if new.number("rev") != 1 || !scene.jumped && (!shares_key || scene.layout.is_swept()) {
-        return Err(format!("P8: it is there twice: as {elsewhere:?}, and as {}", new.0));
+        return Err(format!("P8: the task exists twice: as {elsewhere:?}, and as {}", new.0));
     }
     let makes_way =
-        matches!(elsewhere, Stand::Task(old) if old.number("rev") == 1) && len == scene.layout.len;
+        matches!(elsewhere, RawTaskObject::Task(old) if old.number("rev") == 1) && len == scene.layout.len;
     Ok(if makes_way { Became::Stray(new) } else { Became::Same })
 }

@@ -1,10 +1,10 @@
-//! Tasks start when they should: what is planned for later then, by the store's time, whatever the local clocks say; what
-//! is to start at once does, whatever lies before it in the index.
+//! Tasks start on time: scheduled tasks at their time by the store's clock, whatever the local clocks say;
+//! other tasks at once, whatever entries precede them in the index.
 
 use leasehold_core::new_task::Start;
 use leasehold_core::{Index, NewTask, StoreTime};
 use leasehold_queue::Queue;
-use leasehold_queue::discover::Stretch;
+use leasehold_queue::discover::KeyRange;
 use leasehold_store::{Client, HostExt, Purpose, Verb};
 use leasehold_worker::{Context, Polling, Shutdown, Worker, WorkerOptions};
 use serde_json::Value;
@@ -18,20 +18,20 @@ use crate::world::World;
 
 const DAY_NS: i64 = 86_400_000_000_000;
 const TASKS: u64 = 100;
-/// The longest pause of the worker between two looks.
+/// Maximum pause of the worker between two scans.
 const POLL: Duration = Duration::from_secs(5);
-/// Less than a poll, because a worker knows what is coming; more than nothing, because the store tells its time in whole
-/// seconds, so that nobody knows it better than to a second or two.
+/// Maximum delay of a start: less than a poll, because a worker remembers scheduled tasks; more than zero,
+/// because the store reports its time in whole seconds, so that it is known only to a second or two.
 const LATE_MAX: Duration = Duration::from_secs(3);
 
-/// When it was to start and when it did, both by the store's own clock.
+/// Scheduled and actual start, both by the store's own clock.
 type Starts = Arc<Mutex<Vec<(StoreTime, StoreTime)>>>;
 
 async fn connect(client: Client) -> Queue {
     Queue::connect(client).await.unwrap()
 }
 
-/// Half of them with a time, half with a delay, all within one minute.
+/// Submits tasks that are all due within one minute, half of them with a time and half with a delay.
 async fn produce(host: Arc<SimHost>, client: Client, bucket: Arc<SimBucket>) {
     let queue = connect(client).await;
     for number in 0..TASKS {
@@ -59,7 +59,7 @@ fn time(bucket: &SimBucket) -> StoreTime {
     StoreTime::from_millis(bucket.time_ns().div_euclid(1_000_000))
 }
 
-/// The starts of a hundred planned tasks, and the lists that the worker made.
+/// Returns the starts of a hundred scheduled tasks, and the number of lists that the worker made.
 fn play(seed: u64) -> (Vec<(StoreTime, StoreTime)>, u64) {
     let mut world = World::new(seed, Faults::none()).called("planned");
     let (bucket, starts) = (world.bucket_handle(), Starts::default());
@@ -79,7 +79,7 @@ fn play(seed: u64) -> (Vec<(StoreTime, StoreTime)>, u64) {
 }
 
 #[test]
-fn planned_tasks_start_neither_early_nor_more_than_a_poll_late() {
+fn scheduled_tasks_start_neither_early_nor_more_than_a_poll_late() {
     for seed in crate::seeds(0..20) {
         let (starts, lists) = play(seed);
         for (planned, started) in &starts {
@@ -87,13 +87,13 @@ fn planned_tasks_start_neither_early_nor_more_than_a_poll_late() {
             let late = started.since(*planned);
             assert!(late <= LATE_MAX, "seed {seed}: {late:?} late");
         }
-        // A list for each poll; none for what was seen before.
+        // One list per poll; none for entries read before.
         assert!(lists <= 150, "seed {seed}: {lists} lists");
     }
 }
 
-/// Ten entries of producers that died between their two writes, ten of workers that died before they removed them, all of
-/// yesterday; then a task of today.
+/// Leaves entries of yesterday: ten of producers that died between their two writes, and ten of workers that
+/// died before they removed them. Then submits a task of today.
 async fn leave_entries_behind(client: Client) {
     let queue = connect(client).await;
     for _ in 0..10 {
@@ -106,7 +106,8 @@ async fn leave_entries_behind(client: Client) {
         let key = leasehold_core::keys::task(&queue.shard_len().shard_of(&lost.id), &lost.id);
         queue.client().delete(Purpose::Submit, &key).await.unwrap();
     }
-    let left = queue.discover(Purpose::Discover, vec![Stretch::whole(Index::Ready)]).await.unwrap().due.len();
+    let left =
+        queue.discover(Purpose::Discover, vec![KeyRange::whole(Index::Ready)]).await.unwrap().due.len();
     assert_eq!(left, 20);
 }
 

@@ -1,7 +1,8 @@
-//! Retention, while someone wants the tasks back and everything goes wrong.
+//! Scenario `purge`: retention under all faults, while an operator retries the tasks.
 //!
-//! A few tasks were cancelled a day ago. One process purges them; an operator retries and cancels them again. A task may
-//! go only after it was marked for a day: whoever was told that it runs again must find it.
+//! A few tasks were cancelled a day ago. One process purges them; an operator retries and cancels them again.
+//! A task may be deleted only after it was marked as purged for a day: after an acknowledged retry it must
+//! exist.
 
 use leasehold_queue::purge::{PURGE_GRACE, Retention};
 use leasehold_queue::{Operated, Queue, QueueConfig};
@@ -11,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::raw::{Raw, task_id};
-use crate::bucket::{Change, SimBucket};
+use crate::bucket::{BucketChange, SimBucket};
 use crate::executor::Executor;
 use crate::failed::Failed;
 use crate::faults::Faults;
@@ -20,16 +21,16 @@ use crate::world::World;
 
 const TASKS: usize = 8;
 const FAULTS_FOR: Duration = Duration::from_mins(4);
-/// The last request that was held up has landed after this.
+/// Time until the last delayed request has arrived.
 const LATE_WITHIN: Duration = Duration::from_mins(22);
 const DAY: Duration = Duration::from_hours(25);
-/// Longest rest between two operations.
+/// Maximum pause between two operations.
 const REST_MAX: Duration = Duration::from_secs(10);
 const SECOND: Duration = Duration::from_secs(1);
 
 type Ids = Arc<Mutex<Vec<leasehold_core::TaskId>>>;
 
-/// Plays it; the summary says how many tasks have gone.
+/// Plays the scenario. The summary counts deleted tasks.
 pub(crate) fn play(world: &mut World) -> Result<String, Failed> {
     let (bucket, executor) = (world.bucket_handle(), world.executor().clone());
     world.check(move |change, _| watch(change, &bucket));
@@ -52,26 +53,26 @@ pub(crate) fn play(world: &mut World) -> Result<String, Failed> {
     world.spawn(host.process(), purge_once(host.clone(), client));
     world.run_for(Duration::from_mins(10))?;
     let left = world.objects().keys().filter(|key| task_id(key).is_some()).count();
-    Ok(format!("{} of {TASKS} tasks have gone", TASKS - left))
+    Ok(format!("{} of {TASKS} tasks were deleted", TASKS - left))
 }
 
-/// A task is deleted only if it was marked, and a day ago; what is marked stays so.
-fn watch(change: &Change, bucket: &SimBucket) -> Result<(), String> {
+/// Checks that a task is deleted only if it was marked as purged a day ago, and that the mark stays.
+fn watch(change: &BucketChange, bucket: &SimBucket) -> Result<(), String> {
     let Some(id) = task_id(&change.key) else { return Ok(()) };
     let Some(before) = change.before.as_ref().map(Raw::read).transpose()? else { return Ok(()) };
     let Some(after) = change.after.as_ref().map(Raw::read).transpose()? else {
         if before.status() != "purged" {
-            return Err(format!("P1: task {id} is gone while it was {}", before.status()));
+            return Err(format!("P1: task {id} was deleted while it was {}", before.status()));
         }
         let (now, grace) = (bucket.time_ns().div_euclid(1_000_000), PURGE_GRACE.as_millis());
         let marked_for = now - before.time("finished_at").unwrap_or(now);
         if bucket.jumped_at().is_none() && i128::from(marked_for) < i128::try_from(grace).unwrap_or(0) {
-            return Err(format!("P1: task {id} is gone although it was marked for {marked_for} ms only"));
+            return Err(format!("P1: task {id} was deleted although it was purged only {marked_for} ms ago"));
         }
         return Ok(());
     };
     if before.status() == "purged" && after.status() != "purged" {
-        return Err(format!("P1: task {id} was marked, and is {} again", after.status()));
+        return Err(format!("P1: task {id} was purged, but is {} again", after.status()));
     }
     Ok(())
 }
@@ -88,8 +89,8 @@ async fn connect(host: &SimHost, client: Client) -> Queue {
 async fn prepare(host: Arc<SimHost>, client: Client, ids: Ids) {
     let queue = connect(&host, client).await;
     for _ in 0..TASKS {
-        let submitted = queue.submit("t", Value::Null).await.expect("nothing goes wrong yet");
-        queue.cancel(&submitted.id).await.expect("nothing goes wrong yet");
+        let submitted = queue.submit("t", Value::Null).await.expect("no faults are injected yet");
+        queue.cancel(&submitted.id).await.expect("no faults are injected yet");
         lock(&ids).push(submitted.id);
     }
 }
@@ -101,7 +102,7 @@ async fn operate(host: Arc<SimHost>, client: Client, ids: Ids, time: Executor, u
         let id = lock(&ids)[usize::try_from(host.random()).unwrap_or(0) % TASKS];
         if let Ok(Operated::Done(_)) = queue.retry(&id).await {
             host.sleep(host.random_below(REST_MAX)).await;
-            // Whether it is cancelled or waits for ever: it must be there.
+            // Cancelled or pending: it must exist.
             drop(queue.cancel(&id).await);
         }
     }

@@ -1,16 +1,16 @@
-//! Raw objects, read without the queue's own code: a second opinion.
+//! Raw objects, parsed without the queue's own code, so that checks are independent of it.
 
 use leasehold_core::StoreTime;
 use serde_json::Value;
 
-use crate::bucket::Stored;
+use crate::bucket::StoredObject;
 
 /// A task's record.
 #[derive(Debug, Clone)]
 pub(crate) struct Raw(pub(crate) Value);
 
 impl Raw {
-    pub(crate) fn read(stored: &Stored) -> Result<Self, String> {
+    pub(crate) fn read(stored: &StoredObject) -> Result<Self, String> {
         serde_json::from_slice(&stored.object.body).map(Raw).map_err(|error| format!("not JSON: {error}"))
     }
 
@@ -42,12 +42,12 @@ impl Raw {
         self.0["history"][0]["event"] == "abandon"
     }
 
-    /// The number of the submit that made it, if it had no key.
+    /// Number of the submit that created it, if it had no key.
     pub(crate) fn submit(&self) -> Option<u64> {
         self.0["input"]["submit"].as_u64()
     }
 
-    /// The minute by which it must be found, as entries spell it; none if it is final.
+    /// Minute by which it must be found, as entries spell it; none if it is final.
     pub(crate) fn due(&self) -> Option<String> {
         let minute = |field: &str| minute(self.0[field].as_str()?);
         match self.status() {
@@ -58,16 +58,16 @@ impl Raw {
     }
 }
 
-/// The minute of a time, as entries spell it.
+/// Minute of a time, as entries spell it.
 pub(crate) fn minute(time: &str) -> Option<String> {
     let part = |from: usize, to: usize| time.get(from..to);
     let (date, clock) = ((part(0, 4)?, part(5, 7)?, part(8, 10)?), (part(11, 13)?, part(14, 16)?));
     Some(format!("{}{}{}-{}{}", date.0, date.1, date.2, clock.0, clock.1))
 }
 
-/// An index entry: the shard, if it lies in one, the task, its revision and its minute.
+/// An index entry: the shard, if it is in one, the task, its revision and its minute.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Pointer {
+pub(crate) struct RawEntry {
     pub(crate) shard: String,
     pub(crate) id: String,
     pub(crate) rev: u64,
@@ -75,7 +75,7 @@ pub(crate) struct Pointer {
     pub(crate) index: String,
 }
 
-impl Pointer {
+impl RawEntry {
     pub(crate) fn read(key: &str) -> Option<Self> {
         let parts: Vec<_> = key.split('/').collect();
         let (index, shard, minute, name) = match parts[..] {
@@ -92,12 +92,12 @@ impl Pointer {
     }
 }
 
-/// The id of a task by its key.
+/// Returns the id of a task, by its key.
 pub(crate) fn task_id(key: &str) -> Option<&str> {
     key.strip_prefix("tasks/")?.rsplit('/').next()?.strip_suffix(".json")
 }
 
-/// How many digits name the shard in the key of a task.
+/// Returns the number of digits that name the shard in the key of a task.
 pub(super) fn shard_digits(key: &str) -> usize {
     key.split('/').nth(1).map_or(0, str::len)
 }

@@ -22,7 +22,7 @@ fn the_queue_keeps_its_promises_whatever_goes_wrong() {
     }
 }
 
-/// More of the same, beside it: a machine has more than one core.
+/// More seeds, in a test of its own that runs in parallel.
 #[test]
 fn the_queue_keeps_its_promises_whatever_else_goes_wrong() {
     for seed in crate::seeds(1_350..1_700) {
@@ -46,38 +46,42 @@ fn the_queue_keeps_its_promises_on_a_good_day() {
     }
 }
 
-/// A claim whose answer came late, or whose renewals failed, was trusted for up to a third of a lease too long.
+/// Regression: a claim whose answer came late, or whose renewals failed, was trusted for up to a third of a
+/// lease too long.
 #[test]
-fn a_claim_that_has_run_out_is_not_trusted() {
+fn an_expired_claim_is_not_trusted() {
     for seed in [0, 4, 7, 11] {
         play(seed, &Options::default());
     }
 }
 
-/// The entry of a producer that died between its two writes was asked for every second, for ever.
+/// Regression: the task of an entry whose producer died between its two writes was read every second,
+/// forever.
 #[test]
-fn an_entry_whose_task_never_came_is_swept() {
+fn an_entry_without_a_task_is_removed() {
     for seed in [4, 17, 30] {
         play(seed, &Options::default());
     }
 }
 
-/// A wall clock was set while the first answer after a jump of the store's time was on its way: it tells of no jump.
+/// Regression: a wall clock was set while the first answer after a jump of the store's time was in flight;
+/// such an answer does not reveal the jump.
 #[test]
-fn an_answer_of_unknown_length_tells_of_no_jump() {
+fn an_answer_of_unknown_latency_reveals_no_jump() {
     play(5_681, &Options::default());
 }
 
-/// Whoever took a task in its own shard, or was about to move it, while a check was looking made it tell of a task that no
-/// entry led to.
+/// Regression: a check reported a task as uncovered if a worker claimed it in its own shard, or moved it,
+/// during the check.
 #[test]
-fn a_check_does_not_tell_of_what_it_has_missed() {
+fn a_check_does_not_report_tasks_that_change_meanwhile() {
     for seed in [28, 38] {
         play(seed, &Options::default());
     }
 }
 
-/// Tombstones of submits that were abandoned were kept for ever: they are in no list, and so in no purge.
+/// Regression: tombstones of abandoned submits were kept forever, because no list for the purge includes
+/// them.
 #[test]
 fn tombstones_are_purged() {
     for seed in [5, 25] {

@@ -1,5 +1,5 @@
-//! Operators who keep the queue in order: they check and repair in the middle of everything, submit under the same keys a
-//! day later, and purge what nobody needs any more, while faults come back.
+//! Operators that maintain the queue: they check and repair under all faults, submit under the same keys a
+//! day later, and purge old tasks, while faults resume.
 
 use leasehold_queue::Queue;
 use leasehold_queue::purge::Retention;
@@ -8,55 +8,56 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use super::actors::Cast;
-use super::judge::Judge;
+use super::actors::QueueCast;
+use super::judge::QueueJudge;
 use crate::failed::Failed;
 use crate::faults::Faults;
 use crate::host::SimHost;
 use crate::world::World;
 
-/// Longest rest between two checks, or purges.
+/// Maximum pause between two checks, or purges.
 const REST_MAX: Duration = Duration::from_secs(50);
-/// Faults come back for so long in each round.
+/// Duration of the faults in each round.
 const FAULTS_FOR: Duration = Duration::from_mins(3);
-/// A round is over within this.
+/// Time until a round is over.
 const ROUND_WITHIN: Duration = Duration::from_hours(4);
-/// Between two rounds: longer than the grace of a purge, and the life of a key with it.
+/// Pause between two rounds: longer than the grace period of a purge, and the lifetime of a key with it.
 const BETWEEN: Duration = Duration::from_hours(26);
-/// Tasks are marked in the first, deleted in the second.
+/// Number of rounds: tasks are marked as purged in the first and deleted in the second.
 const ROUNDS: u64 = 2;
 
-/// Those who keep the worlds of some seeds in order.
+/// Operators that maintain the queue, in some seeds.
 #[derive(Debug, Clone)]
 pub(super) struct Upkeep {
-    /// What goes wrong.
+    /// Faults of each round.
     faults: Faults,
 }
 
 impl Upkeep {
-    /// In the worlds of these seeds: those that end in 2, 5 or 8. The last of them have a migration, too.
+    /// Returns the operators of this world, if its seed has some: those that end in 2, 5 or 8. Those that end
+    /// in 8 have a migration, too.
     pub(super) fn of(world: &World) -> Option<Self> {
         if !matches!(world.seed() % 10, 2 | 5 | 8) {
             return None;
         }
-        // Once the store's time was set, no grace means anything.
+        // After a jump of the store's time no grace period holds.
         let jumps = world.chance("upkeep").happens(3_333);
         world.change_faults(|faults| faults.troubles.date_jump *= u64::from(jumps));
         Some(Self { faults: world.faults() })
     }
 
-    /// Someone checks and repairs until faults have stopped.
-    pub(super) fn enter(cast: &Cast, world: &World) {
+    /// Starts an operator that checks and repairs until faults have stopped.
+    pub(super) fn enter(cast: &QueueCast, world: &World) {
         let cast = cast.clone();
         world.actor("auditor", move |host, client| Box::pin(audit(cast.clone(), host, client)));
     }
 
-    /// What is done in the days after: `at_rest` tells when everything that was begun is done.
+    /// Plays the days after; `at_rest` returns whether all submitted tasks have ended.
     pub(super) fn clean_up(
         &self,
         world: &mut World,
-        cast: &Cast,
-        judge: &Judge,
+        cast: &QueueCast,
+        judge: &QueueJudge,
         at_rest: impl Fn() -> bool,
     ) -> Result<(), Failed> {
         for round in 1..=ROUNDS {
@@ -80,7 +81,7 @@ impl Upkeep {
     }
 }
 
-async fn audit(cast: Cast, host: Arc<SimHost>, client: Client) {
+async fn audit(cast: QueueCast, host: Arc<SimHost>, client: Client) {
     let mut queue = cast.connect(&host, client.clone(), "auditor").await;
     while !cast.judge.is_calm() {
         host.sleep(host.random_below(REST_MAX)).await;
@@ -96,8 +97,14 @@ async fn audit(cast: Cast, host: Arc<SimHost>, client: Client) {
     }
 }
 
-/// Purges again and again, and once more when nothing goes wrong any more.
-async fn purge(cast: Cast, host: Arc<SimHost>, client: Client, calm_at: Duration, done: Arc<AtomicBool>) {
+/// Purges repeatedly, and once more after faults have stopped.
+async fn purge(
+    cast: QueueCast,
+    host: Arc<SimHost>,
+    client: Client,
+    calm_at: Duration,
+    done: Arc<AtomicBool>,
+) {
     let queue: Queue = cast.connect(&host, client, "purger").await;
     while !done.load(Relaxed) {
         host.sleep(host.random_below(REST_MAX)).await;

@@ -1,4 +1,4 @@
-//! What leasing costs, by the ledger: renewals of an idle cluster, and lists of a busy one.
+//! Cost of leasing, by the ledger: renewals of an idle cluster, and lists of a busy one.
 
 use leasehold_core::NewTask;
 use leasehold_store::{Purpose, Verb};
@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::faults::Faults;
 
-/// Some workers, and what they have asked for.
+/// Some workers, and their requests.
 struct Cluster {
     world: World,
     clients: Vec<Client>,
@@ -30,7 +30,7 @@ impl Cluster {
                 leasing: leasing.cloned(),
                 polling: Polling::fixed(Duration::from_secs(2)),
                 sweep_every: Duration::from_hours(1),
-                // What is looked at beside the shards is counted elsewhere.
+                // Lists of the overflow are counted elsewhere.
                 overflow_every: Duration::from_hours(24),
                 ..WorkerOptions::default()
             };
@@ -45,17 +45,17 @@ impl Cluster {
         self.pass(Duration::from_mins(2));
     }
 
-    /// Tasks that nobody here can run: they stay.
+    /// Submits tasks that no worker here can run, so that they stay.
     fn submit(&mut self, count: usize) {
         let (host, client) = self.world.process("producer");
         let (digits, done) = (self.digits, Arc::<Mutex<bool>>::default());
-        let told = done.clone();
+        let flag = done.clone();
         self.world.spawn(host.process(), async move {
             let queue = connected(client, digits).await;
             for _ in 0..count {
                 queue.submit_task(NewTask::new("unknown", Value::Null).unwrap()).await.unwrap();
             }
-            *told.lock().unwrap() = true;
+            *flag.lock().unwrap() = true;
         });
         let is_done = || *done.lock().unwrap();
         self.world.run_until(is_done, Duration::from_hours(1)).unwrap_or_else(|failed| panic!("{failed}"));
@@ -78,7 +78,7 @@ async fn connected(client: Client, digits: u8) -> Queue {
     Queue::with_config(client, config).await.unwrap()
 }
 
-/// Puts, gets and lists for leases, in ten idle minutes of the whole cluster.
+/// Returns puts, gets and lists for leases in ten idle minutes of the whole cluster.
 fn idle(digits: u8, workers: usize) -> [u64; 3] {
     let mut cluster = Cluster::new(digits);
     cluster.start(workers, Some(&ShardLeasing::default()));
@@ -102,19 +102,19 @@ fn renewals_do_not_grow_with_the_number_of_shards() {
             );
         }
         let [_, some, many] = spent;
-        // Chance decides upon the moments of the rounds, so that one more or less falls into the time.
+        // The times of the rounds are random, so that one more or less falls into the period.
         for (some, many) in some.into_iter().zip(many) {
             assert!(some.abs_diff(many) <= 68 * workers as u64, "{some} for 256 shards, {many} for 4,096");
         }
         let rounds = 600 / 9;
         assert!(many[0] <= (64 + workers as u64) * (rounds + 1), "{} puts", many[0]);
-        assert_eq!(many[1], 0, "nothing is read while nothing changes");
+        assert_eq!(many[1], 0, "an idle cluster must read no lease");
         assert!(many[2] <= workers as u64 * (rounds + 1), "{} lists", many[2]);
     }
 }
 
-/// Lists for discovery in the whole cluster at each look, of which there are two for each ring, while tasks wait in all
-/// shards.
+/// Returns the lists for discovery in the whole cluster per scan, of which there are two for each bell, while
+/// tasks wait in all shards.
 fn lists_a_look(waiting: usize, leasing: Option<&ShardLeasing>) -> u64 {
     const RINGS: u64 = 5;
     let mut cluster = Cluster::new(DIGITS);
@@ -131,9 +131,10 @@ fn lists_a_look(waiting: usize, leasing: Option<&ShardLeasing>) -> u64 {
     (cluster.count(Verb::List, Purpose::Discover) - before) / (2 * RINGS)
 }
 
-/// The entries of neighbouring shards lie side by side: one list shows those of all shards, or of a group. So all need one
-/// list each as long as a page shows everything. When it does not, a worker that serves all needs one for each thousand
-/// entries, and workers that divide them at most one for each group, and one each to see which shards have any.
+/// The entries of neighbouring shards are adjacent: one list returns those of all shards, or of a group. So
+/// every worker needs one list as long as a page returns all entries. Beyond that, a worker that serves all
+/// shards needs one list per thousand entries, and workers that divide them at most one per group, and one
+/// each to find the shards with entries.
 #[test]
 fn lists_do_not_grow_with_workers_times_shards() {
     let leasing = ShardLeasing::default();

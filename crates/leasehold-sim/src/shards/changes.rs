@@ -1,17 +1,19 @@
-//! Workers die and workers come: how soon is everything divided evenly again, and does it stay so?
+//! Workers die and join: time until the shards are divided evenly again, and stability afterwards.
 
 use super::*;
 use crate::faults::Faults;
 
-/// After every change: the leases of the dead run out, the others see that in their next round and take in the one after.
+/// Time to divide after a change: the leases of the dead expire, other workers see that in their next round
+/// and take them in the one after.
 const DIVIDED_WITHIN: Duration = Duration::from_secs(50);
-/// The same when one answer in fifty is lost or late: each of those that matter costs a quarter of a round, or a half if
-/// it is a renewal.
+/// Time to divide when one answer in fifty is lost or late: each that matters costs a quarter of a round, or
+/// a half if it is a renewal.
 const DIVIDED_ON_A_BAD_DAY: Duration = Duration::from_mins(1);
-/// Nobody has died: those who hold see the joiner in their next round and give back, and the joiner takes.
+/// Time to divide after a join without deaths: holders see the new worker in their next round and release
+/// shards, and the new worker takes them.
 const JOINED_WITHIN: Duration = Duration::from_secs(20);
 
-/// Workers in a world in which nobody dies but by our hand.
+/// Workers in a world in which only the test kills workers.
 struct Crew {
     world: World,
     watch: Watch,
@@ -27,7 +29,7 @@ impl Crew {
         Self { world, watch, machines: BTreeMap::new() }
     }
 
-    /// They come within a second, like a fleet that is scaled up.
+    /// Starts workers within a second, like a fleet that is scaled up.
     fn come(&mut self, numbers: std::ops::Range<u64>) {
         let mut chance = self.world.chance(&format!("{numbers:?} come"));
         for number in numbers {
@@ -52,7 +54,8 @@ impl Crew {
         }
     }
 
-    /// Every shard has one holder, everyone has a share, and shares differ by at most one lease.
+    /// Waits until every shard has one holder, every worker has a share, and shares differ by at most one
+    /// lease.
     fn until_divided(&mut self, limit: Duration) -> Duration {
         let (watch, count, began) = (self.watch.clone(), self.machines.len(), self.world.now());
         let is_divided = || watch.is_all_served() && watch.served().len() == count && watch.is_even();
@@ -72,12 +75,12 @@ impl Crew {
     }
 }
 
-/// Some time within a round: what happens must not depend on when.
+/// Random time within a round: results must not depend on it.
 fn a_while(crew: &Crew, purpose: &str) -> Duration {
     crew.world.chance(purpose).between(RENEW_EVERY * 3, RENEW_EVERY * 4)
 }
 
-/// Sixteen, then four die, then eight come; how long each took.
+/// Plays sixteen workers, of which four die, and then eight join. Returns the duration of each change.
 fn play_changes(seed: u64, faults: &Faults, limit: Duration) -> [Duration; 3] {
     let mut crew = Crew::new(seed, faults);
     crew.come(0..16);
@@ -109,14 +112,14 @@ fn sixteen_workers_then_four_die_then_eight_come() {
 
 #[test]
 fn sixteen_workers_then_four_die_then_eight_come_on_a_bad_day() {
-    // Nothing is held up for minutes: for that there is the scenario.
+    // No request is delayed for minutes: the scenario covers that.
     let faults = Faults { late: 0, very_slow: 0, ..Faults::mild() };
     let play = |seed| play_changes(seed, &faults, DIVIDED_ON_A_BAD_DAY);
     print("a bad day", &(100..130).map(play).collect::<Vec<_>>());
 }
 
 #[test]
-fn whoever_joins_when_all_is_held_has_its_share_within_two_rounds() {
+fn a_worker_that_joins_when_all_is_held_has_its_share_within_two_rounds() {
     let mut longest = Duration::ZERO;
     for seed in crate::seeds(0..40) {
         let mut crew = Crew::new(seed, &Faults::none());

@@ -1,17 +1,17 @@
-//! People who write into the bucket by hand, against advice, while workers lease shards and tasks flow.
+//! Operators that write into the bucket by hand, against advice, while workers lease shards and run tasks.
 
 use leasehold_core::{NewTask, TaskId};
 use leasehold_store::{Purpose, When};
 
 use super::*;
-use crate::chance::Chance;
+use crate::chance::SimRandom;
 use crate::faults::Faults;
 
-/// What makes no sense is replaced after so long, and taken a round later.
+/// Time until corrupt leases are replaced and taken a round later.
 const HEALED_WITHIN: Duration = Duration::from_mins(12);
 const TASKS: usize = 150;
 
-/// What is done to a lease.
+/// Manual change of a lease.
 #[derive(Debug, Clone, Copy)]
 enum Deed {
     Corrupt,
@@ -22,7 +22,7 @@ enum Deed {
 struct Yard {
     world: World,
     watch: Watch,
-    /// How often each task was run.
+    /// Number of runs of each task.
     runs: Arc<Mutex<BTreeMap<TaskId, u32>>>,
     clients: Vec<Client>,
 }
@@ -60,7 +60,7 @@ impl Yard {
         });
     }
 
-    /// Tasks come all the time.
+    /// Submits tasks all the time.
     fn produce(&mut self) {
         let (host, client) = self.world.process("producer");
         self.world.spawn(host.process(), async move {
@@ -73,8 +73,8 @@ impl Yard {
         });
     }
 
-    /// Someone does this to some of the leases, on shards and on names.
-    fn meddle(&mut self, deed: Deed, chance: &mut Chance) {
+    /// Applies this change to some of the leases, on shards and on names.
+    fn meddle(&mut self, deed: Deed, chance: &mut SimRandom) {
         let keys: Vec<_> = self.world.objects().into_keys().filter(|key| is_lease(key)).collect();
         for key in keys.iter().filter(|_| chance.happens(1_500)) {
             match deed {
@@ -93,7 +93,7 @@ impl Yard {
         self.world.run_for(duration).unwrap_or_else(|failed| panic!("{failed}"));
     }
 
-    /// Requests for leases so far.
+    /// Returns the number of requests for leases so far.
     fn asked(&self) -> u64 {
         let of = |client: &Client| client.ledger().snapshot().count(|line| line.purpose == Purpose::Lease);
         self.clients.iter().map(of).sum()
@@ -104,8 +104,8 @@ fn is_lease(key: &str) -> bool {
     key.starts_with("shard-leases/") || key.starts_with("workers/")
 }
 
-/// Nothing is lost, nothing runs twice, and everything is held again; where leases were not deleted, nobody ever trusted what
-/// another trusted, which `run` looks at after every step.
+/// Checks that no task is lost or run twice, and that all leases are held again. Where leases were not
+/// deleted, no two processes ever trusted one shard, which `run` checks after every step.
 fn play(seed: u64, deed: Deed) {
     let mut yard = Yard::new(seed, 4);
     let mut chance = yard.world.chance("operator");
@@ -126,7 +126,7 @@ fn play(seed: u64, deed: Deed) {
     let (watch, all_done) = (yard.watch.clone(), || runs.lock().unwrap().len() == TASKS);
     match deed {
         Deed::Delete => {
-            // Both may serve a shard until the old holder renews.
+            // Both processes may serve a shard until the old holder renews.
             yard.pass(RENEW_EVERY * 2);
         }
         Deed::Corrupt | Deed::Empty => {}
@@ -152,9 +152,9 @@ fn deleted_leases_are_taken_again_and_no_task_is_lost() {
     (20..26).for_each(|seed| play(seed, Deed::Delete));
 }
 
-/// It read and listed the corrupt one four times a round, for ten minutes.
+/// Regression: the corrupt lease was read and listed four times a round, for ten minutes.
 #[test]
-fn a_hungry_worker_leaves_a_corrupt_lease_alone_until_it_is_old_enough() {
+fn a_worker_below_its_quota_leaves_a_corrupt_lease_alone_until_it_is_old_enough() {
     for seed in 0..3 {
         let mut yard = Yard::new(seed, 1);
         let idle = {

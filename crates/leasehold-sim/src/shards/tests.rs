@@ -3,8 +3,8 @@ use leasehold_core::lease::RELEASED_BYTES;
 use leasehold_core::new_task::Start;
 use leasehold_core::{HexName, Holder, NewTask, TaskId, keys};
 use leasehold_queue::lease::{Leases, break_lease};
-use leasehold_store::seam::{Answer, Cause, Failure};
-use leasehold_store::{Around, Get, List, Page, Purpose, PutAnswer, Store, Verb, Version, When};
+use leasehold_store::store::{Answer, Cause, Failure};
+use leasehold_store::{DelegatingStore, Get, List, Page, Purpose, PutAnswer, Store, Verb, Version, When};
 use serde_json::Map;
 
 use super::*;
@@ -15,7 +15,7 @@ fn play(seed: u64, options: &Options) -> Report {
     Scenario::Shards.play(seed, options).unwrap_or_else(|failed| panic!("{failed}"))
 }
 
-/// Wild, but for the store's own time: after a jump nobody promises anything for hours.
+/// Wild faults without jumps of the store's time: after a jump no bound holds for hours.
 fn wild() -> Faults {
     let wild = Faults::wild();
     Faults { troubles: Troubles { date_jump: 0, ..wild.troubles }, ..wild }
@@ -39,8 +39,8 @@ fn shards_have_one_holder_and_are_shared_evenly_whatever_goes_wrong() {
     }
 }
 
-/// A machine that stalled while it stood still missed the same time twice: its boot clock went back, and for minutes it
-/// waited for a renewal that was not due.
+/// Regression: a machine that stalled while it was paused missed the same time twice. Its boot clock went
+/// back, and for minutes it waited for a renewal that was not due.
 #[test]
 fn a_boot_clock_does_not_go_back() {
     play(2_084, &Options::default());
@@ -69,7 +69,7 @@ fn shards_are_shared_evenly_on_a_good_day() {
     }
 }
 
-/// Breaks the lease on a name and takes it, as a second process of that name would.
+/// Takes the lease on a worker id as a second process of that name would.
 async fn take_name(client: Client, name: &'static str) {
     let worker_id = leasehold_core::ids::Name::checked("worker id", name).unwrap();
     let key = keys::worker_lease(&worker_id);
@@ -78,9 +78,10 @@ async fn take_name(client: Client, name: &'static str) {
     Leases::new(client, holder).unwrap().take(&key, &Map::new(), None).await.unwrap();
 }
 
-/// It kept its shards for ever: nobody counted it, so that its share was missing from those of the others.
+/// Regression: it kept its shards forever. It was not counted as a worker, so its share was missing from
+/// those of the others.
 #[test]
-fn a_worker_that_lost_its_name_gives_its_shards_back() {
+fn a_worker_that_lost_its_name_releases_its_shards() {
     let mut world = World::new(1, Faults::none()).called("shards");
     let watch = Watch::new(&world);
     for name in ["w1", "w2"] {
@@ -95,8 +96,8 @@ fn a_worker_that_lost_its_name_gives_its_shards_back() {
     run(&mut world, &watch, serves_none, RENEW_EVERY * 2).unwrap_or_else(failed);
 }
 
-/// A store that does not take what is put under a certain prefix, or never answers there; a list of a prefix stands as
-/// that prefix with a question mark.
+/// A store that fails puts under a prefix, or never answers there. A list of a prefix is written as that
+/// prefix with a question mark.
 #[derive(Debug)]
 struct Gate {
     store: Arc<dyn Store>,
@@ -110,13 +111,13 @@ impl Gate {
     }
 }
 
-/// Stands for no prefix, but for every delete.
+/// Stands for every delete instead of a prefix.
 const DELETES: &str = "deletes";
 
 /// The prefix, if there is one at this moment.
 type Shut = Arc<Mutex<Option<&'static str>>>;
 
-impl Around for Gate {
+impl DelegatingStore for Gate {
     fn inner(&self) -> &dyn Store {
         &*self.store
     }
@@ -148,7 +149,7 @@ impl Around for Gate {
     }
 }
 
-/// One worker that leases everything, and counts what it runs.
+/// One worker that leases all shards, and counts the tasks it runs.
 struct Alone {
     world: World,
     shut: Shut,
@@ -166,10 +167,10 @@ impl Alone {
             Arc::new(Gate { store, shut: gates.0.clone(), stuck: gates.1.clone() })
         }));
         let (host, client) = world.process("worker");
-        let told = monitor.clone();
+        let slot = monitor.clone();
         world.spawn(host.process(), async move {
             let worker = lone_worker(client).await;
-            *told.lock().unwrap() = Some(worker.monitor());
+            *slot.lock().unwrap() = Some(worker.monitor());
             worker.run(Shutdown::default()).await.unwrap();
         });
         let mut alone = Self { world, shut, stuck, monitor };
@@ -184,7 +185,7 @@ impl Alone {
         self.world.now().saturating_sub(began)
     }
 
-    /// Looks every second, for so many of them, that no more than one group is not served.
+    /// Checks every second, for this number of seconds, that at most one group is not served.
     fn keeps_the_others(&mut self, secs: u64) {
         for _ in 0..secs {
             self.pass(Duration::from_secs(1));
@@ -204,7 +205,7 @@ async fn connected(client: Client) -> Queue {
     Queue::with_config(client, config).await.unwrap()
 }
 
-/// Its sweeps are so seldom that whatever is seen by one was missed.
+/// Worker with full scans so rare that a task found by one was missed.
 async fn lone_worker(client: Client) -> Worker {
     let options = WorkerOptions {
         leasing: Some(ShardLeasing::default()),
@@ -225,7 +226,7 @@ async fn submit(client: Client, count: usize, pause: Duration) {
     }
 }
 
-/// Works until nothing is left; says then how much was done.
+/// Works until no task is left, and records how many it ran.
 async fn empty(client: Client, done: Arc<Mutex<Option<u64>>>) {
     let counts = lone_worker(client).await.run_until_empty().await.unwrap();
     *done.lock().unwrap() = Some(counts.completed);
@@ -235,9 +236,10 @@ fn serves_all(monitor: &Monitor) -> bool {
     monitor.shards().iter().map(ShardRange::count).sum::<usize>() == shards()
 }
 
-/// The bell was heard while nothing was served, and nothing said that what was served before is served again.
+/// Regression: the bell was read while no shard was served, and was not read again when the shards were
+/// served again.
 #[test]
-fn a_task_that_came_while_a_lease_could_not_be_trusted_is_seen_when_it_can() {
+fn a_task_submitted_while_no_lease_is_trusted_starts_once_one_is() {
     for seed in 0..5 {
         let mut alone = Alone::new(seed);
         *alone.shut.lock().unwrap() = Some("shard-leases/");
@@ -252,7 +254,7 @@ fn a_task_that_came_while_a_lease_could_not_be_trusted_is_seen_when_it_can() {
     }
 }
 
-/// Whoever renews all leases at once must not wait for the slowest: the others would run out meanwhile.
+/// A worker that renews all leases at once must not wait for the slowest: the others would expire meanwhile.
 #[test]
 fn a_lease_that_cannot_be_renewed_costs_no_other() {
     for seed in 0..5 {
@@ -262,7 +264,8 @@ fn a_lease_that_cannot_be_renewed_costs_no_other() {
     }
 }
 
-/// A take that was never answered was waited for until half of the leases had run out, and a list of them as well.
+/// Regression: the worker waited for an unanswered take, or list of leases, until half of its leases had
+/// expired.
 #[test]
 fn a_take_that_is_never_answered_costs_no_lease() {
     for (seed, stuck) in [(0, "shard-leases/00.json"), (1, "shard-leases/00.json"), (2, "shard-leases/?")] {
@@ -271,16 +274,17 @@ fn a_take_that_is_never_answered_costs_no_lease() {
         alone.world.spawn(host.process(), async move {
             drop(break_lease(&client, "shard-leases/00.json").await.unwrap());
         });
-        // It is lost with the next renewal, and wanted from then on.
+        // The lease is lost with the next renewal, and requested from then on.
         alone.until(|monitor| !serves_all(monitor), RENEW_EVERY * 2);
         *alone.stuck.lock().unwrap() = Some(stuck);
         alone.keeps_the_others(120);
     }
 }
 
-/// It stopped with most of the shards unseen: at first it takes but a part of them, and none while its name is in use.
+/// Regression: it stopped before it had scanned most of the shards: at first it takes only part of them, and
+/// none while its name is in use.
 #[test]
-fn a_worker_that_stops_when_nothing_is_left_has_seen_all_shards() {
+fn a_worker_that_stops_when_idle_has_scanned_all_shards() {
     for is_restart in [false, true] {
         let mut world = World::new(1, Faults::none()).called("shards");
         let (host, client) = world.process("producer");
@@ -300,9 +304,10 @@ fn a_worker_that_stops_when_nothing_is_left_has_seen_all_shards() {
     }
 }
 
-/// Nothing could be trusted for a while, so that nothing was served, and nothing served was taken for nothing left.
+/// Regression: no lease could be trusted for a while, so no shard was served, and the worker took that for no
+/// tasks left.
 #[test]
-fn a_worker_that_stops_when_nothing_is_left_does_not_stop_because_it_serves_nothing() {
+fn a_worker_that_stops_when_idle_does_not_stop_because_it_serves_nothing() {
     let mut world = World::new(1, Faults::none()).called("shards");
     let shut = Shut::default();
     let gate = shut.clone();
@@ -324,7 +329,7 @@ fn a_worker_that_stops_when_nothing_is_left_does_not_stop_because_it_serves_noth
     assert_eq!(*ended.lock().unwrap(), Some(1));
 }
 
-/// Takes so many names, and is never heard of again.
+/// Takes a number of names and never renews them.
 async fn take_names(client: Client, count: usize) {
     for number in 0..count {
         let worker_id = leasehold_core::ids::Name::checked("worker id", &format!("gone-{number}")).unwrap();
@@ -334,7 +339,7 @@ async fn take_names(client: Client, count: usize) {
     }
 }
 
-/// Time passes after some workers are gone; then one comes.
+/// Starts a worker some time after other workers are gone.
 fn one_comes(
     names: usize,
     after: Duration,
@@ -353,16 +358,16 @@ fn one_comes(
     world.run_for(after).unwrap_or_else(|failed| panic!("{failed}"));
     let (host, client) = world.process("worker");
     let (own, monitor) = (client.clone(), Arc::<Mutex<Option<Monitor>>>::default());
-    let told = monitor.clone();
+    let slot = monitor.clone();
     world.spawn(host.process(), async move {
         let worker = lone_worker(client).await;
-        *told.lock().unwrap() = Some(worker.monitor());
+        *slot.lock().unwrap() = Some(worker.monitor());
         worker.run(Shutdown::default()).await.unwrap();
     });
     (world, own, monitor)
 }
 
-/// The mark on a name that is about to be removed made it count as alive: its share was served by nobody for half an hour.
+/// Regression: a name with a removal mark counted as alive, and its share was not served for half an hour.
 #[test]
 fn a_name_that_is_being_removed_has_no_share() {
     let (mut world, _, monitor) = one_comes(3, Duration::from_hours(8 * 24), Some(DELETES));
@@ -370,7 +375,7 @@ fn a_name_that_is_being_removed_has_no_share() {
     assert!(serves_all(monitor.lock().unwrap().as_ref().unwrap()));
 }
 
-/// Each of them was read, one after the other, before anything was served.
+/// Regression: each of them was read, one after the other, before any shard was served.
 #[test]
 fn names_of_workers_long_gone_cost_nothing() {
     let (mut world, client, monitor) = one_comes(500, Duration::from_hours(1), None);
@@ -381,17 +386,17 @@ fn names_of_workers_long_gone_cost_nothing() {
     assert_eq!(gets, 0);
 }
 
-/// Claim to settled: one get and two puts, and the removal of the entry that stayed.
+/// From claim to settlement: one get and two puts, and the removal of the remaining entry.
 #[test]
 fn a_task_in_a_leased_shard_costs_a_get_and_two_puts() {
     const TASKS: usize = 300;
     let mut world = World::new(1, Faults::none()).called("shards");
     let (host, client) = world.process("worker");
     let (own, monitor) = (client.clone(), Arc::<Mutex<Option<Monitor>>>::default());
-    let told = monitor.clone();
+    let slot = monitor.clone();
     world.spawn(host.process(), async move {
         let worker = lone_worker(client).await;
-        *told.lock().unwrap() = Some(worker.monitor());
+        *slot.lock().unwrap() = Some(worker.monitor());
         worker.run(Shutdown::default()).await.unwrap();
     });
     let of = |condition: fn(&Monitor) -> bool| {
@@ -412,14 +417,14 @@ fn a_task_in_a_leased_shard_costs_a_get_and_two_puts() {
         })
     };
     assert_eq!((tasks(Verb::Put), tasks(Verb::Delete)), (2 * TASKS as u64, TASKS as u64));
-    // An entry may be seen before its task.
+    // An entry may be listed before its task exists.
     let gets = tasks(Verb::Get);
     assert!(gets <= TASKS as u64 * 102 / 100, "{gets} gets");
 }
 
-/// One key that is never answered kept a worker from taking any other, for ever.
+/// Regression: one key that was never answered kept a worker from taking any other, forever.
 #[test]
-fn a_take_that_is_never_answered_keeps_nobody_from_the_rest() {
+fn a_take_that_is_never_answered_does_not_delay_others() {
     for seed in 0..3 {
         let mut alone = Alone::new(seed);
         let is_without = |groups: usize| {
@@ -444,14 +449,14 @@ fn a_take_that_is_never_answered_keeps_nobody_from_the_rest() {
     }
 }
 
-/// A store that carries out what is put under a certain prefix, and does not say so.
+/// A store that carries out puts under a prefix, but does not answer.
 #[derive(Debug)]
 struct Mute {
     store: Arc<dyn Store>,
     mute: Shut,
 }
 
-impl Around for Mute {
+impl DelegatingStore for Mute {
     fn inner(&self) -> &dyn Store {
         &*self.store
     }
@@ -465,7 +470,7 @@ impl Around for Mute {
     }
 }
 
-/// A worker whose puts under a prefix get no answer for so many seconds, and that is told to stop then.
+/// Runs a worker whose puts under a prefix get no answer for a number of seconds, and which is then stopped.
 fn stopped_after(prefix: &'static str, secs: u64) -> World {
     let mut world = World::new(1, Faults::none()).called("shards");
     let mute: Shut = Arc::new(Mutex::new(Some(prefix)));
@@ -473,10 +478,10 @@ fn stopped_after(prefix: &'static str, secs: u64) -> World {
     world.wrap_stores(Arc::new(move |store| Arc::new(Mute { store, mute: gate.clone() })));
     let (host, client) = world.process("worker");
     let (shutdown, ended) = (Shutdown::default(), Arc::<Mutex<bool>>::default());
-    let (stop, told) = (shutdown.clone(), ended.clone());
+    let (stop, slot) = (shutdown.clone(), ended.clone());
     world.spawn(host.process(), async move {
         lone_worker(client).await.run(stop).await.unwrap();
-        *told.lock().unwrap() = true;
+        *slot.lock().unwrap() = true;
     });
     world.run_for(Duration::from_secs(secs)).unwrap_or_else(|failed| panic!("{failed}"));
     assert!(held(&world, prefix) > 0, "{prefix} after {secs} s: nothing was taken yet");
@@ -487,30 +492,32 @@ fn stopped_after(prefix: &'static str, secs: u64) -> World {
     world
 }
 
-/// So many leases under a prefix were not released.
+/// Returns the number of leases under a prefix that were not released.
 fn held(world: &World, prefix: &str) -> usize {
     let leases = world.objects().into_iter().filter(|(key, _)| key.starts_with(prefix));
     leases.filter(|(_, stored)| (stored.object.body.len() as u64) < RELEASED_BYTES).count()
 }
 
-/// What was taken without an answer stood there until it ran out: nobody served it, and nobody came back under that name.
+/// Regression: a lease taken without an answer was held until it expired, so that no worker served it or
+/// could restart under that name.
 #[test]
-fn a_worker_that_stops_gives_back_what_may_be_its_own() {
+fn a_worker_that_stops_releases_leases_of_unknown_outcome() {
     for (prefix, secs) in [("shard-leases/", 2), ("shard-leases/", 4), ("workers/", 2), ("workers/", 4)] {
         let world = stopped_after(prefix, secs);
         assert_eq!(held(&world, prefix), 0, "{prefix} after {secs} s");
     }
 }
 
-/// Requests that were given up before their answer came were missing from the bill.
+/// Regression: requests that were given up before their answer came were not counted.
 #[test]
-fn a_request_that_nobody_waits_for_any_more_is_counted() {
+fn an_abandoned_request_is_counted() {
     stopped_after("shard-leases/", 4).every_request_is_counted().unwrap();
 }
 
-/// Who needed longer for a page than from one sweep to the next looked at nothing but the first page of all shards.
+/// Regression: a worker that needed longer for a page than from one full scan to the next never got beyond
+/// the first page.
 #[test]
-fn no_shard_waits_for_ever_behind_those_before_it() {
+fn no_shard_waits_forever_behind_those_before_it() {
     let mut world = World::new(1, Faults::none()).called("shards");
     world.trace().silence();
     for number in 0..20 {
@@ -519,7 +526,7 @@ fn no_shard_waits_for_ever_behind_those_before_it() {
             let queue = connected(client).await;
             for number in 0.. {
                 queue.submit_task(NewTask::new("t", Value::Null).unwrap()).await.unwrap();
-                // Many at first, then about as many as are done.
+                // Many at first, then about as many as are completed.
                 let pause = Duration::from_millis(if number < 120 { 0 } else { 1_800 });
                 host.sleep(pause).await;
             }
@@ -545,7 +552,7 @@ fn no_shard_waits_for_ever_behind_those_before_it() {
     });
     world.run_for(Duration::from_mins(3)).unwrap_or_else(|failed| panic!("{failed}"));
     runs.lock().unwrap().clear();
-    // About fifteen looks, each of which begins where chance says.
+    // About fifteen scans, each with a random start.
     world.run_for(Duration::from_mins(30)).unwrap_or_else(|failed| panic!("{failed}"));
     let runs = runs.lock().unwrap();
     let last = runs.iter().filter(|id| id.to_string().starts_with(['c', 'd', 'e', 'f'])).count();

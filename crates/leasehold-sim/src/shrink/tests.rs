@@ -2,7 +2,7 @@ use clap::Parser;
 
 use super::*;
 use crate::args::PlayArgs;
-use crate::mutants::{Broken, Mutant};
+use crate::mutants::{BrokenRule, Mutant};
 
 #[derive(Parser)]
 struct Line {
@@ -12,7 +12,7 @@ struct Line {
     play: PlayArgs,
 }
 
-/// Plays what a failure says that plays it again.
+/// Runs the replay command of a failure.
 fn replayed(failed: &Failed) -> Failed {
     let command = failed.replay();
     let (_, arguments) = command.split_once(" -- ").unwrap();
@@ -21,8 +21,8 @@ fn replayed(failed: &Failed) -> Failed {
 }
 
 #[test]
-fn a_failure_is_made_small_and_stays_the_same() {
-    let mutant = Some(Mutant::Store(Broken::NoLeaseEntry));
+fn a_failure_is_minimised_and_stays_the_same() {
+    let mutant = Some(Mutant::Store(BrokenRule::NoLeaseEntry));
     let options = Options { mutant, ..Options::default() };
     let shrunk = shrink(Scenario::Queue, 0, &options).unwrap();
     let (before, after) = (&shrunk.before, &shrunk.after);

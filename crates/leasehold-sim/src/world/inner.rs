@@ -1,17 +1,17 @@
-//! Starting processes on their machines.
+//! Starts processes on their machines.
 
 use leasehold_store::{Client, Store};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use super::{Inner, People};
-use crate::chance::Chance;
+use crate::chance::SimRandom;
 use crate::host::{Machine, SimHost};
 use crate::store::SimStore;
 
 impl Inner {
     pub(crate) fn process(&self, name: &str) -> (Arc<SimHost>, Client) {
         let on = machine_of(name);
-        let machine = Chance::derived(self.seed, &format!("machine {on}"));
+        let machine = SimRandom::derived(self.seed, &format!("machine {on}"));
         let mut people = self.people();
         let starts = people.starts.entry(name.to_owned()).or_default();
         *starts += 1;
@@ -22,7 +22,7 @@ impl Inner {
             .or_insert_with(|| Arc::new(Machine::new(&mut machine.clone())))
             .clone();
         drop(people);
-        let chance = Chance::derived(self.seed, &format!("process {label}"));
+        let chance = SimRandom::derived(self.seed, &format!("process {label}"));
         let process = self.executor.process(&label);
         let host = Arc::new(SimHost::new(process, label, machine, self.executor.clone(), chance));
         let (network, bucket) = (self.network.clone(), self.bucket.clone());
@@ -47,7 +47,7 @@ impl Inner {
         }
     }
 
-    /// Gives a machine a boot clock that begins anew.
+    /// Reboots a machine: its boot clock starts again at zero.
     pub(crate) fn reboot(&self, name: &str) {
         let now = self.executor.now();
         if let Some(machine) = self.people().machines.get_mut(machine_of(name)) {
@@ -55,7 +55,7 @@ impl Inner {
         }
     }
 
-    /// Who lives on the machine of a process, itself included.
+    /// Returns the actors on the machine of a process, itself included.
     pub(crate) fn neighbours(&self, name: &str) -> Vec<(String, Arc<SimHost>)> {
         let people = self.people();
         let here = people.actors.iter().filter(|(other, _)| machine_of(other) == machine_of(name));
@@ -67,7 +67,7 @@ impl Inner {
     }
 }
 
-/// The machine on which a process runs, by their names.
+/// Returns the machine of a process, by its name.
 pub(crate) fn machine_of(name: &str) -> &str {
     name.split_once('/').map_or(name, |(machine, _)| machine)
 }

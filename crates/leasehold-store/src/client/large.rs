@@ -1,14 +1,14 @@
-//! What is too large to be held at once: ranges of objects, and uploads in parts.
+//! Large objects: ranged reads, and uploads in parts.
 //!
 //! # Lost answers
 //!
-//! A range is read again. A part is sent again: the same bytes under the same number are the same part. Beginning again
-//! leaves parts-to-be behind that nobody fills; a bucket should have a rule that removes unfinished uploads.
+//! A range is read again. A part is sent again: the same bytes under the same number are the same part. Beginning an
+//! upload again leaves an empty one behind; a bucket should have a lifecycle rule that removes unfinished uploads.
 //!
-//! The end of an upload can go unanswered and still have happened. Then, and when it is refused because the upload is not
-//! there any more, the object is **looked for**: one read of its last byte and of one more, which gives a single byte only
-//! if the object is there with the right length. That is proof enough because uploads are for objects whose key says
-//! what they hold: whoever has written it, it is the same. Nothing else may be uploaded in parts.
+//! The end of an upload can go unanswered and still have been carried out. Then, and when it is refused because the
+//! upload no longer exists, the object is **looked up**: one read of its last byte and the one after it, which returns
+//! a single byte only if the object exists with the right length. That is sufficient because uploads are only for
+//! objects whose key determines their content: every writer writes the same. Nothing else may be uploaded in parts.
 
 use bytes::Bytes;
 use leasehold_core::limits::{
@@ -23,11 +23,11 @@ use super::{Answered, Client, doubtful, may_have_happened, outcome};
 use crate::health::RequestClass;
 use crate::ledger::{Outcome, Purpose, Verb};
 use crate::parts::check_range;
-use crate::seam::{Cause, PartId, Ranged, UploadId, Version};
+use crate::store::{Cause, PartId, Ranged, UploadId, Version};
 
 impl Client {
-    /// Reads the bytes of an object that lie in a range, if it is still the version that an earlier ranged read or an
-    /// upload has told. A range beyond the end is cut; one that is empty, begins beyond the end or has more than
+    /// Reads a range of bytes of an object, if it still has the version that an earlier ranged read or an upload has
+    /// returned. A range beyond the end is cut; one that is empty, begins beyond the end or has more than
     /// [`RANGE_BYTES_MAX`] bytes is invalid.
     pub async fn get_range(
         &self,
@@ -41,7 +41,7 @@ impl Client {
         let bytes = range.end - range.start;
         if bytes > RANGE_BYTES_MAX {
             return Err(Error::invalid(format!(
-                "{bytes} bytes of `{key}` are too many for one read; at most {RANGE_BYTES_MAX}"
+                "range of `{key}` must be at most {RANGE_BYTES_MAX} bytes, got {bytes}"
             )));
         }
         let mut patience = self.patience_for(answer_wait(bytes));
@@ -53,13 +53,13 @@ impl Client {
         }
     }
 
-    /// Begins to upload an object of so many bytes. Its key says what it holds: whatever stands there is replaced, and
-    /// lost answers are settled by its length alone.
+    /// Begins to upload an object of `bytes` bytes. Its key must determine its content: an existing object is replaced,
+    /// and lost answers are resolved by its length alone.
     pub async fn upload(&self, purpose: Purpose, key: &str, bytes: u64) -> Result<Upload> {
         keys::check_key(key)?;
         if bytes == 0 || bytes > UPLOAD_BYTES_MAX {
             return Err(Error::invalid(format!(
-                "`{key}` cannot be uploaded in parts with {bytes} bytes; from 1 to {UPLOAD_BYTES_MAX}"
+                "upload of `{key}` must have 1 to {UPLOAD_BYTES_MAX} bytes, got {bytes}"
             )));
         }
         let part_bytes = upload_part_bytes(bytes);
@@ -104,7 +104,7 @@ impl Client {
         });
         let received = if let Ok(Ranged::Found(object)) = &answer { object.body.len() } else { 0 };
         sent.ended(ended, received);
-        // A range that a caller asks for in vain says nothing about the store.
+        // An invalid range of the caller says nothing about the store.
         if !matches!(&answer, Err(failure) if failure.cause == Cause::Final(Kind::Invalid)) {
             self.note(RequestClass::Read, &answer);
         }
@@ -112,8 +112,8 @@ impl Client {
     }
 }
 
-/// An upload under way. Nothing is seen of it until [`finish`](Self::finish); whoever does not get so far calls
-/// [`abort`](Self::abort), because its parts take up room until then.
+/// Upload in progress, invisible until [`finish`](Self::finish). Otherwise call [`abort`](Self::abort), because its
+/// parts take up space until then.
 #[derive(Debug)]
 pub struct Upload {
     client: Client,
@@ -126,18 +126,18 @@ pub struct Upload {
 }
 
 impl Upload {
-    /// Which bytes of the object each part holds, by its number.
+    /// Byte range of each part, by its number.
     pub fn parts(&self) -> impl Iterator<Item = (usize, Range<u64>)> + use<> {
         let (bytes, part_bytes) = (self.bytes, self.part_bytes);
         (0..).map_while(move |number| Some((number, part_range(number, bytes, part_bytes)?)))
     }
 
-    /// Sends a part, in any order, several at once, or again.
+    /// Sends a part. Parts may be sent in any order, concurrently, or again.
     pub async fn part(&self, number: usize, body: Bytes) -> Result<()> {
         let range = part_range(number, self.bytes, self.part_bytes);
         if range.is_none_or(|range| range.end - range.start != body.len() as u64) {
             let (key, bytes) = (&self.key, body.len());
-            return Err(Error::invalid(format!("`{key}` has no part {number} of {bytes} bytes")));
+            return Err(Error::invalid(format!("upload of `{key}` has no part {number} of {bytes} bytes")));
         }
         let wait = answer_wait(body.len() as u64);
         let mut patience = self.client.patience_for(wait);
@@ -158,14 +158,14 @@ impl Upload {
         }
     }
 
-    /// Makes an object of the parts. The version is for ranged reads. If the outcome is unknown, the object may be there
-    /// or appear later: look again, or upload it again.
+    /// Assembles the parts into an object. The version is for ranged reads. If the outcome is unknown, the object may
+    /// exist or appear later: check again, or upload it again.
     pub async fn finish(self) -> Result<Version> {
         let parts: Vec<_> = self.all_sent().values().cloned().collect();
         let needed = self.parts().count();
         if parts.len() != needed {
             let (key, sent) = (&self.key, parts.len());
-            return Err(Error::invalid(format!("`{key}` has {needed} parts, and {sent} were sent")));
+            return Err(Error::invalid(format!("upload of `{key}` needs {needed} parts, got {sent}")));
         }
         let mut patience = self.client.patience_for(UPLOAD_END_WAIT);
         let mut in_doubt = false;
@@ -175,7 +175,7 @@ impl Upload {
                 Err(failure) => failure,
             };
             in_doubt |= may_have_happened(&failure);
-            // Also when it is refused for good: an earlier try of ours may be the reason.
+            // Also after a final refusal: an earlier attempt of our own may be the reason.
             if matches!(failure.cause, Cause::Unanswered | Cause::Final(_))
                 && let Some(version) = self.find().await
             {
@@ -185,7 +185,7 @@ impl Upload {
         }
     }
 
-    /// Gives up, and frees the room that the parts take up.
+    /// Abandons the upload and removes its parts.
     pub async fn abort(self) -> Result<()> {
         let mut patience = self.client.patience();
         loop {
@@ -209,7 +209,7 @@ impl Upload {
         answer
     }
 
-    /// The object, if it is there with the right length.
+    /// Version of the object, if it exists with the right length.
     async fn find(&self) -> Option<Version> {
         let range = self.bytes - 1..self.bytes + 1;
         let read = self.client.get_range(self.purpose, &self.key, range, None).await;

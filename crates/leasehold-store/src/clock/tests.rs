@@ -5,7 +5,7 @@ use std::time::Duration;
 
 const EPOCH: i64 = 1_700_000_000_000;
 
-/// A store and a host whose clocks have nothing to do with each other, and the truth to compare with.
+/// Store and host with independent clocks, and the true time for comparison.
 struct World {
     host: Arc<FakeHost>,
     clock: Clock,
@@ -24,7 +24,7 @@ impl World {
         self.host.instant().boot_ns + self.offset_ns
     }
 
-    /// One request: `out` to the store, whose host is `skew_ns` off, and `back`.
+    /// Makes one request: `out` to the store, whose host is `skew_ns` off, and `back`.
     fn ask(&self, out: Duration, back: Duration, skew_ns: i64) {
         let sent = self.host.instant();
         self.host.advance(out);
@@ -139,7 +139,7 @@ fn contradicting_answers_are_joined_until_three_over_five_seconds_agree() {
     world.ask(MS, MS, 0);
     assert!(!world.now().steady && !world.now().is_past(before.earliest));
     world.assert_contains_truth();
-    assert!(world.now().earliest <= before.latest, "the union holds the old bounds too");
+    assert!(world.now().earliest <= before.latest, "the union includes the old bounds");
     world.host.advance(3_000 * MS);
     world.ask(MS, MS, 0);
     assert!(!world.now().steady, "two answers are not three");
@@ -168,7 +168,7 @@ fn bounds_widen_by_a_thousandth_of_their_age_even_in_many_small_steps() {
 
 #[test]
 fn many_answers_close_together_do_not_hide_the_slew() {
-    // Bounds are re-anchored with every answer; what is lost to rounding must never be in our favour.
+    // Bounds are re-anchored with every answer; rounding must never narrow them.
     let world = World::new();
     let asked = world.host.instant();
     world.host.advance(5_000 * MS);
@@ -185,8 +185,8 @@ fn many_answers_close_together_do_not_hide_the_slew() {
     let now = world.now();
     assert!(now.steady);
     let (earliest, latest) = (now.earliest.as_millis(), now.latest.as_millis());
-    assert!(earliest < before.earliest.as_millis() + passed, "the lower bound has not given way");
-    assert!(latest > before.latest.as_millis() + passed + 1, "the upper bound has not given way");
+    assert!(earliest < before.earliest.as_millis() + passed, "the lower bound has not widened");
+    assert!(latest > before.latest.as_millis() + passed + 1, "the upper bound has not widened");
 }
 
 proptest! {

@@ -1,12 +1,12 @@
-//! The time of a folder.
+//! Clock of a folder.
 //!
-//! On one host every process reads the same boot clock; what they must agree on is the offset from it to the
-//! folder's time. The first process of each boot writes that offset into the folder, from the wall clock as it
-//! is at that moment, and nobody looks at the wall clock again until the next boot. A file whose stamp follows
-//! the folder's time keeps it from going back across boots: small machines without a battery start in 1970.
+//! On one host every process reads the same boot clock, and all must agree on its offset to the folder's time. The
+//! first process of each boot writes that offset into the folder, from the current wall clock, and no process reads the
+//! wall clock again until the next boot. A file whose modification time follows the folder's time (the high-water mark)
+//! keeps it from going back across boots: small machines without a battery start in 1970.
 //!
-//! On a mount that several hosts share, the boot clocks have nothing in common. There the server's stamps on
-//! the files that are written play the part of an answer's date.
+//! On a mount that several hosts share, the boot clocks have nothing in common. There the modification times that the
+//! server gives to written files serve as the dates of its answers.
 
 use leasehold_core::StoreTime;
 use rustix::fs::{Timespec, Timestamps, UTIME_NOW};
@@ -24,17 +24,17 @@ use super::{FolderAccess, FolderTime};
 use crate::clock::Clock;
 use crate::host::{Host, HostExt, Instant};
 
-/// How often the high-water mark follows the time. It is all that a reboot with a broken wall clock can cost.
+/// Interval at which the high-water mark is updated. A reboot with a broken wall clock loses at most this much time.
 const HIGH_WATER_NS: i64 = 10_000_000_000;
 
-/// Longest text in the file of a boot: two numbers.
+/// Maximum size of a boot file, which holds two numbers.
 const BOOT_BYTES_MAX: u64 = 64;
 
-/// How wide "now" may get on a mount before it is asked again.
+/// Width of "now" on a mount from which the server's time is read again.
 const VAGUE: Duration = Duration::from_secs(5);
 
 const SERVER_TIME: Timestamps = Timestamps {
-    // Not left out: with both, permission to write suffices, and the file may be another user's.
+    // Not omitted: with both times, write permission suffices, and the file may belong to another user.
     last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
     last_modification: Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
 };
@@ -70,9 +70,9 @@ impl FolderClock {
         }
     }
 
-    /// Opens the clock for a process that may not write to the folder: the time that the writers of this boot have agreed on,
-    /// or the local wall clock if there were none, or if the server behind a mount tells its time to writers only. Good enough
-    /// to show: a process that cannot write decides nothing about leases.
+    /// Opens the clock for a process that may not write to the folder: the time of the writers of this boot, or the
+    /// local wall clock if there were none, or on a mount, where only writers learn the server's time. Accurate enough
+    /// for display: a process that cannot write decides nothing about leases.
     pub(super) fn open_for_reading(
         own: &Path,
         time: Option<FolderTime>,
@@ -131,7 +131,7 @@ impl FolderClock {
         self.host.instant()
     }
 
-    /// Stamps a file with the folder's time; on a mount the server does it.
+    /// Sets the modification time of a file to the folder's time; on a mount the server does it.
     pub(super) fn stamp(&self, file: &File) -> io::Result<()> {
         let Kind::Host { offset_ns, high, marked_ns } = &self.kind else {
             return Ok(rustix::fs::futimens(file, &SERVER_TIME)?);
@@ -139,13 +139,13 @@ impl FolderClock {
         let now_ns = self.host.instant().boot_ns + offset_ns;
         if now_ns - marked_ns.load(Relaxed) > HIGH_WATER_NS {
             marked_ns.store(now_ns, Relaxed);
-            // Renamed into place: only its owner could set the stamp of a file that is there.
+            // Renamed into place: only the owner of an existing file could set its time.
             self.temps.create(|mark| mark.set_modified(system_time(now_ns)))?.rename(high)?;
         }
         file.set_modified(system_time(now_ns))
     }
 
-    /// Learns from the server's stamp on a file that was written since `sent`.
+    /// Updates the clock from the server's modification time of a file that was written since `sent`.
     pub(super) fn learn(&self, file: &File, sent: Instant) -> io::Result<()> {
         if let Kind::Mount { .. } = self.kind {
             let date_secs = nanos(file.metadata()?.modified()?).div_euclid(1_000_000_000);
@@ -154,8 +154,8 @@ impl FolderClock {
         Ok(())
     }
 
-    /// A mount tells its time only to those who write. One throw-away file at the start, and another when all that
-    /// was learnt has become void or vague: whoever only reads could otherwise wait for ever.
+    /// Learns the time of a mount, which only writers can. Writes a temporary file at the start, and another when the
+    /// bounds are missing or too wide: a process that only reads could otherwise wait for ever.
     pub(super) fn make_sure(&self) -> io::Result<()> {
         let Kind::Mount { directory } = &self.kind else { return Ok(()) };
         let width = self.clock.now().and_then(|now| now.width());
@@ -174,12 +174,12 @@ impl FolderClock {
     }
 }
 
-/// The time a file was stamped with, as the folder's time.
+/// Modification time of a file, as the folder's time.
 pub(super) fn stamped(metadata: &fs::Metadata) -> StoreTime {
     metadata.modified().map_or(StoreTime::from_millis(0), |time| millis(nanos(time)))
 }
 
-/// File systems of other hosts (and those that may be, such as FUSE) keep their own time.
+/// Chooses the source of the time: file systems of other hosts (and possibly FUSE) have their own.
 fn time_for(directory: &Path) -> io::Result<FolderTime> {
     const NFS: u32 = 0x6969;
     const SMB: u32 = 0x517b;
@@ -198,7 +198,7 @@ fn time_for(directory: &Path) -> io::Result<FolderTime> {
     Ok(if is_mount { FolderTime::Mount } else { FolderTime::Host })
 }
 
-/// Folder time minus boot clock for this boot; the first process of a boot decides.
+/// Folder time minus boot clock for this boot, as written by the first process of the boot.
 fn offset_of_this_boot(
     directory: &Path,
     temps: &Temps,
@@ -214,17 +214,17 @@ fn offset_of_this_boot(
     }
 }
 
-/// Path of the file that holds the offset of this boot.
+/// Path of the boot file, which holds the offset of this boot.
 fn boot_file(directory: &Path) -> io::Result<PathBuf> {
     let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     Ok(directory.join(format!("boot-{}", boot_id.trim())))
 }
 
-/// The offset in a boot file; none if there is no such file. It is renamed into place, so it is never seen half written.
+/// Reads the offset in a boot file; none if there is no such file. It is renamed into place, so it is always complete.
 fn offset_in(path: &Path, namespace_ns: i64) -> io::Result<Option<i64>> {
     let mut text = String::new();
     match open_regular(File::options().read(true), path) {
-        // Bytes that are not text are corrupt, too.
+        // Bytes that are not text are corrupt too.
         Ok(file) => {
             file.take(BOOT_BYTES_MAX).read_to_string(&mut text).map_err(|error| match error.kind() {
                 ErrorKind::InvalidData => corrupt(path),
@@ -241,20 +241,20 @@ fn offset_in(path: &Path, namespace_ns: i64) -> io::Result<Option<i64>> {
     Ok(Some(offset_ns))
 }
 
-/// The offset, and on a line of its own how far the boot clock it belongs to is from the machine's. An older program wrote
-/// the offset alone.
+/// Parses the offset and, on a line of its own, the difference of its boot clock to the machine's. Older programs wrote
+/// only the offset.
 fn parse(text: &str) -> Option<(i64, i64)> {
     let mut numbers = text.lines().map(|line| line.trim().parse().ok());
     Some((numbers.next()??, numbers.next().unwrap_or(Some(0))?))
 }
 
-/// How far this process's boot clock is from the machine's: not 0 in a time namespace. The kernel tells of the namespace of
-/// the process's children, which is its own unless it has made one by itself.
+/// Difference of this process's boot clock to the machine's: not 0 in a time namespace. The kernel shows the namespace
+/// of the process's children, which is its own unless it has created one.
 fn namespace_ns() -> i64 {
     fs::read_to_string("/proc/self/timens_offsets").map_or(0, |text| boot_offset_ns(&text))
 }
 
-/// The offset of the boot clock in a text with lines such as `boottime 100 0`: seconds and nanoseconds.
+/// Parses the offset of the boot clock from lines such as `boottime 100 0`: seconds and nanoseconds.
 fn boot_offset_ns(text: &str) -> i64 {
     let numbers = text.lines().find_map(|line| line.trim().strip_prefix("boottime"));
     let mut numbers = numbers.unwrap_or_default().split_whitespace().map(|word| word.parse().unwrap_or(0));
@@ -270,7 +270,7 @@ fn other_namespace(secs: i64) -> io::Error {
     io::Error::new(ErrorKind::InvalidInput, message)
 }
 
-/// The offset that the first process of a boot writes: by the wall clock, but never before the high-water mark.
+/// Offset that the first process of a boot writes: by the wall clock, but never before the high-water mark.
 fn first_offset(directory: &Path, host: &dyn Host) -> i64 {
     let high_ns = fs::metadata(directory.join("high")).and_then(|high| high.modified()).map_or(0, nanos);
     let instant = host.instant();
@@ -301,8 +301,7 @@ fn decide_offset(
 }
 
 fn corrupt(path: &Path) -> io::Error {
-    let message =
-        format!("{} does not hold a number; remove it while nothing uses the folder", path.display());
+    let message = format!("{} is corrupt; remove it while no process uses the folder", path.display());
     io::Error::new(ErrorKind::InvalidData, message)
 }
 
@@ -326,7 +325,7 @@ mod tests {
     use crate::testing::FakeHost;
 
     #[test]
-    fn the_offset_of_a_time_namespace_is_read_from_the_kernels_text() {
+    fn the_offset_of_a_time_namespace_is_parsed() {
         assert_eq!(
             boot_offset_ns("monotonic           7         0\nboottime          100         5\n"),
             100_000_000_005

@@ -1,4 +1,4 @@
-//! Objects as files: the requests as system calls.
+//! Objects as files: requests implemented by system calls.
 
 use leasehold_core::limits::OBJECT_BYTES_MAX;
 use leasehold_core::unread::unread;
@@ -16,16 +16,16 @@ use super::locks::{Lock, Locks};
 use super::modes::open_regular;
 use super::sync::Directories;
 use super::temps::{Temp, Temps};
-use super::uploads::{self, Uploads};
+use super::uploads::{self, FolderUploads};
 use super::{Durability, FolderOptions, Trouble, walk};
 use crate::clock::Clock;
 use crate::host::{Host, Instant};
 use crate::open::OpenMode;
 use crate::parts;
-use crate::seam::{Get, List, Object, Page, PartId, PutAnswer, Ranged, UploadId, Version, When};
+use crate::store::{Get, List, Object, Page, PartId, PutAnswer, Ranged, UploadId, Version, When};
 
-/// A directory can vanish between its making and its use, when someone removes it because it is empty.
-/// Nobody loses that race so many times in a row.
+/// Maximum number of attempts to use a directory that another process removes, because it is empty, between its
+/// creation and its use.
 const VANISHED_MAX: u32 = 100;
 
 pub(super) struct Files {
@@ -35,8 +35,8 @@ pub(super) struct Files {
     directories: Directories,
     locks: Locks,
     temps: Arc<Temps>,
-    uploads: Uploads,
-    /// Keys that this process has renamed into place and not yet seen synced, with the number of writers.
+    uploads: FolderUploads,
+    /// Keys that this process has renamed into place and not yet synced, with the number of writers.
     unsynced: Mutex<HashMap<String, u32>>,
 }
 
@@ -60,7 +60,7 @@ impl Files {
             if options.durability == Durability::Fsync {
                 File::open(&root)?.sync_all()?;
                 match File::open(parent(&root)) {
-                    // A directory that this user cannot list: another user has created the folder in it.
+                    // This user cannot list the directory: another user created the folder in it.
                     Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
                     opened => opened?.sync_all()?,
                 }
@@ -73,14 +73,14 @@ impl Files {
                 directories: Directories::new(temps.clone()),
                 locks: Locks::new(&own, temps.clone()),
                 temps,
-                uploads: Uploads::default(),
+                uploads: FolderUploads::default(),
                 root,
             })
         };
         opened().map_err(|error| cannot_open(root, error))
     }
 
-    /// Writes nothing, not even to `.leasehold`: whoever may read the files may read the queue.
+    /// Opens a folder without writing anything, not even to `.leasehold`: read permission suffices.
     fn open_for_reading(root: &Path, options: FolderOptions, host: &Arc<dyn Host>) -> io::Result<Self> {
         let root = if root.exists() { root.canonicalize()? } else { root.to_owned() };
         let (own, temps) = (root.join(keys::RESERVED), Arc::new(Temps::none()));
@@ -91,7 +91,7 @@ impl Files {
             directories: Directories::new(temps.clone()),
             locks: Locks::new(&own, temps.clone()),
             temps,
-            uploads: Uploads::default(),
+            uploads: FolderUploads::default(),
             root,
         })
     }
@@ -118,7 +118,7 @@ impl Files {
         })
     }
 
-    /// Until the rename nothing of a put is seen by others: what fails before it was surely not done.
+    /// Writes an object. Nothing is visible before the rename: a put that fails before it was surely not carried out.
     pub(super) fn put(&self, key: &str, body: &[u8], when: &When) -> Result<PutAnswer, Trouble> {
         let path = self.root.join(key);
         let lock = self.locks.hold(key, || self.clock.instant()).map_err(Trouble::NotDone)?;
@@ -136,7 +136,7 @@ impl Files {
         Ok(PutAnswer::Written(version(body)))
     }
 
-    /// Reads only what was asked for.
+    /// Reads only the requested range.
     pub(super) fn get_range(
         &self,
         key: &str,
@@ -210,7 +210,7 @@ impl Files {
         Ok(())
     }
 
-    /// Renames a file to where its object belongs; it is marked until [`Self::durable`] has synced it.
+    /// Renames a file into place. Its key counts as unsynced until [`Self::durable`] has synced it.
     fn place(&self, key: &str, temp: &mut Temp, lock: Lock) -> io::Result<()> {
         let path = self.root.join(key);
         self.mark(key);
@@ -219,15 +219,15 @@ impl Files {
         renamed.inspect_err(|_| self.unmark(key))
     }
 
-    /// The mark stays if the sync fails: what is in place is not durable, and readers have to see to it.
+    /// Syncs a renamed object. If that fails, its key stays unsynced, and readers sync it first.
     fn durable(&self, key: &str) -> io::Result<()> {
         self.sync_parent(&self.root.join(key))?;
         self.unmark(key);
         Ok(())
     }
 
-    /// Creates an empty object in place; false if only a rename may replace the one that is there: it has bytes, or it is
-    /// another user's, whose stamp this user cannot set.
+    /// Creates an empty object in place; false if only a rename may replace the existing one: it has bytes, or it
+    /// belongs to another user, so that this user cannot set its time.
     fn touch(&self, path: &Path) -> io::Result<bool> {
         let file = match self.in_directory(path, || self.temps.append(path)) {
             Err(error) if error.kind() == ErrorKind::PermissionDenied => return Ok(false),
@@ -251,7 +251,7 @@ impl Files {
         self.seal(file, sent)
     }
 
-    /// Stamps a file that is written, makes it durable, and learns the time from it.
+    /// Sets the time of a written file, makes it durable, and updates the clock from it.
     fn seal(&self, file: &File, sent: Instant) -> io::Result<()> {
         self.clock.stamp(file)?;
         if self.durability == Durability::Fsync {
@@ -260,7 +260,7 @@ impl Files {
         self.clock.learn(file, sent)
     }
 
-    /// Does something that needs the directory of `path`, making the directory if it is not there.
+    /// Runs `act`, which needs the directory of `path`, and creates the directory if it is missing.
     fn in_directory<T>(&self, path: &Path, mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
         let directory = parent(path);
         let durable = self.durability == Durability::Fsync;
@@ -271,7 +271,7 @@ impl Files {
                 Err(error)
                     if matches!(error.kind(), ErrorKind::IsADirectory | ErrorKind::DirectoryNotEmpty) =>
                 {
-                    // An emptied directory may still lie where an object is to be; one with objects may not.
+                    // An empty directory may be in the place of the object; one with objects may not.
                     match fs::remove_dir(path) {
                         Err(error) if error.kind() != ErrorKind::NotFound => return Err(key_conflict(path)),
                         _ => {}
@@ -280,10 +280,10 @@ impl Files {
                 done => return done,
             }
         }
-        Err(io::Error::other(format!("directory {} keeps vanishing", directory.display())))
+        Err(io::Error::other(format!("directory {} is removed by other processes", directory.display())))
     }
 
-    /// Makes what was put at `path` durable. It is there already, so no failure may say that it is not.
+    /// Makes the object at `path` durable. It is already in place, so no failure may say that it was not written.
     fn sync_parent(&self, path: &Path) -> io::Result<()> {
         match self.durability {
             Durability::Fsync => self.directories.sync(parent(path)).map_err(io::Error::other),
@@ -309,8 +309,7 @@ impl Files {
         self.unsynced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Minutes come and go: a directory that has become empty goes too. A writer that meets the gap makes
-    /// it again.
+    /// Removes directories that have become empty, such as those of past minutes. Writers create them again.
     fn remove_empty_parents(&self, path: &Path) {
         let mut directory = parent(path);
         while directory != self.root && fs::remove_dir(directory).is_ok() {
@@ -320,8 +319,8 @@ impl Files {
     }
 }
 
-/// Checks what lies at the root. With [`OpenMode::Write`] a folder without a store is only read: nothing can be changed
-/// there, and the caller reports that it is empty.
+/// Checks the root. With [`OpenMode::Write`] a folder without a store is only read: there is nothing to change, and the
+/// caller reports that it is empty.
 fn opens_for_writing(root: &Path, mode: OpenMode) -> io::Result<bool> {
     match fs::metadata(root) {
         Ok(found) if !found.is_dir() => return Err(rustix::io::Errno::NOTDIR.into()),
@@ -336,12 +335,12 @@ fn opens_for_writing(root: &Path, mode: OpenMode) -> io::Result<bool> {
     })
 }
 
-/// The error of a write to a folder that was opened for reading.
+/// Error of a write to a folder that was opened read-only.
 pub(super) fn opened_for_reading() -> io::Error {
-    io::Error::new(ErrorKind::PermissionDenied, "the folder was opened for reading")
+    io::Error::new(ErrorKind::PermissionDenied, "the folder was opened read-only")
 }
 
-/// Reads an object whole, unless it is too large: then it has the version of its file, so that it can be replaced.
+/// Reads an object. One that is too large gets the version of its file, so that it can be replaced.
 fn read(path: &Path) -> io::Result<Option<Object>> {
     let file = match open_regular(File::options().read(true), path) {
         Err(error) if is_missing(&error) => return Ok(None),
@@ -353,12 +352,12 @@ fn read(path: &Path) -> io::Result<Option<Object>> {
         return Ok(Some(Object { body, version: uploads::version(&found) }));
     }
     let mut body = Vec::with_capacity(usize::try_from(found.len()).unwrap_or(0));
-    // A file that someone else is writing to may grow meanwhile.
+    // A file that another program writes to may grow meanwhile.
     file.take(OBJECT_BYTES_MAX).read_to_end(&mut body)?;
     Ok(Some(Object { version: version(&body), body: body.into() }))
 }
 
-/// The version of an object is the hash of its bytes; 128 bits of it are plenty.
+/// Version of an object: the first 128 bits of the hash of its bytes.
 fn version(body: &[u8]) -> Version {
     Version::new(&blake3::hash(body).to_hex()[..32])
 }
@@ -368,12 +367,11 @@ fn is_missing(error: &io::Error) -> bool {
 }
 
 fn parent(path: &Path) -> &Path {
-    path.parent().expect("an object lies below the root")
+    path.parent().expect("an object is below the root")
 }
 
 fn key_conflict(path: &Path) -> io::Error {
-    let message =
-        format!("{} is a directory of other objects: no key may be the beginning of another", path.display());
+    let message = format!("{} is a directory; no key may be a path prefix of another", path.display());
     io::Error::new(ErrorKind::InvalidInput, message)
 }
 

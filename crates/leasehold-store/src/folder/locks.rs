@@ -1,15 +1,14 @@
-//! Locks on keys that hold across processes and die with them.
+//! Locks on keys across processes, which end with their process.
 //!
 //! A key belongs to one of 4,096 stripes, each an empty file that is locked with `flock` while the key is
-//! compared and replaced. Two keys of one stripe merely wait for each other; nobody ever holds two stripes, so
-//! nobody waits for ever on account of them. The files are never removed: a lock on a removed file excludes nobody.
+//! compared and replaced. Two keys of one stripe only wait for each other; no thread ever holds two stripes, so there
+//! are no deadlocks. The files are never removed: a lock on a removed file excludes no other process.
 //!
-//! Threads of one process wait in order: `flock` is not fair to those who ask for it again and again, and on a slow disk a
-//! thread could lose to the others until it had to give up. Only the first of them asks for the lock; processes among
-//! themselves still take their chances.
+//! Threads of one process wait in order: polling with `flock` is not fair, and on a slow disk a thread could lose to
+//! the others until it times out. Only the first of them polls the lock; between processes there is no order.
 //!
-//! A process can be stopped while it holds a lock. Those who wait for it give up before their callers do, so
-//! that no write or removal happens long after its caller was told that it had failed.
+//! A process can be stopped while it holds a lock. Waiting threads time out before their callers do, so that no write
+//! or removal happens long after it was reported as failed.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::{self, File, TryLockError};
@@ -22,38 +21,38 @@ use std::time::Duration;
 use super::temps::Temps;
 use crate::host::Instant;
 
-/// Enough that 64 writers at once rarely share a stripe; few enough to be no burden to list.
+/// Number of stripes: enough that 64 concurrent writers rarely share one, few enough to list quickly.
 const STRIPES: u32 = 4_096;
 
-/// Half of what a caller waits for an answer.
+/// Timeout for a lock: half of the timeout for an answer.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// Between two looks at a lock that is held: a durable write takes a few hundred microseconds.
+/// Minimum pause between two polls of a held lock: a durable write takes a few hundred microseconds.
 const LOOK_MIN: Duration = Duration::from_micros(50);
 const LOOK_MAX: Duration = Duration::from_millis(1);
 
 pub(super) struct Locks {
     directory: PathBuf,
-    /// In a folder that was opened for reading they refuse to create anything, and so every lock is refused.
+    /// In a folder that was opened read-only they create no files, so that every lock is refused.
     temps: Arc<Temps>,
     queues: Arc<Queues>,
 }
 
-/// A held lock; it ends when this is dropped, or with the process.
+/// Held lock, released when this is dropped or the process ends.
 pub(super) struct Lock {
-    // Dropped before the place in the queue, so that the next thread finds the lock free.
+    // Dropped before the place in the queue, so that the lock is free for the next thread.
     _file: File,
     _place: Place,
 }
 
-/// Threads of this process that hold or wait for a stripe, in the order in which they came.
+/// Threads of this process that hold or wait for a stripe, in order of arrival.
 #[derive(Default)]
 struct Queues {
     by_stripe: Mutex<HashMap<u32, VecDeque<Arc<()>>>>,
     moved: Condvar,
 }
 
-/// A place in the queue of a stripe; left when this is dropped.
+/// Place in the queue of a stripe, given up when this is dropped.
 struct Place {
     stripe: u32,
     ticket: Arc<()>,
@@ -74,7 +73,7 @@ impl Place {
             .is_some_and(|first| Arc::ptr_eq(first, &self.ticket))
     }
 
-    /// Waits until the thread is first, but for at most this long; true if it is.
+    /// Waits until the thread is first, for at most `pause`; true if it is.
     fn wait(&self, pause: Duration) -> bool {
         let waiting =
             self.queues.moved.wait_timeout_while(self.queues.lock(), pause, |queues| !self.is_first(queues));
@@ -107,13 +106,13 @@ impl Locks {
         Self { directory: own.join("locks"), temps, queues: Arc::default() }
     }
 
-    /// Waits for the lock of a key by this clock.
+    /// Waits for the lock of a key, with a timeout by the clock `now`.
     pub(super) fn hold(&self, key: &str, now: impl Fn() -> Instant) -> io::Result<Lock> {
         let began = now();
         let hash = blake3::hash(key.as_bytes());
         let number =
             u32::from_le_bytes(hash.as_bytes()[..4].try_into().expect("a hash has 32 bytes")) % STRIPES;
-        // Each call opens the file anew, so that the lock also excludes other threads of this process.
+        // Each call opens the file again, so that the lock also excludes other threads of this process.
         let file = self.temps.append(&self.directory.join(format!("{number:03x}")))?;
         let place = Place::join(&self.queues, number);
         wait_in(Some(&place), &file, &format!("`{key}`"), began, now)?;
@@ -121,13 +120,13 @@ impl Locks {
     }
 }
 
-/// Waits for the lock on a file by this clock.
+/// Waits for the lock on a file, with a timeout by the clock `now`.
 pub(super) fn wait_for(file: &File, what: &str, began: Instant, now: impl Fn() -> Instant) -> io::Result<()> {
     wait_in(None, file, what, began, now)
 }
 
-/// Waits for the lock on a file by this clock, behind the threads that came before. Pauses last longer than they were meant to
-/// on a busy machine; they are counted too, because a clock that only a test moves may stand still.
+/// Waits for the lock on a file, after the threads that came before. Pauses are counted in addition to the clock:
+/// they are longer than intended on a busy machine, and a clock that only a test moves may stand still.
 fn wait_in(
     place: Option<&Place>,
     file: &File,
@@ -142,7 +141,7 @@ fn wait_in(
         let is_late = paused.max(now().since(began)) > WAIT_MAX;
         match locked {
             Err(TryLockError::Error(error)) => return Err(error),
-            // Also what was got too late is given up: the caller may have been told by now.
+            // A lock that comes too late is released: the caller may have timed out.
             Ok(()) if is_late => {
                 file.unlock()?;
                 return Err(given_up(what, None));
@@ -168,7 +167,7 @@ fn wait_in(
     }
 }
 
-/// Nothing was done, and it can be tried again.
+/// Error of a lock that timed out. Nothing was written, and the request can be retried.
 fn given_up(what: &str, holder: Option<String>) -> io::Error {
     let holder = holder.unwrap_or_else(|| "another process".to_owned());
     let secs = WAIT_MAX.as_secs();
@@ -178,8 +177,8 @@ fn given_up(what: &str, holder: Option<String>) -> io::Error {
     )
 }
 
-/// The process that holds a lock on a file, as far as the kernel tells. By inode alone: the device in `/proc/locks` is not the
-/// one of `stat` on btrfs and overlayfs, and this is for a message.
+/// Process that holds a lock on a file, if the kernel shows it. Identified by inode only: the device in `/proc/locks`
+/// differs from that of `stat` on btrfs and overlayfs, and this is for a message.
 fn holder_of(file: &File) -> Option<String> {
     let inode = file.metadata().ok()?.ino().to_string();
     let locks = fs::read_to_string("/proc/locks").ok()?;
@@ -188,8 +187,8 @@ fn holder_of(file: &File) -> Option<String> {
     Some(format!("process {pid} ({})", name.trim()))
 }
 
-/// The holder in a line such as `6: FLOCK  ADVISORY  WRITE 1024 fe:00:10241074 0 EOF`, if it is about this inode. Those who
-/// wait have an arrow in place of the kind; a process of another container has the number 0.
+/// Parses the holder from a line such as `6: FLOCK  ADVISORY  WRITE 1024 fe:00:10241074 0 EOF`, if it is about this
+/// inode. Waiting processes have an arrow in place of the kind; a process of another container has the number 0.
 fn holder_in(line: &str, inode: &str) -> Option<u32> {
     let mut words = line.split_whitespace().skip(1);
     words.next().filter(|kind| *kind == "FLOCK")?;
@@ -211,7 +210,7 @@ mod tests {
         Locks::new(own, Arc::new(temps))
     }
 
-    /// A clock by which so much passes between two looks at it, and how often it was looked at.
+    /// Clock that advances by `step` with every reading, and counts its readings.
     fn clock(step: Duration, times: &Cell<i64>) -> impl Fn() -> Instant {
         move || {
             times.set(times.get() + 1);
@@ -228,16 +227,16 @@ mod tests {
         times.set(0);
         let refused = locks.hold("k", clock(Duration::from_secs(1), &times)).err().unwrap();
         assert_eq!(refused.kind(), ErrorKind::WouldBlock);
-        assert_eq!(times.get(), 7, "given up when more than five seconds have passed");
+        assert_eq!(times.get(), 7, "times out after more than five seconds");
     }
 
     #[test]
-    fn a_lock_that_comes_too_late_is_given_up() {
+    fn a_lock_that_comes_too_late_is_released() {
         let folder = tempfile::tempdir().unwrap();
         let (locks, times) = (locks(folder.path()), Cell::new(0));
         let refused = locks.hold("k", clock(Duration::from_secs(6), &times)).err().unwrap();
         assert_eq!(refused.kind(), ErrorKind::WouldBlock);
-        locks.hold("k", clock(Duration::ZERO, &times)).expect("nobody holds it");
+        locks.hold("k", clock(Duration::ZERO, &times)).expect("the lock is free");
     }
 
     #[test]
@@ -261,7 +260,7 @@ mod tests {
                     got.send(number).unwrap();
                     drop(held);
                 });
-                // It looks at the clock when it begins, and again when it has met the lock.
+                // It reads the clock when it begins, and again when it has found the lock held.
                 assert_eq!(clock_reads.iter().filter(|looker| *looker == number).take(2).count(), 2);
                 waiter
             })

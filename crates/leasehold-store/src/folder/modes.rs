@@ -1,7 +1,7 @@
-//! Permissions of what a folder's store creates, and the only way in which it opens files.
+//! Permissions of the files of a folder store, and the only functions that open them.
 //!
-//! What lies in a folder was not necessarily put there by a store. A FIFO would keep a reader waiting for its other end, and
-//! a symbolic link leads out of the folder: neither is opened, both are corrupt.
+//! Files in a folder were not necessarily created by a store. A FIFO would block a reader until its other end is
+//! opened, and a symbolic link leads out of the folder: neither is opened, both count as corrupt.
 
 use leasehold_core::{Error, Result};
 use rustix::fs::OFlags;
@@ -11,13 +11,13 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::Path;
 use std::str::FromStr;
 
-/// Neither means anything to a regular file.
+/// Flags that have no effect on a regular file.
 const NO_FOLLOW: i32 = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).bits().cast_signed();
 
 /// Permissions of the files and directories that are created in a folder. Those that exist keep theirs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum FolderAccess {
-    /// For this user alone: files 0600, directories 0700.
+    /// Only for this user: files 0600, directories 0700.
     #[default]
     Private,
     /// For the group of the folder: files 0660, directories 2770, whatever the umask is.
@@ -31,15 +31,13 @@ impl FromStr for FolderAccess {
         match text {
             "private" => Ok(Self::Private),
             "group" => Ok(Self::Group),
-            _ => {
-                Err(Error::invalid(format!("folder access `{text}` is not known; there are private, group")))
-            }
+            _ => Err(Error::invalid(format!("unknown folder access `{text}`; use private or group"))),
         }
     }
 }
 
 impl FolderAccess {
-    /// Opens a regular file for appending, and creates it if it is missing. Others may see it before it has the permissions
+    /// Opens a regular file for appending, and creates it if it is missing. It is visible before it has the permissions
     /// for a group: see [`super::temps::Temps::append`].
     pub(super) fn append(self, path: &Path) -> io::Result<File> {
         self.open(File::options().create(true).append(true), path)
@@ -55,16 +53,16 @@ impl FolderAccess {
         self.open(File::options().create(true).write(true).truncate(true), path)
     }
 
-    /// Creates a directory that must not exist yet. Others may see it before it has the permissions for a group: see
+    /// Creates a directory that must not exist yet. It is visible before it has the permissions for a group: see
     /// [`super::temps::Temps::create_dir`].
     pub(super) fn create_dir(self, path: &Path) -> io::Result<()> {
         match self {
             Self::Private => fs::DirBuilder::new().mode(0o700).create(path),
             Self::Group => {
                 fs::create_dir(path)?;
-                // Not by the call above: the umask would hold, and the bit that hands on the group is not taken there.
+                // Not in the call above: the umask would apply, and the setgid bit is ignored there.
                 match fs::set_permissions(path, Permissions::from_mode(0o2770)) {
-                    // Removed since, because it was empty: its next user creates it again.
+                    // Removed since, because it was empty: the next process creates it again.
                     Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
                     done => done,
                 }
@@ -72,7 +70,7 @@ impl FolderAccess {
         }
     }
 
-    /// Creates a directory if it is missing. Those above it are nobody's business but the user's.
+    /// Creates a directory if it is missing. Its parents get default permissions.
     pub(super) fn create_dir_all(self, path: &Path) -> io::Result<()> {
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent)?;
@@ -83,8 +81,8 @@ impl FolderAccess {
         }
     }
 
-    /// Creates a directory of the store itself. If this user created it before and was killed before it had its permissions,
-    /// it gets them now.
+    /// Creates a directory of the store itself. One that was left without its permissions by a killed process of this
+    /// user gets them now.
     pub(super) fn create_own_dir(self, path: &Path) -> io::Result<()> {
         self.create_dir_all(path)?;
         let found = fs::metadata(path)?;
@@ -102,7 +100,7 @@ impl FolderAccess {
                 let file = open_regular(options.mode(0o660), path)?;
                 if file.metadata()?.permissions().mode() & 0o777 != 0o660 {
                     match file.set_permissions(Permissions::from_mode(0o660)) {
-                        // Another user's, from before: its permissions are for that user to change.
+                        // It belongs to another user, who alone can change its permissions.
                         Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
                         done => done?,
                     }
@@ -113,7 +111,7 @@ impl FolderAccess {
     }
 }
 
-/// Opens a regular file of the folder: never through a symbolic link, and without waiting for the other end of a FIFO.
+/// Opens a regular file of the folder. Never follows a symbolic link or blocks on a FIFO.
 pub(super) fn open_regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     match options.custom_flags(NO_FOLLOW).open(path) {
         Ok(file) => {
@@ -126,14 +124,14 @@ pub(super) fn open_regular(options: &mut OpenOptions, path: &Path) -> io::Result
                 Err(irregular(path, "is not a regular file"))
             }
         }
-        // A link, or a FIFO that nobody reads.
+        // A link, or a FIFO without a reader.
         Err(_) if is_irregular(path) => Err(irregular(path, "is not a regular file")),
         Err(error) => Err(error),
     }
 }
 
-/// Refuses what stands in the place of a directory and is neither that nor a file. A file there is an object whose key begins
-/// another, which is for others to say.
+/// Rejects a path that is neither a directory nor a file. A file there is an object whose key is a prefix of another,
+/// which is reported elsewhere.
 pub(super) fn check_directory(path: &Path) -> io::Result<()> {
     if is_irregular(path) { Err(irregular(path, "is not a directory")) } else { Ok(()) }
 }

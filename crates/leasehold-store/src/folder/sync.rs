@@ -1,7 +1,7 @@
-//! Directories: made when needed, and made durable with as few syncs as possible.
+//! Directories: created on demand, and made durable with as few syncs as possible.
 //!
-//! A new name is durable once its directory is synced. Writers into the same directory share that: a sync that
-//! *starts* after a name was made covers it, so all who wait while one sync runs are served by the next.
+//! A new name is durable once its directory is synced. Writers into the same directory share syncs: one that *starts*
+//! after a name was created covers it, so that the next sync serves all writers that wait during one.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -12,17 +12,18 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use super::modes::check_directory;
 use super::temps::Temps;
 
-/// So many directories are remembered before all are forgotten: a busy queue makes a few per minute and shard.
+/// Maximum number of cached directories, after which the cache is cleared: a busy queue creates a few per minute and
+/// shard.
 const REMEMBERED_MAX: usize = 20_000;
 
 pub(super) struct Directories {
     temps: Arc<Temps>,
-    /// Directories that this process knows to be there and durable.
+    /// Directories that exist and are durable.
     known: Mutex<HashSet<PathBuf>>,
     rounds: Mutex<HashMap<PathBuf, Arc<Rounds>>>,
 }
 
-/// The syncs of one directory.
+/// Syncs of one directory.
 #[derive(Default)]
 struct Rounds {
     state: Mutex<State>,
@@ -41,7 +42,7 @@ impl Directories {
         Self { temps, known: Mutex::default(), rounds: Mutex::default() }
     }
 
-    /// Makes sure that `directory` and all between it and `root` are there, and durable.
+    /// Ensures that `directory` and its parents below `root` exist and are durable.
     pub(super) fn ensure(&self, root: &Path, directory: &Path, durable: bool) -> io::Result<()> {
         if directory == root || lock(&self.known).contains(directory) {
             return Ok(());
@@ -59,7 +60,7 @@ impl Directories {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => check_directory(directory)?,
             done => done?,
         }
-        // Also when someone else has made it: they may not have come to sync it yet.
+        // Also if another process created it, which may not have synced it yet.
         if durable {
             self.sync(parent)?;
         }
@@ -71,7 +72,7 @@ impl Directories {
         Ok(())
     }
 
-    /// Forgets a directory that turned out to be gone, and those above it, which may be gone too.
+    /// Removes a missing directory from the cache, and its parents, which may be missing too.
     pub(super) fn forget(&self, directory: &Path) {
         let mut known = lock(&self.known);
         for gone in directory.ancestors() {
@@ -79,7 +80,7 @@ impl Directories {
         }
     }
 
-    /// Makes every name that is in `directory` now durable.
+    /// Makes every current name in `directory` durable.
     pub(super) fn sync(&self, directory: &Path) -> io::Result<()> {
         let rounds = {
             let mut all = lock(&self.rounds);
@@ -121,7 +122,7 @@ impl Rounds {
 fn sync_directory(directory: &Path) -> io::Result<()> {
     match File::open(directory) {
         Ok(file) => file.sync_all(),
-        // Someone has emptied and removed it since: what was written there is gone on purpose.
+        // It was emptied and removed since: what was written there was removed on purpose.
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
     }

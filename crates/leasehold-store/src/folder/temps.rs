@@ -1,11 +1,11 @@
-//! Temporary files, and how those of crashed writers are told from those of living ones.
+//! Temporary files, and the removal of those of crashed processes.
 //!
-//! Each process writes into a directory of its own, `tmp/{name}/`, and holds a lock on `tmp/{name}.lock` for
-//! as long as it lives. Whoever opens the folder and gets such a lock knows that its owner is dead, and removes
-//! both.
+//! Each process writes into a directory of its own, `tmp/{name}/`, and holds a lock on `tmp/{name}.lock` as long as it
+//! lives. A process that opens the folder and gets such a lock has proof that its owner is dead, and removes both.
 //!
-//! Files and directories for a group are also made here and then linked or renamed into place: the umask withholds the
-//! permissions of the group until the second call, and a user of the group could meet them before, or a crash could come first.
+//! Files and directories for a group are also created here and then linked or renamed into place: the umask withholds
+//! the permissions of the group until the second call, and before it another user could access them, or a crash could
+//! happen.
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
@@ -22,12 +22,12 @@ use super::modes::open_regular;
 use crate::host::{Host, HostExt};
 
 pub(super) struct Temps {
-    /// None in a folder that was opened for reading.
+    /// None in a folder that was opened read-only.
     own: Option<Own>,
     count: AtomicU64,
 }
 
-/// The directory of this process, and its lock.
+/// Directory of this process, and its lock.
 struct Own {
     directory: PathBuf,
     access: FolderAccess,
@@ -35,7 +35,7 @@ struct Own {
     _held: File,
 }
 
-/// A temporary file; gone when this is dropped, unless it was renamed.
+/// Temporary file, removed when this is dropped, unless it was renamed.
 pub(super) struct Temp {
     path: PathBuf,
     is_renamed: bool,
@@ -51,7 +51,7 @@ impl Temps {
             let lock = directory.with_extension("lock");
             let held = access.create(&lock)?;
             wait_for(&held, "a new temporary directory", host.instant(), || host.instant())?;
-            // Between creating and locking, someone may have taken the file for abandoned and removed it.
+            // Between creation and locking, another process may have removed the file as abandoned.
             if fs::metadata(&lock)
                 .is_ok_and(|there| held.metadata().is_ok_and(|ours| there.ino() == ours.ino()))
             {
@@ -62,7 +62,7 @@ impl Temps {
         }
     }
 
-    /// No place for temporary files: every write is refused.
+    /// Creates an instance without a directory, which refuses every write.
     pub(super) fn none() -> Self {
         Self { own: None, count: AtomicU64::new(0) }
     }
@@ -73,7 +73,7 @@ impl Temps {
         Ok(temp)
     }
 
-    /// A file to be filled little by little.
+    /// Creates a temporary file that is written incrementally.
     pub(super) fn open_new(&self) -> io::Result<(Temp, File)> {
         let path = self.new_path()?;
         let file = self.access()?.create_new(&path)?;
@@ -109,7 +109,7 @@ impl Temps {
         }
         let new = self.new_path()?;
         access.create_dir(&new)?;
-        // Without the flag it would replace an empty directory, in which another writer may be about to create a file.
+        // Without the flag it could replace an empty directory in which another writer is about to create a file.
         let renamed = renameat_with(CWD, &new, CWD, path, RenameFlags::NOREPLACE);
         if renamed.is_err() {
             let _ = fs::remove_dir(&new);
@@ -125,7 +125,7 @@ impl Temps {
         self.own.as_ref().map(|own| own.access).ok_or_else(opened_for_reading)
     }
 
-    /// A path that was not used before, in this process or another.
+    /// Returns a path that was never used before, in this process or another.
     fn new_path(&self) -> io::Result<PathBuf> {
         let own = self.own.as_ref().ok_or_else(opened_for_reading)?;
         Ok(own.directory.join(self.count.fetch_add(1, Relaxed).to_string()))
@@ -134,14 +134,14 @@ impl Temps {
 
 impl Drop for Own {
     fn drop(&mut self) {
-        // Best effort: whatever stays is removed at the next start.
+        // Best effort: remaining files are removed at the next start.
         let _ = fs::remove_dir_all(&self.directory);
         let _ = fs::remove_file(&self.lock);
     }
 }
 
 impl Temp {
-    /// A name that no other file has, in this process or another.
+    /// Returns a name that is unique in this process and others.
     pub(super) fn name(&self) -> String {
         let names = self.path.iter().rev().take(2).map(|name| name.to_string_lossy());
         names.collect::<Vec<_>>().join("@")
@@ -156,7 +156,7 @@ impl Temp {
 
 impl Drop for Temp {
     fn drop(&mut self) {
-        // Not in vain: even a removal that finds nothing locks the directory that all writers share.
+        // Skipped after a rename: even a removal of a missing file locks the directory, which all writers share.
         if !self.is_renamed {
             let _ = fs::remove_file(&self.path);
         }

@@ -1,8 +1,8 @@
-//! Uploads in parts: temporary files that grow until they are renamed into place.
+//! Uploads in parts: temporary files that are renamed into place at the end.
 //!
-//! They are this process's, and so are their files: nobody takes them for abandoned while it lives (`temps`), however long
-//! an upload takes. Parts may be written at once; the end waits for those that are being written and lets no later one in,
-//! because a file that is in place is never written again.
+//! They belong to this process, so that their files are not removed as abandoned while it lives (`temps`), however long
+//! an upload takes. Parts may be written concurrently; the end waits for running writes and rejects later ones, because
+//! a file that is in place is never written again.
 
 use std::collections::HashMap;
 use std::fs::{File, Metadata};
@@ -13,17 +13,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use super::temps::Temp;
 use super::{Durability, Trouble};
 use crate::parts::{gone, part_id, unlike, whole};
-use crate::seam::{PartId, UploadId, Version};
+use crate::store::{PartId, UploadId, Version};
 
 #[derive(Default)]
-pub(super) struct Uploads {
+pub(super) struct FolderUploads {
     under_way: Mutex<HashMap<UploadId, Arc<Upload>>>,
 }
 
 struct Upload {
     key: String,
     part_bytes: u64,
-    /// Nothing once it has ended. Shared by those who write parts.
+    /// None once the upload has ended. Shared by the writers of parts.
     open: RwLock<Option<Open>>,
 }
 
@@ -32,7 +32,7 @@ struct Open {
     temp: Temp,
 }
 
-impl Uploads {
+impl FolderUploads {
     pub(super) fn begin(&self, key: &str, part_bytes: u64, temp: Temp, file: File) -> UploadId {
         let id = UploadId::new(temp.name());
         let open = RwLock::new(Some(Open { file, temp }));
@@ -54,14 +54,14 @@ impl Uploads {
         let open = upload.open.read().unwrap_or_else(PoisonError::into_inner);
         let Open { file, .. } = open.as_ref().ok_or_else(|| gone(key))?;
         file.write_all_at(body, place).map_err(Trouble::NotDone)?;
-        // Each for itself, so that the end has little left to sync and is answered in time.
+        // Each part is synced, so that the end has little left to sync and is answered in time.
         if durability == Durability::Fsync {
             file.sync_data().map_err(Trouble::NotDone)?;
         }
         Ok(part)
     }
 
-    /// Lets `place` put the file where it belongs. What fails before it is there may be tried again.
+    /// Ends an upload: `place` renames the file into place. A failure before the rename may be retried.
     pub(super) fn end(
         &self,
         key: &str,
@@ -83,7 +83,7 @@ impl Uploads {
         Ok(version?)
     }
 
-    /// The file goes with its last user.
+    /// Aborts an upload. The file is removed with its last user.
     pub(super) fn abort(&self, key: &str, id: &UploadId) {
         if let Some(upload) = self.find(key, id) {
             self.under_way().remove(id);
@@ -100,8 +100,8 @@ impl Uploads {
     }
 }
 
-/// The version of a file for ranged reads: nobody writes into a file that is in place, so another content is another file.
-/// A number may be given again, but not at the same nanosecond.
+/// Version of a file for ranged reads. A file in place is never written again, so that other content is another file.
+/// An inode number may be reused, but not in the same nanosecond.
 pub(super) fn version(metadata: &Metadata) -> Version {
     let (number, length) = (metadata.ino(), metadata.len());
     Version::new(format!("{number}-{}.{}-{length}", metadata.mtime(), metadata.mtime_nsec()))

@@ -1,4 +1,4 @@
-//! Listing a folder in the byte order of whole keys, exactly as S3 does.
+//! Lists a folder in the byte order of whole keys, as S3 does.
 //!
 //! Sorting names is not enough: the key `a-b` comes before `a/x`, because `-` is less than `/`. Sorting each
 //! directory by its name *with* the slash gives the order of whole keys at every level.
@@ -9,11 +9,11 @@ use std::path::Path;
 
 use super::clock::stamped;
 use crate::page::Pager;
-use crate::seam::{Entry, List, Page};
+use crate::store::{List, ListEntry, Page};
 
 pub(super) fn page(root: &Path, list: &List) -> io::Result<Page> {
     let mut pager = Pager::new(list).map_err(|error| io::Error::new(ErrorKind::InvalidInput, error))?;
-    // Nothing above the last slash of the prefix needs to be read.
+    // Directories above the last slash of the prefix need not be read.
     let start = list.prefix.rfind('/').map_or("", |slash| &list.prefix[..=slash]);
     walk(root, start, &mut pager)?;
     Ok(pager.finish())
@@ -41,7 +41,11 @@ fn walk(root: &Path, branch: &str, pager: &mut Pager<'_>) -> io::Result<()> {
 fn offer(root: &Path, key: &str, pager: &mut Pager<'_>) -> io::Result<()> {
     match fs::symlink_metadata(root.join(key)) {
         Ok(found) => {
-            pager.offer(key, || Entry { key: key.to_owned(), modified: stamped(&found), size: found.len() });
+            pager.offer(key, || ListEntry {
+                key: key.to_owned(),
+                modified: stamped(&found),
+                size: found.len(),
+            });
             Ok(())
         }
         // Removed since its directory was read.
@@ -50,7 +54,7 @@ fn offer(root: &Path, key: &str, pager: &mut Pager<'_>) -> io::Result<()> {
     }
 }
 
-/// What lies in a directory and could be wanted, as keys; directories end in a slash.
+/// Names in a directory that could be part of the page, as keys; directories end in a slash.
 fn children(root: &Path, branch: &str, pager: &Pager<'_>) -> io::Result<Vec<String>> {
     let mut children = Vec::new();
     each_child(root, branch, |child| {
@@ -65,7 +69,7 @@ fn children(root: &Path, branch: &str, pager: &Pager<'_>) -> io::Result<Vec<Stri
     Ok(children)
 }
 
-/// Some key below a directory, whichever comes first; none if there are only empty directories.
+/// Finds any key below a directory; none if there are only empty directories.
 fn any_key(root: &Path, branch: &str) -> io::Result<Option<String>> {
     let mut found = None;
     each_child(root, branch, |child| {
@@ -75,7 +79,7 @@ fn any_key(root: &Path, branch: &str) -> io::Result<Option<String>> {
     Ok(found)
 }
 
-/// Visits what lies in a directory until told to stop; a directory that is gone holds nothing.
+/// Visits the names in a directory until `visit` stops; a missing directory is empty.
 fn each_child(
     root: &Path,
     branch: &str,
@@ -88,7 +92,7 @@ fn each_child(
     };
     for entry in entries {
         let entry = entry?;
-        // A name that is not text, or that we keep for ourselves, is nobody's key.
+        // A name that is not text or is reserved for the store is not a key.
         let Ok(name) = entry.file_name().into_string() else { continue };
         if branch.is_empty() && name == leasehold_core::keys::RESERVED {
             continue;
@@ -96,8 +100,7 @@ fn each_child(
         let Ok(kind) = entry.file_type() else { continue };
         let slash = if kind.is_dir() { "/" } else { "" };
         let key = format!("{branch}{name}{slash}");
-        // Nor is a name that no key can have. Links, pipes and sockets are listed: whoever reads them is told that they are
-        // corrupt.
+        // Neither is a name that no key can have. Links, pipes and sockets are listed: reading them fails as corrupt.
         if leasehold_core::keys::check_prefix(&key).is_err() {
             continue;
         }

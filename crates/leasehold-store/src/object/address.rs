@@ -1,4 +1,4 @@
-//! Where a bucket is, and a client for it.
+//! Address of a bucket, and its client.
 
 use leasehold_core::{Error, Result, limits};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, AwsCredential};
@@ -13,7 +13,7 @@ use super::{Remote, aws_files};
 use crate::clock::Clock;
 use crate::host::Host;
 
-/// Whose protocol a bucket speaks.
+/// Protocol of a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Provider {
     /// S3 and compatible.
@@ -34,12 +34,12 @@ impl Provider {
     }
 }
 
-/// A name and a secret for S3.
+/// Access key for S3.
 #[derive(Clone, PartialEq, Eq)]
 pub struct AccessKey {
-    /// The name of the key.
+    /// Id of the key.
     pub id: String,
-    /// Its secret.
+    /// Secret of the key.
     pub secret: String,
 }
 
@@ -49,25 +49,25 @@ impl std::fmt::Debug for AccessKey {
     }
 }
 
-/// Where a bucket is.
+/// Address of a bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketAddress {
-    /// Whose protocol it speaks.
+    /// Protocol of the bucket.
     pub provider: Provider,
-    /// Its name.
+    /// Name of the bucket.
     pub bucket: String,
-    /// What stands before every key: empty, or ends in a slash.
+    /// Prefix of every key: empty, or ends in a slash.
     pub prefix: String,
-    /// The server, if it is not the provider's own.
+    /// Endpoint; none for the provider's own.
     pub endpoint: Option<String>,
-    /// The region, if not from the usual variables and files.
+    /// Region; none for the provider's environment variables and files.
     pub region: Option<String>,
-    /// The access key, if not from the usual variables and files. S3 only.
+    /// Access key; none for the provider's environment variables and files. S3 only.
     pub access_key: Option<AccessKey>,
 }
 
 impl BucketAddress {
-    /// Reads `s3://bucket/prefix`, `gs://…` or `az://…`; nothing if it is none of these.
+    /// Parses `s3://bucket/prefix`, `gs://…` or `az://…`; none for other schemes.
     #[must_use]
     pub fn parse(uri: &str) -> Option<Result<Self>> {
         let (scheme, rest) = uri.split_once("://")?;
@@ -85,10 +85,12 @@ impl BucketAddress {
         let prefix = prefix.trim_matches('/');
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         if rest.contains('@') && !bucket.bytes().all(plain) {
-            return Err(no_keys("an address"));
+            return Err(no_keys("store address"));
         }
         if bucket.is_empty() || !bucket.bytes().all(plain) {
-            return Err(Error::invalid(format!("`{uri}` names no bucket; write it like s3://bucket/prefix")));
+            return Err(Error::invalid(format!(
+                "`{uri}` names no bucket; use an address like s3://bucket/prefix"
+            )));
         }
         if !prefix.is_empty() {
             leasehold_core::keys::check_key(prefix)?;
@@ -97,7 +99,7 @@ impl BucketAddress {
         Ok(Self { provider, bucket: bucket.into(), prefix, endpoint: None, region: None, access_key: None })
     }
 
-    /// The bucket as a person would name it.
+    /// Name of the bucket for messages.
     #[must_use]
     pub fn describe(&self) -> String {
         let scheme = match self.provider {
@@ -117,7 +119,7 @@ impl BucketAddress {
         }
     }
 
-    /// A client for it. The endpoint may come from a variable or a profile: the one that is used is kept.
+    /// Creates a client. The endpoint may come from a variable or a profile: the effective one is stored.
     pub(super) fn connect(&mut self, clock: &Arc<Clock>, host: &Arc<dyn Host>) -> Result<Arc<dyn Remote>> {
         let described = self.describe();
         let (s3, google, azure) = (self.s3(), self.google(), self.azure());
@@ -150,14 +152,14 @@ impl BucketAddress {
             }
         };
         built.map_err(|error| {
-            Error::invalid(format!("{described} is not set up rightly: {error}")).because(error)
+            Error::invalid(format!("{described} has an invalid configuration: {error}")).because(error)
         })
     }
 
     fn s3(&self) -> Result<AmazonS3Builder> {
         let mut s3 = AmazonS3Builder::from_env();
         if let Some(key) = &self.access_key {
-            // As credentials of their own: a session token from the variables belongs to another key.
+            // Separate credentials: a session token from the variables belongs to another key.
             let (key_id, secret_key) = (key.id.clone(), key.secret.clone());
             let credential = AwsCredential { key_id, secret_key, token: None };
             s3 = s3
@@ -166,7 +168,7 @@ impl BucketAddress {
         }
         s3 = aws_files::complete(s3)?;
         if let Some(endpoint) = &self.endpoint {
-            // The key that goes before all others, so that what was said here is not overruled by a variable.
+            // This configuration key takes precedence, so that no variable overrides the endpoint.
             s3 = s3.with_config(AmazonS3ConfigKey::S3Endpoint, endpoint);
         }
         if let Some(region) = &self.region {
@@ -178,7 +180,7 @@ impl BucketAddress {
         let allow_http = asked.as_deref() == Some("true") || endpoint.as_deref().is_some_and(is_loopback);
         if let Some(endpoint) = endpoint.filter(|url| url.starts_with("http://") && !allow_http) {
             return Err(Error::invalid(format!(
-                "plain http to {endpoint} could be read on the way; use https, or set AWS_ALLOW_HTTP=true"
+                "plain http to {endpoint} is not encrypted; use https, or set AWS_ALLOW_HTTP=true"
             )));
         }
         let options = client_options(allow_http);
@@ -186,7 +188,7 @@ impl BucketAddress {
             .with_bucket_name(&self.bucket)
             .with_client_options(options)
             .with_retry(no_retries())
-            // One removal, one request: the ledger counts what was asked.
+            // One request per removal, as counted in the ledger.
             .with_disable_bulk_delete(true))
     }
 
@@ -207,7 +209,7 @@ impl BucketAddress {
     }
 }
 
-/// Builds a client whose seam can sign anew: the credentials are known only once the client is there.
+/// Builds a client whose connector can re-sign requests: the credentials are known only once the client exists.
 fn signing(s3: AmazonS3Builder, connector: DatedConnector) -> object_store::Result<Arc<dyn Remote>> {
     let signer = connector.signer.clone();
     let s3 = s3.with_http_connector(connector).build()?;
@@ -215,13 +217,13 @@ fn signing(s3: AmazonS3Builder, connector: DatedConnector) -> object_store::Resu
     Ok(Arc::new(s3))
 }
 
-/// The server that will be used, in the order in which `object_store` looks for it.
+/// Effective endpoint, by the precedence of `object_store`.
 fn s3_endpoint(s3: &AmazonS3Builder) -> Option<String> {
     let value = |key| s3.get_config_value(&key);
     value(AmazonS3ConfigKey::S3Endpoint).or_else(|| value(AmazonS3ConfigKey::Endpoint))
 }
 
-/// Retrying is ours, with the rule for lost answers.
+/// Disables the retries of `object_store`: [`Client`](crate::Client) retries, with the rule for lost answers.
 fn no_retries() -> RetryConfig {
     RetryConfig { max_retries: 0, ..RetryConfig::default() }
 }
@@ -231,8 +233,8 @@ fn client_options(allow_http: bool) -> ClientOptions {
         .with_allow_http(allow_http)
         // An address that drops packets is reported as soon as one that refuses connections.
         .with_connect_timeout(crate::health::REPORT_AFTER)
-        // The client above gives up earlier, by what it asked for, and then the connection is free. This is for the largest
-        // part of the largest upload.
+        // `Client` times out earlier, depending on the request, which frees the connection. This timeout is for the
+        // largest part of the largest upload.
         .with_timeout(limits::answer_wait(limits::upload_part_bytes(limits::UPLOAD_BYTES_MAX)))
 }
 
@@ -240,14 +242,14 @@ fn host_of(endpoint: &str) -> Option<String> {
     endpoint.parse::<http::Uri>().ok()?.host().map(str::to_owned)
 }
 
-/// Refuses an endpoint that is not an address: `object_store` panics when it signs the first request to one. Endpoints come
-/// from settings, variables and profile files alike.
+/// Rejects an endpoint that is not a URL: `object_store` panics when it signs the first request to one. Endpoints come
+/// from settings, variables and profile files.
 fn check_endpoint(endpoint: Option<&str>) -> Result<()> {
     let Some(endpoint) = endpoint else { return Ok(()) };
     if has_user(endpoint) {
-        return Err(no_keys("an endpoint"));
+        return Err(no_keys("endpoint"));
     }
-    // What may hold a password is not shown.
+    // An endpoint that may contain a password is not shown.
     let got = if endpoint.contains('@') { String::new() } else { format!(", got `{endpoint}`") };
     let lower = endpoint.to_ascii_lowercase();
     if !["http://", "https://"].iter().any(|scheme| lower.starts_with(scheme)) {
@@ -263,15 +265,15 @@ fn has_user(endpoint: &str) -> bool {
     endpoint.parse::<http::Uri>().is_ok_and(|uri| uri.authority().is_some_and(|it| it.as_str().contains('@')))
 }
 
-/// Refuses keys where messages would show them; this one does not.
+/// Error for credentials in an address, which messages would show; this one does not.
 fn no_keys(what: &str) -> Error {
     Error::invalid(format!(
-        "{what} holds no user and no password: messages would show them; set queue.access_key_id and \
-         queue.secret_access_key, or the usual variables"
+        "{what} must not contain a user or password; set queue.access_key_id and queue.secret_access_key, or the \
+         provider's environment variables"
     ))
 }
 
-/// Plain http is no risk on the way to oneself.
+/// True for an endpoint on loopback, where plain http is no risk.
 fn is_loopback(endpoint: &str) -> bool {
     host_of(endpoint).is_some_and(|host| {
         let bare = host.trim_start_matches('[').trim_end_matches(']');
@@ -317,7 +319,10 @@ mod tests {
         }
         for error in errors {
             let shown = format!("{error} {error:?}");
-            assert!(shown.contains("holds no user and no password") && !shown.contains("secret@"), "{shown}");
+            assert!(
+                shown.contains("must not contain a user or password") && !shown.contains("secret@"),
+                "{shown}"
+            );
         }
     }
 
@@ -366,13 +371,13 @@ mod tests {
         let host: Arc<dyn Host> = Arc::new(crate::host::SystemHost);
         let clock = Arc::new(Clock::dated(host.clone()));
         let mut google = BucketAddress::parse("gs://tasks/q").unwrap().unwrap();
-        // Without a key file the client looks for one only when it sends something.
+        // Without a key file the client searches for one only when it sends a request.
         google.connect(&clock, &host).unwrap();
         let mut azure = BucketAddress {
             endpoint: Some("http://127.0.0.1:10000/devstoreaccount1".into()),
             ..BucketAddress::parse("az://tasks/q").unwrap().unwrap()
         };
         let error = azure.connect(&clock, &host).unwrap_err();
-        assert!(error.to_string().starts_with("az://tasks/q is not set up rightly"), "{error}");
+        assert!(error.to_string().starts_with("az://tasks/q has an invalid configuration"), "{error}");
     }
 }

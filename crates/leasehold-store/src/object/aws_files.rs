@@ -1,7 +1,7 @@
-//! The profile files of AWS tools (`~/.aws/credentials`, `~/.aws/config`), as far as they hold plain values.
+//! Profile files of AWS tools (`~/.aws/credentials`, `~/.aws/config`), limited to plain values.
 //!
-//! `object_store` reads the variables, web identities and the metadata services of containers and machines, but
-//! not these files. Profiles that need a helper program or a sign-on are refused with the way round.
+//! `object_store` reads environment variables, web identities and the metadata services of containers and machines,
+//! but not these files. Profiles that need a helper program or a sign-on are refused, with a workaround in the message.
 
 use leasehold_core::{Error, Result};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey as Key};
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 type Profile = BTreeMap<String, String>;
 
-/// Completes what the variables left open from the profile files.
+/// Adds values from the profile files that are not set by environment variables.
 pub(super) fn complete(mut s3: AmazonS3Builder) -> Result<AmazonS3Builder> {
     let name = std::env::var("AWS_PROFILE").ok();
     let has_own_credentials = [
@@ -37,7 +37,7 @@ pub(super) fn complete(mut s3: AmazonS3Builder) -> Result<AmazonS3Builder> {
             }
             (Some(name), false) => {
                 return Err(Error::invalid(format!(
-                    "AWS profile `{name}` holds no access key; export one with `aws configure export-credentials --profile {name} --format env`"
+                    "AWS profile `{name}` has no access key; export one with `aws configure export-credentials --profile {name} --format env`"
                 )));
             }
             (None, false) => {}
@@ -66,7 +66,7 @@ fn read_profile(name: &str) -> Profile {
     profile
 }
 
-/// The values of `[name]` or `[profile name]`; indented (nested) lines are not ours.
+/// Values of `[name]` or `[profile name]`, without indented (nested) lines.
 fn section(text: &str, name: &str) -> Profile {
     let mut inside = false;
     let mut values = Profile::new();

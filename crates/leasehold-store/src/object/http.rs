@@ -1,11 +1,11 @@
-//! The HTTP seam of `object_store`, wrapped once: every answer's date feeds the clock, and its status is kept
-//! where the request was made.
+//! Wrapper of the HTTP connector of `object_store`: passes the date of every answer to the clock, and records its
+//! status for the caller.
 //!
-//! `object_store` folds statuses together (409 on create becomes "already exists", 404 under if-match becomes
-//! "precondition failed"), so what the store really said is noted here, before that happens.
+//! `object_store` merges statuses (409 on create becomes "already exists", 404 under if-match becomes "precondition
+//! failed"), so the status is recorded here, before that happens.
 //!
-//! It also dates requests by the machine's wall clock, which may be wrong; those are signed anew here, with the
-//! store's time ([`sign`]).
+//! It also dates requests by the machine's wall clock, which may be wrong; those are signed again here, with the store
+//! time ([`sign`]).
 
 use async_trait::async_trait;
 use http::StatusCode;
@@ -24,14 +24,14 @@ use super::sign::{self, Signer};
 use crate::clock::Clock;
 use crate::host::Host;
 
-/// What happened on the wire during one call.
+/// HTTP exchange of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Exchange {
-    /// No request left for the store: the credentials or the configuration are at fault.
+    /// No request was sent: the credentials or the configuration are wrong.
     Unsent,
     /// The store answered with this status.
     Answered(StatusCode),
-    /// The store refused, and by its own date the request was signed with a wrong clock.
+    /// The store refused the request, which was signed with a wrong clock according to the store's date.
     Misdated,
     /// No connection could be made.
     Unreached,
@@ -43,7 +43,7 @@ tokio::task_local! {
     static EXCHANGE: RefCell<Exchange>;
 }
 
-/// Runs one call and says what happened on the wire. Retries are off, so there is one request at most.
+/// Runs one call and returns its HTTP exchange. Retries are off, so there is at most one request.
 pub(super) async fn observed<T>(call: impl Future<Output = T>) -> (T, Exchange) {
     EXCHANGE
         .scope(RefCell::new(Exchange::Unsent), async move {
@@ -53,7 +53,7 @@ pub(super) async fn observed<T>(call: impl Future<Output = T>) -> (T, Exchange) 
         .await
 }
 
-/// Makes HTTP clients whose answers feed the clock.
+/// Creates HTTP clients that pass the dates of their answers to the clock.
 #[derive(Debug)]
 pub(super) struct DatedConnector {
     pub(super) clock: Arc<Clock>,
@@ -62,13 +62,12 @@ pub(super) struct DatedConnector {
     pub(super) signer: Signer,
 }
 
-/// Which hosts are the store. The same seam also carries requests for credentials, whose hosts have clocks of
-/// their own.
+/// Hosts of the store. The connector also carries requests for credentials, whose hosts have clocks of their own.
 #[derive(Debug, Clone)]
 pub(super) struct Endpoint {
-    /// This host is.
+    /// Exact host name.
     pub(super) exactly: Option<String>,
-    /// So is every host with such a part in its name.
+    /// Parts of host names, if there is no exact one.
     pub(super) parts: &'static [&'static str],
 }
 
@@ -132,12 +131,12 @@ impl HttpService for DatedService {
 }
 
 fn note(exchange: Exchange) {
-    // Outside a call of ours (a credential refreshed on its own) there is nobody to tell.
+    // Outside an observed call (such as a refresh of credentials) there is no receiver.
     let _ = EXCHANGE.try_with(|noted| *noted.borrow_mut() = exchange);
 }
 
-/// Any 403 to a request with a wrong date counts as due to it: not all stores say so in the same words, and if
-/// it was not, the next try has the right date and shows it.
+/// Interprets a status. Any 403 to a request with a wrong date is attributed to the date: stores use different codes
+/// for it, and if the cause is another, the next attempt has the right date and shows it.
 fn meaning(status: StatusCode, signed: Option<StoreTime>, date_secs: Option<i64>) -> Exchange {
     let date = date_secs.map(|secs| StoreTime::from_millis(secs.saturating_mul(1_000)));
     match (signed, date) {
@@ -148,14 +147,14 @@ fn meaning(status: StatusCode, signed: Option<StoreTime>, date_secs: Option<i64>
     }
 }
 
-/// Seconds since 1970 of an HTTP date.
+/// Parses an HTTP date into seconds since 1970.
 fn seconds(date: &[u8]) -> Option<i64> {
     let date = std::str::from_utf8(date).ok()?;
     let seconds = jiff::fmt::rfc2822::parse(date).ok()?.timestamp().as_second();
     PLAUSIBLE.contains(&seconds).then_some(seconds)
 }
 
-/// From 2000 to 2200: any other date is nonsense, and better unheard.
+/// Accepted dates, from 2000 to 2200; others are ignored.
 const PLAUSIBLE: std::ops::Range<i64> = 946_684_800..7_258_118_400;
 
 #[cfg(test)]
@@ -171,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_stores_own_hosts_tell_the_time() {
+    fn only_dates_of_the_stores_own_hosts_are_used() {
         let aws = Endpoint { exactly: None, parts: &[".s3.", ".s3-", ".s3express-"] };
         for host in
             ["s3.eu-west-1.amazonaws.com", "b.s3.eu-west-1.amazonaws.com", "b.s3express-a.x.amazonaws.com"]

@@ -1,7 +1,7 @@
-//! What is too large for one request: ranges, and uploads in parts.
+//! Large objects: ranged reads, and uploads in parts.
 //!
-//! All three clients of `object_store` upload in parts. Azure's has no beginning and no abort: parts that are never put
-//! together vanish after a week, and nothing is sent for either.
+//! All three clients of `object_store` upload in parts. On Azure nothing is sent for the beginning and the abort of an
+//! upload: unused parts are removed after a week.
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use super::{BucketStore, Refused, e_tag};
 use crate::parts::{beyond, check_range, gone, unlike};
-use crate::seam::{Failure, PartId, Ranged, UploadId, Version};
+use crate::store::{Failure, PartId, Ranged, UploadId, Version};
 
 impl BucketStore {
     pub(super) async fn read_range(
@@ -59,7 +59,7 @@ impl BucketStore {
         upload: &UploadId,
         parts: Vec<PartId>,
     ) -> Result<Version, Failure> {
-        // For no parts `object_store` would send an empty one first: two requests.
+        // Without parts `object_store` would send an empty part first: two requests.
         if parts.is_empty() {
             return Err(unlike(key));
         }

@@ -1,21 +1,21 @@
-//! Requests to S3 signed anew, with the store's time.
+//! Re-signing of requests to S3 with the store time.
 //!
-//! Every request to S3 carries the time at which it was signed, and S3 refuses it when that is more than fifteen
-//! minutes off (`RequestTimeTooSkewed`). `object_store` takes that time from the machine's wall clock, and small
-//! machines have none that survives a power cut. The refusal has a date, though, so the store's clock is known
-//! after it; from then on a request whose date is surely wrong gets the store's time before it is sent.
+//! Every request to S3 contains the time at which it was signed, and S3 refuses it if that is more than fifteen minutes
+//! off (`RequestTimeTooSkewed`). `object_store` takes that time from the machine's wall clock, and small machines have
+//! none that survives a power cut. The refusal has a date, so that the store time is known after it; from then on a
+//! request whose date is surely wrong is signed again with the store time before it is sent.
 //!
 //! Only three things change: `x-amz-date`, the day in the credential's scope and the signature over both
-//! ([Signature Version 4]). The list of signed headers and the hash of the body stay as `object_store` wrote
-//! them. What is not signed in this way (Google, Azure, sessions of S3 Express, signed addresses) is left alone,
-//! and so is a request whose access key is no longer the one we would sign with.
+//! ([Signature Version 4]). The list of signed headers and the hash of the body stay as `object_store` wrote them.
+//! Requests with other signatures (Google, Azure, sessions of S3 Express, presigned URLs) are unchanged, and so is a
+//! request whose access key is no longer the current one.
 //!
-//! "Wrong" is said of the date that the request really carries, not of a second look at the wall clock, which
-//! may have jumped since; and only if it lies outside all that the store's time may be. After a pause of a
-//! virtual machine the end of that interval is unknown and the wall clock may well be the better one.
+//! A date is wrong only if it is outside the whole interval of the store time. The date in the request is checked, not
+//! the wall clock, which may have jumped since. After a pause of a virtual machine the end of that interval is unknown,
+//! and the wall clock may be more accurate.
 //!
-//! This does not help where a certificate is checked: over https, a clock that is off by more than the
-//! certificate's age or rest fails before the first request is sent, and must.
+//! This does not help with certificates: over https, a clock that is outside the certificate's validity fails before
+//! the first request is sent, as it must.
 //!
 //! [Signature Version 4]: https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html
 
@@ -31,17 +31,17 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use url::{Position, Url};
 
-/// Dates that are off by less are left alone: far below the fifteen minutes that S3 allows, far above what
-/// passes between signing and sending.
+/// Tolerated error of a date: far below the fifteen minutes that S3 allows, far above the time between signing and
+/// sending.
 const TOLERATED: Duration = Duration::from_mins(1);
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 const DATE: &str = "x-amz-date";
 const DATE_FORMAT: &str = "%Y%m%dT%H%M%SZ";
 
-/// Signs requests anew. Clones share the credentials.
+/// Re-signs requests. Clones share the credentials.
 #[derive(Clone, Default)]
 pub(super) struct Signer {
-    /// Weak, because the provider may send requests of its own through the seam that holds this signer.
+    /// Weak, because the provider may send its own requests through the connector that holds this signer.
     credentials: Arc<OnceLock<Weak<dyn CredentialProvider<Credential = AwsCredential>>>>,
 }
 
@@ -52,12 +52,12 @@ impl fmt::Debug for Signer {
 }
 
 impl Signer {
-    /// Takes the credentials from here, for as long as the client that owns them lives.
+    /// Sets the source of the credentials, as long as the client that owns it lives.
     pub(super) fn learn(&self, credentials: &AwsCredentialProvider) {
         self.credentials.get_or_init(|| Arc::downgrade(credentials));
     }
 
-    /// Gives the request the store's time if its own is surely wrong; nothing if it is left alone.
+    /// Signs the request with the store time if its date is surely wrong; none if it stays unchanged.
     pub(super) async fn redate(&self, request: &mut HttpRequest, now: Now) -> Option<()> {
         let signed = Signed::read(request)?;
         let is_wrong = signed.at.plus(TOLERATED) < now.earliest || signed.at > now.latest.plus(TOLERATED);
@@ -72,23 +72,23 @@ impl Signer {
     }
 }
 
-/// When a request was signed; nothing if not in the way that can be done anew.
+/// Time at which a request was signed; none if it cannot be re-signed.
 pub(super) fn signed_at(request: &HttpRequest) -> Option<StoreTime> {
     Signed::read(request).map(|signed| signed.at)
 }
 
-/// Whether a request signed at this time and answered with this date had a wrong clock. Twice what is tolerated,
-/// so that it is never said of a date that would be left alone again at the next try.
+/// True if a request signed at this time and answered with this date had a wrong clock. Twice the tolerance, so that
+/// the next attempt is surely re-signed.
 pub(super) fn is_misdated(signed: StoreTime, answered: StoreTime) -> bool {
     signed.since(answered).max(answered.since(signed)) > 2 * TOLERATED
 }
 
-/// How a request was signed.
+/// Signature of a request.
 struct Signed {
     at: StoreTime,
     key_id: String,
     region: String,
-    /// The names of the signed headers, with semicolons between them.
+    /// Names of the signed headers, separated by semicolons.
     names: String,
 }
 
@@ -130,8 +130,8 @@ impl Signed {
     }
 }
 
-/// What is signed of a request. The address is read in the same way as by `object_store`, which signs it, and
-/// by the HTTP client, which sends it.
+/// Canonical form of a request, which is signed. The URL is parsed as by `object_store`, which signs it, and by the
+/// HTTP client, which sends it.
 fn canonical(request: &HttpRequest, names: &str, date: &HeaderValue) -> Option<String> {
     let url = Url::parse(&request.uri().to_string()).ok()?;
     let mut query: Vec<_> = url.query_pairs().map(|(name, value)| (strict(&name), strict(&value))).collect();
@@ -140,7 +140,7 @@ fn canonical(request: &HttpRequest, names: &str, date: &HeaderValue) -> Option<S
     let mut text = format!("{}\n{}\n{}\n", request.method(), url.path(), query.join("&"));
     for name in names.split(';') {
         let values: Vec<_> = match name {
-            // Written by the HTTP client later.
+            // Added by the HTTP client later.
             "host" => vec![url[Position::BeforeHost..Position::AfterPort].to_owned()],
             DATE => vec![date.to_str().ok()?.to_owned()],
             _ => request.headers().get_all(name).iter().map(single_spaced).collect::<Option<_>>()?,
@@ -159,7 +159,7 @@ fn single_spaced(value: &HeaderValue) -> Option<String> {
     Some(words.join(" "))
 }
 
-/// Every byte escaped that AWS wants escaped in a query.
+/// Escapes a query as AWS requires.
 fn strict(text: &str) -> String {
     let mut strict = String::new();
     for byte in text.bytes() {

@@ -1,4 +1,4 @@
-//! What every store must do, as one public suite. A store that passes can carry a queue.
+//! Conformance suite for stores. A store that passes is suitable for a queue.
 //!
 //! ```no_run
 //! # use leasehold_store::testing::conformance::{Extent, Suite};
@@ -20,34 +20,34 @@ use std::sync::Arc;
 
 use crate::client::Client;
 use crate::host::{Host, HostExt, SystemHost};
-use crate::seam::Store;
+use crate::store::Store;
 
-/// A store under test, and how hard to try.
+/// Suite for a store under test.
 #[derive(Debug, Clone)]
 pub struct Suite {
     client: Client,
     store: Arc<dyn Store>,
-    /// What this run's keys begin with, so that runs do not meet.
+    /// Prefix of the keys of this run, so that runs do not interfere.
     root: String,
     extent: Extent,
 }
 
-/// How hard to try.
+/// Extent of the checks.
 #[derive(Debug, Clone, Copy)]
 pub struct Extent {
-    /// Race for keys: off for servers that are known not to be atomic.
+    /// Runs races for keys: off for servers that are known not to be atomic.
     pub races: bool,
-    /// Expect the byte order of *whole* keys, also for siblings that continue with a byte below the slash.
+    /// Expects the byte order of *whole* keys, also for siblings that continue with a byte below the slash.
     pub whole_key_order: bool,
-    /// Expect a clear word about an upload that was given up, and not just any failure.
+    /// Expects the right kind of failure for an aborted upload, and not just any failure.
     pub clear_uploads: bool,
-    /// Updaters of one counter, each in a task of its own.
+    /// Concurrent updaters of one counter.
     pub updaters: usize,
-    /// Increments by each of them.
+    /// Increments per updater.
     pub increments: usize,
     /// Creators of the same keys.
     pub creators: usize,
-    /// Keys that each of them tries to create.
+    /// Keys per creator.
     pub contested: usize,
     /// Keys that are listed.
     pub listed: usize,
@@ -68,12 +68,12 @@ impl Default for Extent {
     }
 }
 
-/// A demand that the store did not meet.
+/// Requirement that the store did not meet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// The check that found it.
+    /// Check that failed.
     pub check: &'static str,
-    /// What was wrong.
+    /// Description of the failure.
     pub message: String,
 }
 
@@ -89,24 +89,24 @@ type Checked = Result<(), String>;
 type Check = (&'static str, fn(&Suite) -> BoxFuture<'_, Checked>);
 
 impl Suite {
-    /// The suite against this store.
+    /// Creates a suite for a store.
     pub fn new(store: Arc<dyn Store>, extent: Extent) -> Self {
         Self::on(Arc::new(SystemHost), store, extent)
     }
 
-    /// The suite on a host that is not this machine.
+    /// Creates a suite for a store on another host.
     pub fn on(host: Arc<dyn Host>, store: Arc<dyn Store>, extent: Extent) -> Self {
         let root = format!("conformance/{}", HexName::from_random(host.random_bits()));
         Self { root, client: Client::new(store.clone(), host), store, extent }
     }
 
-    /// The client that the suite uses, with its ledger.
+    /// Client of the suite, with its request counts.
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Runs every check, and names the first demand that was not met.
+    /// Runs every check, and returns the first violation.
     pub async fn run(&self) -> Result<(), Violation> {
         let checks: [&[Check]; 4] = [conditions::CHECKS, lists::CHECKS, times::CHECKS, large::CHECKS];
         let races = if self.extent.races { races::CHECKS } else { &[] };
@@ -121,12 +121,12 @@ impl Suite {
     }
 }
 
-/// A violation unless the two are the same.
+/// Fails unless both are equal.
 fn same<T: PartialEq + fmt::Debug>(what: &str, found: &T, expected: &T) -> Checked {
     if found == expected { Ok(()) } else { Err(format!("{what} is {found:?}, not {expected:?}")) }
 }
 
-/// A failure of the store is a violation too.
+/// Converts a failure of the store into a violation.
 fn failed(error: impl fmt::Display) -> String {
     error.to_string()
 }

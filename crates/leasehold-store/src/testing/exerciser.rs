@@ -1,4 +1,4 @@
-//! A process that uses a store as tests tell it to, so that several can run at once and be killed.
+//! Process that uses a store on behalf of tests, so that several can run at once and be killed.
 //!
 //! `increment ADDRESS KEY TIMES` · `create ADDRESS ROOT COUNT` · `overwrite ADDRESS ROOT KEYS` (until killed) ·
 //! `entries ADDRESS ROOT COUNT` (writes empty objects) · `group-…` (any of these with [`FolderAccess::Group`]) ·
@@ -22,7 +22,7 @@ async fn main() -> Result<()> {
     let [action, address, key, number] = arguments[..] else {
         return Err(Error::invalid("ACTION ADDRESS KEY NUMBER"));
     };
-    let number: usize = number.parse().map_err(|_| Error::invalid("NUMBER is a number"))?;
+    let number: usize = number.parse().map_err(|_| Error::invalid("NUMBER must be a number"))?;
     if action == "hold-weed" {
         return hold_weed(address, key).await;
     }
@@ -54,7 +54,7 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-/// Starts a real server, names its process and its address, and keeps it until killed.
+/// Starts a real server, prints its process id and address, and keeps it running until killed.
 async fn hold_weed(binary: &str, bucket: &str) -> Result<()> {
     let failed = |error| Error::invalid("weed").because(error);
     let weed = Weed::start(binary.as_ref()).await.map_err(failed)?;
@@ -65,7 +65,7 @@ async fn hold_weed(binary: &str, bucket: &str) -> Result<()> {
     std::future::pending().await
 }
 
-/// Replaces random keys with bodies that prove to be whole, and tells of each that was acknowledged.
+/// Overwrites random keys with bodies whose integrity can be checked, and prints each acknowledged key.
 async fn overwrite(client: &Client, root: &str, keys: usize) -> Result<()> {
     let mut out = std::io::stdout();
     loop {
@@ -74,7 +74,7 @@ async fn overwrite(client: &Client, root: &str, keys: usize) -> Result<()> {
         let size = usize::try_from(random >> 64).unwrap_or(0) % 100_000;
         let body = whole_body(&client.write_id(), size);
         client.put_always(Purpose::Admin, &key, Bytes::from(body)).await?;
-        // The test may be gone, or may have stopped reading: then it is time to go, too.
+        // The test may have ended, or stopped reading: then this process ends too.
         if writeln!(out, "{key}").and_then(|()| out.flush()).is_err() {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! A host whose clocks stand still until a test moves them.
+//! Host whose clocks stand still until a test moves them.
 
 use futures::future::BoxFuture;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::host::{Host, Instant, Running, SystemHost};
 
-/// A host for tests: sleeping moves its clocks, chance is a fixed sequence. Clones are the same host.
+/// Host for tests: sleeping moves its clocks, random numbers are a fixed sequence. Clones are the same host.
 #[derive(Debug, Clone)]
 pub struct FakeHost {
     state: Arc<Mutex<State>>,
@@ -19,7 +19,7 @@ struct State {
 }
 
 impl FakeHost {
-    /// A host that was started a thousand seconds ago, in 2023.
+    /// Creates a host that was booted a thousand seconds ago, in 2023.
     #[must_use]
     pub fn new() -> Self {
         let instant = Instant { boot_ns: 1_000_000_000_000, wall_ns: 1_700_000_000_000_000_000 };
@@ -33,12 +33,12 @@ impl FakeHost {
         self.state().instant.wall_ns += nanos;
     }
 
-    /// Moves the boot clock alone, as when it runs fast or slow.
+    /// Moves only the boot clock, as if it ran fast or slow.
     pub fn advance_boot_only(&self, nanos: i64) {
         self.state().instant.boot_ns += nanos;
     }
 
-    /// Sets the wall clock forward or back by so many seconds.
+    /// Moves the wall clock forward or back by `seconds`.
     pub fn jump_wall(&self, seconds: i64) {
         self.state().instant.wall_ns += seconds * 1_000_000_000;
     }
@@ -59,7 +59,7 @@ impl Host for FakeHost {
         self.state().instant
     }
 
-    /// Passes the time as soon as someone really waits for it.
+    /// Advances the clocks when the future is polled.
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         let host = self.clone();
         Box::pin(async move {
@@ -69,7 +69,7 @@ impl Host for FakeHost {
     }
 
     fn random(&self) -> u64 {
-        // SplitMix64: every value once, in an order that looks like none.
+        // SplitMix64: every value once, in pseudo-random order.
         let mut state = self.state();
         state.chance = state.chance.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (state.chance ^ (state.chance >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,4 @@
-//! What the proxy sees of a request and what it may do to it.
+//! Requests as the proxy observes them, and the faults that it can inject.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,17 +8,17 @@ use http::Method;
 use http::header::{CONTENT_LENGTH, IF_MATCH, IF_NONE_MATCH};
 use http::request::Parts;
 
-/// Decides for each request what shall happen to it.
-pub type Plan = Box<dyn Fn(&Seen) -> Fault + Send + Sync>;
+/// Decides the fault of each request.
+pub type FaultPlan = Box<dyn Fn(&ObservedRequest) -> Fault + Send + Sync>;
 
-/// The plan of a network without faults.
+/// Plan without faults.
 #[must_use]
-pub fn pass() -> Plan {
+pub fn pass() -> FaultPlan {
     Box::new(|_| Fault::Pass)
 }
 
-/// A plan that gives the fault to the first request that fits and lets all others pass.
-pub fn once(fits: impl Fn(&Seen) -> bool + Send + Sync + 'static, fault: Fault) -> Plan {
+/// Plan that applies the fault to the first matching request and passes all others.
+pub fn once(fits: impl Fn(&ObservedRequest) -> bool + Send + Sync + 'static, fault: Fault) -> FaultPlan {
     let spent = AtomicBool::new(false);
     Box::new(
         move |seen| {
@@ -27,45 +27,45 @@ pub fn once(fits: impl Fn(&Seen) -> bool + Send + Sync + 'static, fault: Fault) 
     )
 }
 
-/// What happens to one request.
+/// Fault of one request.
 #[derive(Clone, Debug)]
 pub enum Fault {
-    /// Nothing out of the ordinary.
+    /// No fault.
     Pass,
     /// The server applies the request, but its answer never arrives.
     DropAnswer,
     /// The request never arrives at the server.
     DropRequest,
-    /// The request arrives late, or its answer does.
+    /// The request or its answer is delayed.
     Delay {
-        /// Waited before the server gets the request.
+        /// Delay before the server gets the request.
         before: Duration,
-        /// Waited between the server's answer and its delivery.
+        /// Delay between the server's answer and its delivery.
         after: Duration,
     },
-    /// The answer breaks off in the middle of its body; one without a body is dropped whole.
+    /// The answer is cut in the middle of its body; one without a body is dropped.
     CutAnswer,
-    /// The proxy answers by itself, with a body of type XML.
+    /// The proxy answers itself, with an XML body.
     Answer {
-        /// The HTTP status, from 200 to 599.
+        /// HTTP status, from 200 to 599.
         status: u16,
-        /// The whole body.
+        /// Body of the answer.
         body: String,
     },
-    /// The connection closes at once, and the server gets the request only after this time: the
-    /// write lands when the client has already given up.
+    /// The connection closes at once, and the server gets the request only after this time: the write is applied after
+    /// the client has given up.
     ApplyLate(Duration),
 }
 
 impl Fault {
-    /// An answer with the error body of S3, for example `503` and `SlowDown`.
+    /// Answer with the error body of S3, for example `503` and `SlowDown`.
     #[must_use]
     pub fn error(status: u16, code: &str) -> Self {
         Self::Answer { status, body: error_xml(code) }
     }
 }
 
-/// The body with which S3 explains a refusal.
+/// Error body of S3.
 pub(super) fn error_xml(code: &str) -> String {
     format!(
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>{code}</Code>\
@@ -73,18 +73,18 @@ pub(super) fn error_xml(code: &str) -> String {
     )
 }
 
-/// The kinds of requests that a bill tells apart.
+/// Kinds of requests that are billed differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestKind {
-    /// An object is written, or an upload in parts is begun, goes on or ends.
+    /// Writes an object, or begins, continues or ends an upload in parts.
     Put,
-    /// An object is read, or a setting of a bucket.
+    /// Reads an object, or a setting of a bucket.
     Get,
-    /// Keys, or buckets, are listed.
+    /// Lists keys or buckets.
     List,
-    /// One object is deleted, or many by one `POST ?delete`.
+    /// Deletes one object, or many by one `POST ?delete`.
     Delete,
-    /// An object's head is read.
+    /// Reads the metadata of an object.
     Head,
     /// Anything else.
     Other,
@@ -105,8 +105,8 @@ impl RequestKind {
     }
 }
 
-/// Whether a GET lists: by the word of the second version, or as the first version does it, by
-/// naming no key. A bucket's settings (`?location`) name no key either and are no list.
+/// True if a GET is a list: by the `list-type` of version 2, or without a key as in version 1. Requests for a bucket's
+/// settings (`?location`) have no key either, and are not lists.
 fn lists(path: &str, query: &str) -> bool {
     const WORDS: [&str; 8] = [
         "prefix",
@@ -127,26 +127,26 @@ fn names(query: &str) -> impl Iterator<Item = &str> {
     query.split('&').map(|pair| pair.split_once('=').map_or(pair, |(name, _)| name))
 }
 
-/// One request as the proxy sees it.
+/// Request as the proxy observes it.
 #[derive(Clone, Debug)]
-pub struct Seen {
-    /// Its number, counted from 0 in the order of arrival at this proxy.
+pub struct ObservedRequest {
+    /// Number, counted from 0 in order of arrival at this proxy.
     pub index: u64,
-    /// The HTTP method.
+    /// HTTP method.
     pub method: Method,
-    /// The path as sent, percent-encoded, with the bucket.
+    /// Path as sent, percent-encoded, with the bucket.
     pub path: String,
-    /// The query as sent, empty if there is none.
+    /// Query as sent, empty if there is none.
     pub query: String,
-    /// What the request is for.
+    /// Kind of the request.
     pub kind: RequestKind,
-    /// Whether it has an `If-Match` or an `If-None-Match`.
+    /// True if it has an `If-Match` or an `If-None-Match`.
     pub conditional: bool,
-    /// The length of its body, as announced.
+    /// Announced length of its body.
     pub body_bytes: u64,
 }
 
-impl Seen {
+impl ObservedRequest {
     pub(super) fn new(index: u64, head: &Parts) -> Self {
         let path = head.uri.path().to_owned();
         let query = head.uri.query().unwrap_or_default().to_owned();
@@ -161,7 +161,7 @@ impl Seen {
 
 /// Numbers of requests by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct RequestCounts {
     /// Objects written.
     pub put: u64,
     /// Objects read.
@@ -176,7 +176,7 @@ pub struct Counts {
     pub other: u64,
 }
 
-impl Counts {
+impl RequestCounts {
     pub(super) fn add(&mut self, kind: RequestKind) {
         *match kind {
             RequestKind::Put => &mut self.put,
@@ -189,7 +189,7 @@ impl Counts {
     }
 }
 
-impl fmt::Display for Counts {
+impl fmt::Display for RequestCounts {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { put, get, list, delete, head, other } = self;
         write!(formatter, "{put} put, {get} get, {list} list, {delete} delete, {head} head, {other} other")

@@ -1,8 +1,7 @@
-//! A small S3 server in memory that can be told to break the promises a queue stands on.
+//! Small S3 server in memory that can be configured to violate the requirements of a queue.
 //!
-//! Its purpose is to be caught: a check that a store is fit for use must refuse each of these bad
-//! manners. With good manners it behaves lawfully, so that a check can be seen to pass as well. It
-//! believes every signature and knows every bucket. It does not prove anything about S3 itself;
+//! The probe of a store must detect each of these violations. By default the server behaves correctly, so that the
+//! probe can be seen to pass as well. It accepts every signature and every bucket. It proves nothing about S3 itself;
 //! for that there is the real server.
 
 use std::collections::BTreeMap;
@@ -24,27 +23,27 @@ use super::listen::{Body, Closed, Listener, whole};
 use super::listing::{decoded, deleted_xml, keys_in, parameters, xml};
 use super::stamp::Stamp;
 
-/// What the server does wrong; by default nothing.
+/// Violations of the server; by default none.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each stands for itself and all may be combined")]
 pub struct Manners {
-    /// `If-None-Match` is not looked at, so a create overwrites.
+    /// Ignores `If-None-Match`, so that a create overwrites.
     pub ignore_if_none_match: bool,
-    /// `If-Match` is not looked at, so an update from an old version wins.
+    /// Ignores `If-Match`, so that an update from an old version succeeds.
     pub ignore_if_match: bool,
-    /// Answers have no `Date`.
+    /// Sends no `Date`.
     pub no_date: bool,
-    /// Everything is answered with 403 `AccessDenied`.
+    /// Answers every request with 403 `AccessDenied`.
     pub deny_all: bool,
-    /// Everything is answered with 404 `NoSuchBucket`.
+    /// Answers every request with 404 `NoSuchBucket`.
     pub no_bucket: bool,
-    /// Everything is answered with 404 and no body.
+    /// Answers every request with 404 and no body.
     pub bare_not_found: bool,
-    /// A list shows what there was at the time of the list before it, and at first nothing.
+    /// Lists the keys at the time of the previous list; the first list is empty.
     pub stale_lists: bool,
 }
 
-/// The server, on a free loopback port; ended when dropped.
+/// Server on a free loopback port, stopped when dropped.
 #[derive(Debug)]
 pub struct Lawless {
     listener: Listener,
@@ -58,34 +57,34 @@ impl Lawless {
         Ok(Self { listener: Listener::start(!manners.no_date, serve).await? })
     }
 
-    /// The address, as `http://127.0.0.1:PORT`.
+    /// Address, as `http://127.0.0.1:PORT`.
     #[must_use]
     pub fn endpoint(&self) -> String {
         self.listener.endpoint()
     }
 
-    /// Ends the server and returns when its port is closed.
+    /// Stops the server and returns when its port is closed.
     pub async fn stop(mut self) {
         self.listener.stop().await;
     }
 }
 
-/// One stored object.
+/// Stored object.
 #[derive(Clone, Debug)]
-pub(super) struct Object {
+pub(super) struct LawlessObject {
     pub(super) bytes: Bytes,
     pub(super) etag: String,
     pub(super) modified: Stamp,
 }
 
 /// All objects by `BUCKET/KEY`.
-pub(super) type Objects = BTreeMap<String, Object>;
+pub(super) type Objects = BTreeMap<String, LawlessObject>;
 
 #[derive(Debug, Default)]
 struct Shelf {
     manners: Manners,
     objects: Objects,
-    /// What stale lists show now, and what they will show from the next list on.
+    /// Keys that stale lists return now, and from the next list on.
     shown: Objects,
     next_shown: Objects,
 }
@@ -122,7 +121,7 @@ impl Shelf {
         if let Some(refused) = self.refuses(&path, headers) {
             return refused;
         }
-        let object = Object { etag: etag(&bytes), bytes, modified: Stamp::now() };
+        let object = LawlessObject { etag: etag(&bytes), bytes, modified: Stamp::now() };
         let answer = with(empty(StatusCode::OK), ETAG, &object.etag);
         self.objects.insert(path, object);
         answer
@@ -144,8 +143,7 @@ impl Shelf {
         xml_answer(StatusCode::OK, deleted_xml(&keys))
     }
 
-    /// The answer to a write whose condition does not hold. As on AWS, `If-Match` on a key that
-    /// is not there is 404 and not 412.
+    /// Answer to a write whose condition does not hold. As on AWS, `If-Match` on a missing key is 404 and not 412.
     fn refuses(&self, path: &str, headers: &HeaderMap) -> Option<Answer> {
         let there = self.objects.get(path);
         let failed = || refusal(StatusCode::PRECONDITION_FAILED, "PreconditionFailed");
@@ -179,7 +177,7 @@ impl Shelf {
 
     fn list(&mut self, bucket: &str, query: &str) -> Answer {
         let query = parameters(query);
-        // The pages of one list must fit together, so only a first page moves the view on.
+        // The pages of one list must be consistent, so only the first page updates the view.
         if self.manners.stale_lists && !query.contains_key("continuation-token") {
             self.shown = std::mem::replace(&mut self.next_shown, self.objects.clone());
         }
@@ -196,8 +194,8 @@ impl Shelf {
     }
 }
 
-/// The object or the wanted part of it. A HEAD has the length of the body it does not have.
-fn content(object: &Object, range: Option<&str>, bodiless: bool) -> Answer {
+/// Answer with the object or a range of it. A HEAD has the length of the omitted body.
+fn content(object: &LawlessObject, range: Option<&str>, bodiless: bool) -> Answer {
     let length = object.bytes.len();
     let wanted = range.and_then(|range| bounds(range, length));
     let (start, end) = wanted.unwrap_or((0, length));
@@ -214,8 +212,7 @@ fn content(object: &Object, range: Option<&str>, bodiless: bool) -> Answer {
     with(answer, CONTENT_LENGTH, &(end - start).to_string())
 }
 
-/// The half-open bounds of `bytes=A-B`, `bytes=A-` or `bytes=-N`; any other range is ignored, as
-/// the standard of HTTP allows.
+/// Half-open bounds of `bytes=A-B`, `bytes=A-` or `bytes=-N`; any other range is ignored, as HTTP allows.
 fn bounds(range: &str, length: usize) -> Option<(usize, usize)> {
     let (first, last) = range.strip_prefix("bytes=")?.split_once('-')?;
     match (first.parse::<usize>().ok(), last.parse::<usize>().ok()) {
@@ -226,7 +223,7 @@ fn bounds(range: &str, length: usize) -> Option<(usize, usize)> {
     }
 }
 
-/// FNV-1a of 128 bits: like S3's it follows from the content alone and has 32 digits.
+/// FNV-1a of 128 bits: like the etag of S3 it depends only on the content and has 32 digits.
 fn etag(bytes: &[u8]) -> String {
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
     const START: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
@@ -259,7 +256,7 @@ fn xml_answer(status: StatusCode, body: String) -> Answer {
 }
 
 fn with(mut answer: Answer, name: HeaderName, value: &str) -> Answer {
-    let value = value.parse().expect("we make values of visible letters only");
+    let value = value.parse().expect("values have only visible characters");
     answer.headers_mut().insert(name, value);
     answer
 }

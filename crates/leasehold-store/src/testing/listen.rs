@@ -1,4 +1,4 @@
-//! A loopback HTTP/1.1 listener that owns everything it starts.
+//! HTTP/1.1 listener on loopback that owns its connections.
 
 #![expect(clippy::disallowed_methods, reason = "the task is owned by the listener, which aborts it")]
 
@@ -17,10 +17,10 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 
-/// The body of an answer; an error within it cuts the connection.
+/// Body of an answer; an error within it cuts the connection.
 pub(super) type Body = BoxBody<Bytes, io::Error>;
 
-/// What a handler gives instead of an answer: the connection closes without another byte.
+/// Result of a handler that closes the connection without an answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Closed;
 
@@ -32,12 +32,12 @@ impl fmt::Display for Closed {
 
 impl std::error::Error for Closed {}
 
-/// A body that is sent whole.
+/// Creates a body that is sent at once.
 pub(super) fn whole(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed()
 }
 
-/// A listener on a free loopback port; dropping it ends all its connections.
+/// Listener on a free loopback port; dropping it closes all its connections.
 #[derive(Debug)]
 pub(super) struct Listener {
     address: SocketAddr,
@@ -45,7 +45,7 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// Listens; `date` says whether answers without a `Date` get one.
+    /// Starts to listen; with `date`, answers without a `Date` get one.
     pub(super) async fn start<H, F>(date: bool, handler: H) -> io::Result<Self>
     where
         H: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
@@ -57,15 +57,15 @@ impl Listener {
         Ok(Self { address, accept })
     }
 
-    /// The address as `http://127.0.0.1:PORT`.
+    /// Address, as `http://127.0.0.1:PORT`.
     pub(super) fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Ends and returns when port and connections are closed.
+    /// Stops, and returns when port and connections are closed.
     pub(super) async fn stop(&mut self) {
         self.accept.abort();
-        // The result only says that the task was aborted.
+        // The result only reports that the task was aborted.
         let _ = (&mut self.accept).await;
     }
 }
@@ -90,7 +90,7 @@ where
                     connections.spawn(converse(stream, date, handler.clone()));
                 }
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-                // For example no file handles are left: to end shows in the test, to go on spins.
+                // For example no file handles are left: ending fails the test, continuing would spin.
                 Err(_) => return,
             },
             Some(_) = connections.join_next() => {}
@@ -105,7 +105,7 @@ where
 {
     // Without this, head and body of an answer may be 40 ms apart.
     let _ = stream.set_nodelay(true);
-    // The error is either the client's leaving or our own wish to close.
+    // The error means that the client disconnected, or that the handler closed the connection.
     let _ = http1::Builder::new()
         .auto_date_header(date)
         .preserve_header_case(true)

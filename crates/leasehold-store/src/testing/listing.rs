@@ -1,24 +1,24 @@
-//! The texts that [`super::lawless`] reads and writes: queries, `ListObjectsV2`, `DeleteObjects`.
+//! Formats of [`super::lawless`]: queries, `ListObjectsV2`, `DeleteObjects`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::lawless::{Object, Objects};
+use super::lawless::{LawlessObject, Objects};
 
-/// What S3 gives at most in one page.
+/// Maximum page size of S3.
 const PAGE_KEYS_MAX: usize = 1_000;
 
-/// The parameters of a query.
+/// Parses the parameters of a query.
 pub(super) fn parameters(query: &str) -> BTreeMap<String, String> {
     query
         .split('&')
         .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
-        // In a query a plus is a space; one that is meant is sent as `%2B`.
+        // In a query a plus is a space; a literal plus is sent as `%2B`.
         .map(|(name, value)| (decoded(name), decoded(&value.replace('+', " "))))
         .collect()
 }
 
-/// Text without percent-encoding; a percent sign without two digits stands for itself.
+/// Decodes percent-encoding; a percent sign without two digits stands for itself.
 pub(super) fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -39,10 +39,10 @@ pub(super) fn decoded(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// What a page holds: objects, and prefixes that stand for all that is below them.
+/// Content of a page: objects, and prefixes that represent all keys below them.
 #[derive(Default)]
 struct Page<'a> {
-    contents: Vec<(&'a str, &'a Object)>,
+    contents: Vec<(&'a str, &'a LawlessObject)>,
     prefixes: Vec<&'a str>,
     next: Option<&'a str>,
 }
@@ -78,7 +78,7 @@ pub(super) fn xml(objects: &Objects, bucket: &str, query: &BTreeMap<String, Stri
     text
 }
 
-/// The token to go on from is the last key or common prefix shown: what is not after it was shown.
+/// Fills a page. The continuation token is the last key or common prefix on it: all before it was listed.
 fn page<'a>(objects: &'a Objects, bucket: &str, query: &BTreeMap<String, String>) -> Page<'a> {
     let get = |name: &str| query.get(name).filter(|value| !value.is_empty()).map(String::as_str);
     let prefix = get("prefix").unwrap_or_default();
@@ -96,7 +96,7 @@ fn page<'a>(objects: &'a Objects, bucket: &str, query: &BTreeMap<String, String>
         let Some(rest) = key.strip_prefix(prefix) else { continue };
         let cut = delimiter.and_then(|delimiter| Some(rest.find(delimiter)? + delimiter.len()));
         let shown = cut.map_or(key, |cut| &key[..prefix.len() + cut]);
-        // A common prefix was shown if a token says so, but a `start-after` within it shows it.
+        // A common prefix up to the token was listed before; with a `start-after` within it, it is listed.
         let passed = if token.is_some() { shown <= after } else { key <= after };
         if passed || (cut.is_some() && page.prefixes.last() == Some(&shown)) {
             continue;
@@ -111,13 +111,13 @@ fn page<'a>(objects: &'a Objects, bucket: &str, query: &BTreeMap<String, String>
     page
 }
 
-/// The keys that a `DeleteObjects` names.
+/// Parses the keys of a `DeleteObjects`.
 pub(super) fn keys_in(body: &str) -> Vec<String> {
     let after_tags = body.split("<Key>").skip(1);
     after_tags.filter_map(|rest| Some(unescaped(rest.split_once("</Key>")?.0))).collect()
 }
 
-/// The answer of `DeleteObjects`: a missing key counts as deleted.
+/// Answer to `DeleteObjects`: a missing key counts as deleted.
 pub(super) fn deleted_xml(keys: &[String]) -> String {
     let mut text = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<DeleteResult>");
     for key in keys {

@@ -1,27 +1,26 @@
 //! Ports for one instance of `weed mini`, which listens on eleven of them.
 //!
-//! Asking the kernel for free ports would give ports of the ephemeral range, and between the
-//! question and the start of the server (or between two starts of it) any outgoing connection may
-//! take one of them. So the ports come from blocks below that range. The first port of a block is
-//! held open as long as the instance lives: it is a lock between test processes that the kernel
-//! releases when its holder dies.
+//! The kernel's free ports are from the ephemeral range, and before the server starts (or between two starts of it)
+//! any outgoing connection may take one of them. So the ports come from blocks below that range. The first port of a
+//! block is held open as long as the instance lives: it is a lock between test processes that the kernel releases when
+//! its holder dies.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Deref;
 
-/// Above the ports that services of the machine commonly use.
+/// First port, above those that services of the machine commonly use.
 const FIRST: u16 = 12_000;
-/// So that the last block, moved by [`ADMIN_GRPC_OFFSET`], still ends below 32,768, where the
-/// ephemeral range of Linux begins.
+/// Number of blocks: the last one, moved by [`ADMIN_GRPC_OFFSET`], ends below 32,768, where the ephemeral range of
+/// Linux begins.
 const BLOCKS: u16 = 625;
 const BLOCK_PORTS: u16 = 16;
-/// The worker inside `weed mini` looks for the admin's gRPC at this distance from its HTTP port
-/// and does not heed the flag, so the flag must say the same.
+/// Offset of the admin's gRPC port from its HTTP port. The worker inside `weed mini` ignores the flag and uses this
+/// offset, so the flag must have the same value.
 const ADMIN_GRPC_OFFSET: u16 = 10_000;
 
-/// The ports of one instance.
+/// Ports of one instance.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ports {
     base: u16,
@@ -29,12 +28,12 @@ pub(super) struct Ports {
 
 /// Ports that stay reserved until this is dropped.
 #[derive(Debug)]
-pub(super) struct Reserved {
+pub(super) struct ReservedPorts {
     ports: Ports,
     _lock: TcpListener,
 }
 
-impl Deref for Reserved {
+impl Deref for ReservedPorts {
     type Target = Ports;
 
     fn deref(&self) -> &Ports {
@@ -42,10 +41,10 @@ impl Deref for Reserved {
     }
 }
 
-impl Reserved {
+impl ReservedPorts {
     /// Reserves a block all of whose ports are free.
     pub(super) fn new() -> io::Result<Self> {
-        // A random start keeps test processes that begin together from racing for each block.
+        // With a random start, test processes that begin together do not race for each block.
         let random = RandomState::new().hash_one(()) % u64::from(BLOCKS);
         let start = u16::try_from(random).expect("below the number of blocks");
         (0..BLOCKS)
@@ -63,27 +62,27 @@ impl Reserved {
 }
 
 impl Ports {
-    /// The block that begins with this port.
+    /// Returns the block that begins with this port.
     pub(super) fn at(base: u16) -> Self {
         Self { base }
     }
 
-    /// The first port of the block.
+    /// First port of the block.
     pub(super) fn base(self) -> u16 {
         self.base
     }
 
-    /// Where S3 is served.
+    /// Port of S3.
     pub(super) fn s3(self) -> u16 {
         self.base + 1
     }
 
-    /// Where the filer's HTTP interface is served.
+    /// Port of the filer's HTTP interface.
     pub(super) fn filer(self) -> u16 {
         self.base + 2
     }
 
-    /// Where it tells what it has counted.
+    /// Port of the metrics.
     pub(super) fn metrics(self) -> u16 {
         self.base + 11
     }
@@ -102,7 +101,7 @@ impl Ports {
             ("volume.port.grpc", self.base + 8),
             ("admin.port", admin),
             ("admin.port.grpc", admin + ADMIN_GRPC_OFFSET),
-            // WebDAV is switched off; its port is set in case weed looks whether it is free.
+            // WebDAV is switched off; its port is set in case weed checks that it is free.
             ("webdav.port", self.base + 10),
             ("metricsPort", self.metrics()),
         ]
@@ -115,12 +114,12 @@ fn bind(port: u16) -> io::Result<TcpListener> {
 
 #[cfg(test)]
 mod tests {
-    use super::Reserved;
+    use super::ReservedPorts;
     use std::collections::BTreeSet;
 
     #[test]
     fn two_blocks_share_no_port() {
-        let blocks: Vec<_> = (0..20).map(|_| Reserved::new().unwrap()).collect();
+        let blocks: Vec<_> = (0..20).map(|_| ReservedPorts::new().unwrap()).collect();
         let ports: Vec<_> = blocks.iter().flat_map(|block| block.named()).map(|(_, port)| port).collect();
         assert_eq!(ports.iter().collect::<BTreeSet<_>>().len(), ports.len());
         assert!(ports.iter().all(|port| *port < 32_768));

@@ -1,9 +1,8 @@
-//! A proxy that does to requests what bad networks do.
+//! Proxy that injects the faults of a bad network.
 //!
-//! It takes a request in whole before it decides about it, and once it has sent the request on,
-//! nothing the client does can call it back: a request that was given up may still be applied,
-//! which is the very case that a store's user must get right. Headers, the path and the body go
-//! on unchanged, because a signature covers them.
+//! It reads the whole request before it decides about it, and once it has forwarded the request, the client cannot
+//! cancel it: a request that the client gave up may still be applied, which is the case that users of a store must
+//! handle. Headers, path and body are forwarded unchanged, because a signature covers them.
 
 #![expect(clippy::disallowed_methods, reason = "faults of a real network happen in real time")]
 
@@ -28,11 +27,11 @@ use hyper_util::rt::TokioExecutor;
 use tokio::sync::oneshot;
 use tokio::task::{JoinSet, yield_now};
 
-use super::fault::{Counts, Fault, Plan, Seen};
+use super::fault::{Fault, FaultPlan, ObservedRequest, RequestCounts};
 use super::listen::{Body, Closed, Listener, whole};
 use super::stamp::Stamp;
 
-/// A proxy on a free loopback port, ended when dropped.
+/// Proxy on a free loopback port, stopped when dropped.
 pub struct Proxy {
     listener: Listener,
     road: Arc<Road>,
@@ -40,38 +39,38 @@ pub struct Proxy {
 
 impl Proxy {
     /// Starts a proxy in front of `upstream`, which reads `http://HOST:PORT`.
-    pub async fn start(upstream: &str, plan: Plan) -> io::Result<Self> {
+    pub async fn start(upstream: &str, plan: FaultPlan) -> io::Result<Self> {
         let road = Arc::new(Road::new(upstream, plan)?);
         let shared = Arc::clone(&road);
-        // The answers are the upstream's; one without a date must stay so.
+        // The answers are the server's; one without a date must stay without.
         let listener = Listener::start(false, move |request| Arc::clone(&shared).serve(request)).await?;
         Ok(Self { listener, road })
     }
 
-    /// The address for clients, as `http://127.0.0.1:PORT`.
+    /// Address for clients, as `http://127.0.0.1:PORT`.
     #[must_use]
     pub fn endpoint(&self) -> String {
         self.listener.endpoint()
     }
 
     /// Changes the plan for the requests that arrive from now on.
-    pub fn set_plan(&self, plan: Plan) {
+    pub fn set_plan(&self, plan: FaultPlan) {
         *lock(&self.road.plan) = Arc::new(plan);
     }
 
-    /// What has arrived here so far.
+    /// Counts of the requests that arrived so far.
     #[must_use]
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> RequestCounts {
         *lock(&self.road.seen)
     }
 
-    /// What was sent on to the server so far.
+    /// Counts of the requests that were forwarded so far.
     #[must_use]
-    pub fn forwarded(&self) -> Counts {
+    pub fn forwarded(&self) -> RequestCounts {
         *lock(&self.road.forwarded)
     }
 
-    /// Waits until the server has answered all that arrived here and is sent on, however late.
+    /// Waits until the server has answered all requests that arrived here and are forwarded, however late.
     ///
     /// # Cancel safety
     /// A wait that is dropped changes nothing.
@@ -85,7 +84,7 @@ impl Proxy {
         .await;
     }
 
-    /// Ends the proxy, with everything still on its way, and returns when its port is closed.
+    /// Stops the proxy with all requests in flight, and returns when its port is closed.
     pub async fn stop(mut self) {
         self.road.close();
         self.listener.stop().await;
@@ -104,30 +103,30 @@ impl fmt::Debug for Proxy {
     }
 }
 
-/// What comes back from a flight: its fault, and the server's answer if it was asked.
+/// Result of a forwarded request: its fault, and the server's answer if there is one.
 type Landing = (Fault, Result<Response<Bytes>, Closed>);
 
-/// What all connections share.
+/// State shared by all connections.
 struct Road {
     upstream: Authority,
     client: Client<HttpConnector, Full<Bytes>>,
-    plan: Mutex<Arc<Plan>>,
+    plan: Mutex<Arc<FaultPlan>>,
     arrivals: AtomicU64,
-    seen: Mutex<Counts>,
-    forwarded: Mutex<Counts>,
-    /// The requests on their way to the server; none once the proxy has ended.
+    seen: Mutex<RequestCounts>,
+    forwarded: Mutex<RequestCounts>,
+    /// Requests in flight to the server; none once the proxy has stopped.
     flights: Mutex<Option<JoinSet<()>>>,
 }
 
 impl Road {
-    fn new(upstream: &str, plan: Plan) -> io::Result<Self> {
+    fn new(upstream: &str, plan: FaultPlan) -> io::Result<Self> {
         let uri: Uri = upstream.parse().map_err(io::Error::other)?;
         let upstream = uri
             .authority()
             .cloned()
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, format!("`{uri}` names no host")))?;
-        // Every request has its own connection, and none is tried twice: after a restart of the
-        // server an idle connection would be a fault that is not in the plan.
+        // Every request has its own connection, and none is retried: after a restart of the server an idle connection
+        // would be a fault that is not in the plan.
         let client = Client::builder(TokioExecutor::new())
             .retry_canceled_requests(false)
             .pool_max_idle_per_host(0)
@@ -147,7 +146,7 @@ impl Road {
     async fn serve(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>, Closed> {
         let (head, body) = request.into_parts();
         let body = body.collect().await.map_err(|_| Closed)?.to_bytes();
-        // The end of the flight without a word, for whatever reason, ends the connection.
+        // If the forwarding task ends without a result, the connection is closed.
         let (fault, answer) = self.launch(head, body).await.map_err(|_| Closed)?;
         match fault {
             Fault::Pass => Ok(answer?.map(whole)),
@@ -162,22 +161,27 @@ impl Road {
         }
     }
 
-    /// Starts the flight of a request: a task of its own, because the connection's ends when the
-    /// client leaves. The plan is asked within it, so that whoever heard of a request from the
-    /// plan can wait for its flight.
+    /// Forwards a request in a task of its own, because the connection's task ends when the client disconnects. The
+    /// plan is called within it, so that a test that learns of a request from the plan can wait for its end.
     fn launch(self: &Arc<Self>, head: Parts, body: Bytes) -> oneshot::Receiver<Landing> {
-        let seen = Seen::new(self.arrivals.fetch_add(1, Ordering::Relaxed), &head);
+        let seen = ObservedRequest::new(self.arrivals.fetch_add(1, Ordering::Relaxed), &head);
         lock(&self.seen).add(seen.kind);
         let (sender, receiver) = oneshot::channel();
         if let Some(flights) = lock(&self.flights).as_mut() {
-            // Those that have landed would otherwise stay in the set for ever.
+            // Finished tasks would otherwise stay in the set for ever.
             while flights.try_join_next().is_some() {}
             flights.spawn(Arc::clone(self).fly(seen, head, body, sender));
         }
         receiver
     }
 
-    async fn fly(self: Arc<Self>, seen: Seen, head: Parts, body: Bytes, land: oneshot::Sender<Landing>) {
+    async fn fly(
+        self: Arc<Self>,
+        seen: ObservedRequest,
+        head: Parts,
+        body: Bytes,
+        land: oneshot::Sender<Landing>,
+    ) {
         let plan = Arc::clone(&lock(&self.plan));
         let fault = plan(&seen);
         let wait = match &fault {
@@ -194,17 +198,17 @@ impl Road {
             Fault::DropRequest | Fault::Answer { .. } => Err(Closed),
             Fault::ApplyLate(_) => {
                 drop(land);
-                // Nobody is left who could be told the outcome.
+                // The client is gone.
                 let _ = forward.await;
                 return;
             }
             _ => forward.await,
         };
-        // The client may have left in the meantime.
+        // The client may have disconnected meanwhile.
         let _ = land.send((fault, answer));
     }
 
-    /// Asks the server and reads its whole answer.
+    /// Sends the request to the server and reads its whole answer.
     async fn ask(&self, mut head: Parts, body: Bytes) -> io::Result<Response<Bytes>> {
         let mut uri = head.uri.into_parts();
         uri.scheme = Some(Scheme::HTTP);
@@ -218,12 +222,12 @@ impl Road {
     }
 
     fn close(&self) {
-        // Dropping the set aborts what is in it, and nothing can be added any more.
+        // Dropping the set aborts its tasks, and no more can be added.
         lock(&self.flights).take();
     }
 }
 
-/// An answer of the proxy's own; it has a date as an answer of S3 has.
+/// Answer of the proxy itself, with a date as on S3.
 fn own_answer(status: u16, body: String) -> Result<Response<Body>, Closed> {
     Response::builder()
         .status(status)
@@ -233,16 +237,16 @@ fn own_answer(status: u16, body: String) -> Result<Response<Body>, Closed> {
         .map_err(|_| Closed)
 }
 
-/// The head, half of the body, and then the end of the connection.
+/// Sends the head and half of the body, and closes the connection.
 fn cut(answer: Response<Bytes>) -> Result<Response<Body>, Closed> {
     let (head, body) = answer.into_parts();
     if body.is_empty() {
-        // Its head would be the whole answer, and nothing would be missing.
+        // Its head would be the whole answer: nothing would be missing.
         return Err(Closed);
     }
     let half = body.slice(..body.len() / 2);
     let end = stream::once(async {
-        // To wait once lets the half be sent; an error at once would drop it unsent.
+        // Yielding once lets the half be sent; an immediate error would drop it.
         yield_now().await;
         Err(io::Error::other(Closed))
     });
@@ -250,14 +254,14 @@ fn cut(answer: Response<Bytes>) -> Result<Response<Body>, Closed> {
     Ok(Response::from_parts(head, BodyExt::boxed(StreamBody::new(frames))))
 }
 
-/// The timer rounds up to the next millisecond, which must not slow what has no delay.
+/// Pauses, unless the delay is zero: the timer rounds up to the next millisecond.
 async fn pause(wait: Duration) {
     if !wait.is_zero() {
         tokio::time::sleep(wait).await;
     }
 }
 
-/// A panic of a plan must not hide behind the panics of everyone who counts afterwards.
+/// Locks despite poisoning: a panic of a plan must not be hidden by later panics.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

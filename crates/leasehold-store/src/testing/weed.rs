@@ -1,11 +1,10 @@
-//! A real S3 server for tests: `weed mini` of `SeaweedFS` on free loopback ports, with its data in
-//! a temporary folder.
+//! Real S3 server for tests: `weed mini` of `SeaweedFS` on free loopback ports, with its data in a temporary folder.
 //!
-//! The server must not outlive the test process, even if that is killed with SIGKILL and can run
-//! no destructor. Asking the kernel for a signal at the parent's death needs `unsafe`, so a small
-//! shell stands in: it leaves a watcher behind and *becomes* weed, whose process id is thus the one
-//! we started. The watcher reads from a pipe whose other end only the test process holds. A word
-//! on the pipe is an order; the end of the pipe means that the test process is gone.
+//! The server must not outlive the test process, even if that is killed with SIGKILL and can run no destructor. A
+//! signal from the kernel at the parent's death needs `unsafe`, so a small shell script is used: it starts a watcher
+//! and then replaces itself by weed, which so has the process id that we started. The watcher reads from a pipe whose
+//! other end only the test process holds. A line on the pipe is a command; the end of the pipe means that the test
+//! process is gone.
 
 #![expect(clippy::disallowed_methods, reason = "a real process starts and ends in real time")]
 
@@ -24,23 +23,22 @@ use hyper_util::rt::TokioExecutor;
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
 
-use super::ports::{Ports, Reserved};
+use super::ports::{Ports, ReservedPorts};
 use crate::{AccessKey, HostExt, OpenOptions, SystemHost};
 
-/// A start takes about one second; a minute allows for a machine that is busy compiling.
+/// Timeout for a start, which takes about one second; a minute allows for a machine that is busy compiling.
 const START_MAX: Duration = Duration::from_mins(1);
-/// A request to a server that is just starting may hang; it is then asked anew.
+/// Timeout for a request: one to a starting server may hang, and is then repeated.
 const REQUEST_MAX: Duration = Duration::from_secs(10);
-/// No event tells that the server has come up or gone, so we look, this often.
+/// Interval at which the server is polled: there is no event for its start or end.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// An idle weed needs a little over two seconds to obey SIGTERM, a busy one much longer.
+/// Time to stop after SIGTERM: an idle weed needs a little over two seconds, a busy one much longer.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// Fd 3 keeps the pipe, because a shell gives its background jobs `/dev/null` as input. `$$` is the
-/// shell's own id also within the background job, and `exec` hands that id to weed. After `gone`
-/// the id may belong to someone else, so the watcher leaves without a signal.
-/// A signal to the whole group, as a terminal or a CI sends it, must not take the watcher first.
-/// Only when the test process is gone does the watcher clean up; else that does so itself.
+/// Script of the watcher. Fd 3 keeps the pipe, because a shell gives its background jobs `/dev/null` as input. `$$` is
+/// the shell's own id also within the background job, and `exec` passes that id to weed. After `gone` the id may belong
+/// to another process, so the watcher exits without a signal. A signal to the whole group, as from a terminal or a CI,
+/// must not end the watcher first. The watcher cleans up only if the test process is gone.
 const LEASH: &str = r#"
 exec 3<&0
 folder=$1 sockets=$2
@@ -59,7 +57,7 @@ shift 2
 exec "$@" 3<&- </dev/null
 "#;
 
-/// The program that `./test` has installed.
+/// Path of the program that `./test` has installed.
 ///
 /// # Panics
 ///
@@ -69,12 +67,12 @@ pub fn weed_binary() -> PathBuf {
     std::env::var_os("LEASEHOLD_WEED").expect("LEASEHOLD_WEED is not set: run ./test").into()
 }
 
-/// A running `SeaweedFS` of one test, killed when dropped. Tests that neither stop nor restart it use [`S3::shared`].
+/// Running `SeaweedFS` of one test, killed when dropped. Tests that neither stop nor restart it use [`S3::shared`].
 #[derive(Debug)]
 pub struct Weed {
     binary: PathBuf,
     running: Option<Running>,
-    ports: Reserved,
+    ports: ReservedPorts,
     folder: TempDir,
     s3: S3,
 }
@@ -98,7 +96,7 @@ impl Weed {
     ///
     /// An error has the end of weed's log in its message.
     pub async fn start(binary: &Path) -> io::Result<Self> {
-        let ports = Reserved::new()?;
+        let ports = ReservedPorts::new()?;
         let mut weed = Self {
             binary: fs::canonicalize(binary)?,
             running: None,
@@ -111,16 +109,16 @@ impl Weed {
         Ok(weed)
     }
 
-    /// The process id of weed itself while it runs.
+    /// Process id of weed while it runs.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.running.as_ref().map(|running| running.child.id())
     }
 
-    /// Asks weed to end, and kills it if it does not within three seconds.
+    /// Stops weed with SIGTERM, and kills it after three seconds.
     pub async fn stop(&mut self) -> io::Result<()> {
         if let Some(running) = &mut self.running {
-            // A failed order is no matter: the kill below does not depend on the watcher.
+            // A failed command does not matter: the kill below does not depend on the watcher.
             let _ = running.leash.write_all(b"term\n");
             let begun = Instant::now();
             while running.child.try_wait()?.is_none() && begun.elapsed() < GRACE {
@@ -134,8 +132,8 @@ impl Weed {
     /// Kills weed with SIGKILL and returns when it is gone; ports and data stay reserved.
     pub fn kill(&mut self) {
         if let Some(mut running) = self.running.take() {
-            // Until `wait` the id stays ours, so the watcher is sent away before that. The results
-            // do not matter: they only say that child or watcher had ended already.
+            // Until `wait` the id stays ours, so the watcher is ended before that. The results do not matter: they only
+            // report that child or watcher had already ended.
             let _ = running.child.kill();
             let _ = running.leash.write_all(b"gone\n");
             let _ = running.child.wait();
@@ -207,10 +205,10 @@ impl Weed {
             "-admin.ui=false",
             "-s3.port.iceberg=0",
             "-s3.port.lance=0",
-            // As AWS does it; by default an upload makes the bucket it names.
+            // As on AWS; by default an upload creates its bucket.
             "-s3.autoCreateBucket=false",
-            // Every bucket takes a volume. By default there is one per free gigabyte on the disk,
-            // and a bucket too many gets 500 for its writes.
+            // Every bucket needs a volume. By default there is one per free gigabyte on the disk, and writes to a
+            // bucket without a volume get 500.
             "-volume.max=1000",
             "-master.volumeSizeLimitMB=64",
         ]
@@ -233,7 +231,7 @@ impl Weed {
         io::Error::other(format!("{what}; its log ends with:\n{tail}"))
     }
 
-    /// Weed makes these in `/tmp` whatever the flags and `TMPDIR` say, and never removes them.
+    /// Sockets that weed creates in `/tmp`, regardless of flags and `TMPDIR`, and never removes.
     fn sockets(&self) -> Vec<String> {
         let grpc = self.ports.named().into_iter().filter_map(|(flag, port)| {
             Some(format!("/tmp/seaweedfs-{}-grpc-{port}.sock", flag.strip_suffix(".port.grpc")?))
@@ -248,7 +246,7 @@ impl Drop for Weed {
     }
 }
 
-/// The S3 interface of a running `SeaweedFS`.
+/// S3 interface of a running `SeaweedFS`.
 ///
 /// Its key id is `test`, its secret `testsecret`; buckets are addressed by path.
 #[derive(Debug, Clone, Copy)]
@@ -257,7 +255,7 @@ pub struct S3 {
 }
 
 impl S3 {
-    /// The server that all tests of a run share; each works in a bucket of its own ([`fresh_bucket`](Self::fresh_bucket)).
+    /// Server that all tests of a run share, each in a bucket of its own ([`fresh_bucket`](Self::fresh_bucket)).
     ///
     /// `./test` starts it and names the first of its ports in `TEST_S3_PORTS`. Without that, the test process starts one
     /// and keeps it to its end.
@@ -273,7 +271,7 @@ impl S3 {
         **OWN.get_or_init(|| async { Weed::start(&weed_binary()).await.expect("weed starts") }).await
     }
 
-    /// Creates a bucket with a random name, for one test alone, and gives its name.
+    /// Creates a bucket with a random name, for one test, and returns its name.
     ///
     /// # Panics
     ///
@@ -284,19 +282,19 @@ impl S3 {
         name
     }
 
-    /// The port that `TEST_S3_PORTS` names for [`shared`](Self::shared).
+    /// Port for `TEST_S3_PORTS`, as used by [`shared`](Self::shared).
     #[must_use]
     pub fn base_port(&self) -> u16 {
         self.ports.base()
     }
 
-    /// The address of the S3 interface, as `http://127.0.0.1:PORT`.
+    /// Address of the S3 interface, as `http://127.0.0.1:PORT`.
     #[must_use]
     pub fn endpoint(&self) -> String {
         format!("http://127.0.0.1:{}", self.ports.s3())
     }
 
-    /// How to open a bucket of it: `open("s3://BUCKET/PREFIX", &weed.options(), …)`.
+    /// Options to open a bucket: `open("s3://BUCKET/PREFIX", &weed.options(), …)`.
     #[must_use]
     pub fn options(&self) -> OpenOptions {
         OpenOptions {
@@ -307,9 +305,9 @@ impl S3 {
         }
     }
 
-    /// Makes a bucket, or leaves it as it is if there is one.
+    /// Creates a bucket, or leaves an existing one unchanged.
     ///
-    /// The filer does it: a folder under `/buckets` is a bucket, and the filer wants no signature.
+    /// Uses the filer: a folder under `/buckets` is a bucket, and the filer needs no signature.
     /// One object is written and removed again, because the first write to a bucket allocates a
     /// volume, which takes 200 ms that would distort a test's timing.
     pub async fn create_bucket(&self, name: &str) -> io::Result<()> {
@@ -319,19 +317,15 @@ impl S3 {
         self.filer(Method::DELETE, &first, "").await
     }
 
-    /// Bytes that weed says it has sent to clients of a bucket since it was started, bodies of answers alone.
+    /// Bytes that weed reports to have sent to clients of a bucket since its start, only bodies of answers.
     pub async fn sent_bytes(&self, bucket: &str) -> io::Result<u64> {
         let url = format!("http://127.0.0.1:{}/metrics", self.ports.metrics());
-        let (_, told) = exchange(Method::GET, url, "").await?;
-        let told = String::from_utf8_lossy(&told).into_owned();
+        let (_, metrics) = exchange(Method::GET, url, "").await?;
+        let metrics = String::from_utf8_lossy(&metrics).into_owned();
         let counter = format!("SeaweedFS_s3_bucket_traffic_sent_bytes_total{{bucket=\"{bucket}\"}} ");
-        let Some(count) = told.lines().find_map(|line| line.strip_prefix(&counter)) else {
-            let is_counting = told.contains("SeaweedFS_");
-            return if is_counting {
-                Ok(0)
-            } else {
-                Err(io::Error::other("weed tells nothing it has counted"))
-            };
+        let Some(count) = metrics.lines().find_map(|line| line.strip_prefix(&counter)) else {
+            let is_counting = metrics.contains("SeaweedFS_");
+            return if is_counting { Ok(0) } else { Err(io::Error::other("weed reports no metrics")) };
         };
         // Prometheus writes large numbers like 2.68e+08.
         let count: f64 = count.trim().parse().map_err(io::Error::other)?;
@@ -343,8 +337,7 @@ impl S3 {
         Ok(count as u64)
     }
 
-    /// Whether S3 answers anything at all and the filer can store a few bytes, which needs the
-    /// master and a volume too.
+    /// True if S3 answers and the filer can store a few bytes, which needs the master and a volume too.
     async fn is_ready(&self) -> bool {
         let s3 = send(Method::GET, format!("{}/", self.endpoint()), "").await;
         s3.is_ok() && self.filer(Method::PUT, "/leasehold-ready", "ready").await.is_ok()

@@ -1,10 +1,10 @@
-//! The folder: conformance, several processes, writers killed at any instant, its clock.
+//! Folder store: conformance, several processes, writers killed at any instant, its clock.
 
 use leasehold_store::testing::conformance::{Extent, Suite, races};
 use leasehold_store::testing::{FakeHost, Lane, is_whole};
 use leasehold_store::{
     Client, Durability, FolderAccess, FolderOptions, FolderStore, FolderTime, Get, Host, List, OpenMode,
-    Purpose, Put, Store, SystemHost, When,
+    Purpose, PutOutcome, Store, SystemHost, When,
 };
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -87,7 +87,7 @@ async fn writers_killed_at_any_instant_leave_whole_objects_and_nothing_else() {
     for round in 0..KILLS {
         let mut writer = exerciser("overwrite", folder.path(), "o/", KEYS);
         let mut lines = BufReader::new(writer.stdout.take().unwrap()).lines();
-        // Not at once, so that the kill hits writes and not the start; then at an instant of its own.
+        // Not at once, so that the kill hits writes and not the start; then at a random instant.
         acknowledged.insert(lines.next().unwrap().unwrap());
         tokio::time::sleep(Duration::from_micros((round * 7_919) % 9_000)).await;
         writer.kill().unwrap();
@@ -102,7 +102,7 @@ async fn writers_killed_at_any_instant_leave_whole_objects_and_nothing_else() {
     }
     let temporary = || files(&folder.path().join(".leasehold/tmp"));
     assert!(!temporary().is_empty(), "no kill hit a write: the test shows nothing");
-    // The next start removes what they left, and every lock is free.
+    // The next start removes their files, and every lock is free.
     let client = client(folder.path());
     let ours = temporary();
     assert_eq!(ours.len(), 1, "only our own lock file: {ours:?}");
@@ -133,7 +133,7 @@ async fn a_living_writers_temporary_files_are_not_touched() {
         lines.next().unwrap().unwrap();
         drop(client(folder.path()));
     }
-    assert!(writer.try_wait().unwrap().is_none(), "the writer died because its files were taken away");
+    assert!(writer.try_wait().unwrap().is_none(), "the writer died because its files were removed");
     writer.kill().unwrap();
     writer.wait().unwrap();
 }
@@ -150,7 +150,7 @@ async fn no_key_leaves_the_root() {
         assert!(client.get(Purpose::Admin, key).await.is_err());
         assert!(client.delete(Purpose::Admin, key).await.is_err());
     }
-    assert!(client.ledger().snapshot().lines().next().is_none(), "nothing was even asked");
+    assert!(client.ledger().snapshot().lines().next().is_none(), "no request was sent");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
@@ -170,7 +170,7 @@ async fn a_key_that_begins_another_is_refused_and_harms_nothing() {
 }
 
 #[tokio::test]
-async fn emptied_directories_go_and_come_back() {
+async fn empty_directories_are_removed_and_created_again() {
     let folder = tempfile::tempdir().unwrap();
     let client = client(folder.path());
     for _ in 0..3 {
@@ -200,7 +200,7 @@ async fn writers_and_removers_in_one_directory_do_not_disturb_each_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_that_stops_with_a_lock_makes_others_fail_in_time_and_nothing_happens_later() {
+async fn a_process_that_stops_with_a_lock_makes_other_requests_fail_in_time_and_without_effect() {
     let folder = tempfile::tempdir().unwrap();
     let client = client(folder.path()).with_patience(Duration::from_secs(1));
     client.put_always(Purpose::Admin, "k", "before".into()).await.unwrap();
@@ -231,12 +231,13 @@ fn a_clock_that_is_locked_by_another_process_is_reported_in_time() {
     drop(client(folder.path()));
     let lock = std::fs::File::open(folder.path().join(".leasehold/clock/lock")).unwrap();
     lock.lock().unwrap();
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     let root = folder.path().to_owned();
     let opening = std::thread::spawn(move || {
-        tell.send(FolderStore::open(root, FolderOptions::default(), &host()).err()).unwrap();
+        sender.send(FolderStore::open(root, FolderOptions::default(), &host()).err()).unwrap();
     });
-    let error = told.recv_timeout(Duration::from_secs(20)).expect("it waits for ever").expect("it is locked");
+    let error =
+        receiver.recv_timeout(Duration::from_secs(20)).expect("it waits for ever").expect("it is locked");
     opening.join().unwrap();
     assert_eq!(error.kind(), leasehold_core::Kind::Unavailable, "{error}");
     assert!(error.to_string().contains(&format!("process {} (", std::process::id())), "{error}");
@@ -270,7 +271,7 @@ async fn everything(client: &Client) {
     client.delete(Purpose::Admin, "c/gone").await.unwrap();
 }
 
-/// A directory and whatever lies below it.
+/// Lists a directory and everything below it.
 fn paths(directory: &Path) -> Vec<std::path::PathBuf> {
     let below = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     let below = below.flat_map(|path| if path.is_dir() { paths(&path) } else { vec![path] });
@@ -295,8 +296,8 @@ fn a_process_of_another_time_namespace_is_refused() {
     let mut command = elsewhere();
     command.arg(env!("CARGO_BIN_EXE_store-exerciser")).arg("increment").arg(folder.path()).args(["k", "1"]);
     let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && said.contains("time namespace"), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && stderr.contains("time namespace"), "{stderr}");
     assert_eq!(printed(exerciser("increment", folder.path(), "k", 1)), 1);
 }
 
@@ -310,7 +311,7 @@ async fn an_object_that_is_too_large_is_not_read_and_can_be_replaced() {
     let found = client.get(Purpose::Admin, key).await.unwrap().unwrap();
     assert!(found.body.len() < 100, "{} bytes were read", found.body.len());
     let put = client.put(Purpose::Admin, key, "small".into(), &When::Unchanged(found.version)).await.unwrap();
-    assert!(matches!(put, Put::Written(_)), "{put:?}");
+    assert!(matches!(put, PutOutcome::Written(_)), "{put:?}");
     assert_eq!(client.get(Purpose::Admin, key).await.unwrap().unwrap().body, "small");
     let large = vec![b'x'; 16 * 1_024 * 1_024 + 1];
     let error = client.put_always(Purpose::Admin, key, large.into()).await.unwrap_err();
@@ -318,7 +319,7 @@ async fn an_object_that_is_too_large_is_not_read_and_can_be_replaced() {
 }
 
 #[tokio::test]
-async fn pipes_and_links_are_corrupt_and_keep_nobody_waiting() {
+async fn pipes_and_links_are_corrupt_and_never_block() {
     let folder = tempfile::tempdir().unwrap();
     let client = client(folder.path());
     client.put_always(Purpose::Admin, "a/b", "x".into()).await.unwrap();
@@ -350,7 +351,7 @@ async fn pipes_and_links_are_corrupt_and_keep_nobody_waiting() {
 }
 
 #[tokio::test]
-async fn a_folder_that_was_removed_is_told_of() {
+async fn a_removed_folder_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("root");
     let client = client(&root).with_patience(Duration::from_millis(10));
@@ -376,7 +377,7 @@ async fn names_that_no_key_can_have_are_not_listed() {
     }
 }
 
-/// Opens a folder as a host with these clocks would, and tells the folder's time in milliseconds.
+/// Opens a folder on a host with these clocks, and returns the folder's time in milliseconds.
 fn time_seen_by(root: &Path, host: &Arc<FakeHost>) -> i64 {
     let host: Arc<dyn Host> = host.clone();
     let store = FolderStore::open(root, FolderOptions::default(), &host).unwrap();
@@ -405,7 +406,7 @@ async fn time_does_not_go_back_when_a_machine_boots_in_1970() {
         store.put("x", "x".into(), &leasehold_store::When::Always).await.unwrap();
         store.clock().now().unwrap().latest.as_millis()
     };
-    // Another boot: its offset is not there yet, and the wall clock has lost its memory.
+    // Another boot: its offset is not written yet, and the wall clock was reset.
     let clock = folder.path().join(".leasehold/clock");
     let boot = std::fs::read_dir(&clock).unwrap().map(|entry| entry.unwrap().path());
     let boot = boot.filter(|path| path.to_str().unwrap().contains("boot-")).collect::<Vec<_>>();
@@ -413,11 +414,11 @@ async fn time_does_not_go_back_when_a_machine_boots_in_1970() {
     std::fs::rename(&boot[0], clock.join("boot-of-yesterday")).unwrap();
     host.jump_wall(-1_700_000_000);
     assert!(time_seen_by(folder.path(), &host) >= before);
-    assert!(!clock.join("boot-of-yesterday").exists(), "old boots are forgotten");
+    assert!(!clock.join("boot-of-yesterday").exists(), "files of old boots are removed");
 }
 
 #[test]
-fn a_clock_file_that_holds_no_number_is_named() {
+fn a_corrupt_clock_file_is_named() {
     for content in [b"\xff\xfe".as_slice(), b"soon", b""] {
         let folder = tempfile::tempdir().unwrap();
         let host: Arc<dyn Host> = Arc::new(FakeHost::new());
@@ -429,7 +430,7 @@ fn a_clock_file_that_holds_no_number_is_named() {
         for mode in [OpenMode::Create, OpenMode::Write, OpenMode::Read] {
             let options = FolderOptions { mode, ..FolderOptions::default() };
             let error = FolderStore::open(folder.path(), options, &host).unwrap_err();
-            let message = format!("{} does not hold a number", boot.display());
+            let message = format!("{} is corrupt", boot.display());
             assert!(error.to_string().contains(&message), "{error}");
             assert_eq!(error.kind(), leasehold_core::Kind::Corrupt, "{error}");
         }
@@ -437,7 +438,7 @@ fn a_clock_file_that_holds_no_number_is_named() {
 }
 
 #[tokio::test]
-async fn stamps_follow_the_folders_time_and_not_the_wall_clock() {
+async fn modification_times_follow_the_folders_time_and_not_the_wall_clock() {
     let folder = tempfile::tempdir().unwrap();
     let host = Arc::new(FakeHost::new());
     let as_host: Arc<dyn Host> = host.clone();

@@ -1,15 +1,15 @@
-//! A folder that two users of one group share. The users are real, so these tests need the superuser.
+//! Folder that two users of one group share. The users are real, so these tests need the superuser.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// Numbers that no real user of the machine has.
+/// User ids that no real user of the machine has.
 const USERS: [u32; 2] = [64_201, 64_202];
 const GROUP: u32 = 64_200;
 
-/// A folder of the first user, below a directory that others may pass and not list; none without the superuser.
+/// Folder of the first user, below a directory that other users may traverse but not list; none without the superuser.
 #[expect(clippy::print_stdout, reason = "a test that is skipped says so")]
 fn shared_folder() -> Option<tempfile::TempDir> {
     let outside = tempfile::tempdir().unwrap();
@@ -25,7 +25,7 @@ fn shared_folder() -> Option<tempfile::TempDir> {
     Some(outside)
 }
 
-/// A process of one of the users, with the umask that allows others least.
+/// Process of one of the users, with the most restrictive umask.
 fn exerciser(user: u32, action: &str, root: &Path, key: &str, number: usize) -> Child {
     Command::new("sh")
         .args(["-c", "umask 077; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_store-exerciser")])
@@ -45,13 +45,13 @@ fn succeeds(child: Child) {
 }
 
 #[test]
-fn users_of_a_group_replace_each_others_objects_entries_and_marks() {
+fn users_of_a_group_replace_each_others_objects_entries_and_clock_files() {
     let Some(outside) = shared_folder() else { return };
     let root = outside.path().join("root");
     for user in [USERS[0], USERS[1], USERS[0]] {
         succeeds(exerciser(user, "group-increment", &root, "counter", 3));
         succeeds(exerciser(user, "group-entries", &root, "e/", 3));
-        // The stamps are the last writer's: they tell the time of the write.
+        // The modification times are the last writer's.
         let mark = std::fs::metadata(root.join(".leasehold/clock/high")).unwrap();
         let entry = std::fs::metadata(root.join("e/0/entry")).unwrap();
         assert_eq!((mark.uid(), entry.uid()), (user, user));

@@ -1,16 +1,16 @@
 //! Lost answers, exhaustively and without a network: every way in which a put can go wrong, in every position.
 
 use bytes::Bytes;
-use leasehold_store::seam::Answer;
+use leasehold_store::store::Answer;
 use leasehold_store::testing::FakeHost;
-use leasehold_store::update::{Decision, Standing, update};
+use leasehold_store::update::{Decision, StoredState, update};
 use leasehold_store::{
-    Around, Cause, Client, Failure, MemoryStore, Object, Purpose, Put, PutAnswer, Store, When,
+    Cause, Client, DelegatingStore, Failure, MemoryStore, Object, Purpose, PutAnswer, PutOutcome, Store, When,
 };
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-/// What becomes of one put.
+/// Fate of one put.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fate {
     Answered,
@@ -20,9 +20,9 @@ enum Fate {
     ThrottledButApplied,
     Unreached,
     RefusedThoughItHolds,
-    /// Someone else writes just before it.
+    /// Another writer writes just before it.
     Overtaken,
-    /// Applied, answer lost, and someone else builds upon it.
+    /// Applied, answer lost, and another writer changes the object.
     AppliedThenOvertaken,
 }
 
@@ -38,7 +38,7 @@ const FATES: [Fate; 9] = [
     Fate::AppliedThenOvertaken,
 ];
 
-/// A store that treats successive puts as it was told.
+/// Store that applies a list of fates to successive puts.
 #[derive(Debug)]
 struct Fateful {
     inner: MemoryStore,
@@ -67,7 +67,7 @@ fn lost() -> Failure {
     Failure::passing(Cause::Unanswered, "the answer was lost")
 }
 
-impl Around for Fateful {
+impl DelegatingStore for Fateful {
     fn inner(&self) -> &dyn Store {
         &self.inner
     }
@@ -119,7 +119,10 @@ fn fateful(fates: &[Fate]) -> (Arc<Fateful>, Client) {
     (store.clone(), Client::new(store, host))
 }
 
-async fn put_under(fates: &[Fate], replace: bool) -> (leasehold_core::Result<Put>, usize, Option<Object>) {
+async fn put_under(
+    fates: &[Fate],
+    replace: bool,
+) -> (leasehold_core::Result<PutOutcome>, usize, Option<Object>) {
     let (store, client) = fateful(fates);
     let mut when = When::Absent;
     if replace {
@@ -131,16 +134,16 @@ async fn put_under(fates: &[Fate], replace: bool) -> (leasehold_core::Result<Put
     }
     let body = Bytes::from(client.write_id().to_string());
     let id = body.clone();
-    // As a record with a history would: the write is still recognised below what others have added.
+    // Like a record with a history: the write is still recognised in later states.
     let ours = move |found: &[u8]| found.ends_with(&id);
-    let put = client.put_knowing(Purpose::Claim, "k", body, &when, &ours).await;
+    let put = client.put_if(Purpose::Claim, "k", body, &when, &ours).await;
     let applied = store.writes.lock().unwrap().len();
     let standing = store.inner.get("k", None).await.unwrap().found();
     (put, applied, standing)
 }
 
 #[tokio::test]
-async fn every_sequence_of_three_fates_is_told_truthfully() {
+async fn every_sequence_of_three_fates_is_reported_correctly() {
     let mut sequences = 0;
     for first in FATES {
         for second in FATES {
@@ -151,21 +154,24 @@ async fn every_sequence_of_three_fates_is_told_truthfully() {
                     let standing = standing.unwrap();
                     assert!(applied <= 1, "{fates:?} wrote {applied} times");
                     match put.unwrap() {
-                        Put::Written(version) => {
-                            assert_eq!(applied, 1, "{fates:?} is told as written");
-                            // A version that was not ours would let us erase what others have done since.
-                            assert_eq!(standing.version, version, "{fates:?} gives a version of others");
+                        PutOutcome::Written(version) => {
+                            assert_eq!(applied, 1, "{fates:?} is reported as written");
+                            // With a version of another writer we could overwrite its change.
+                            assert_eq!(
+                                standing.version, version,
+                                "{fates:?} returns a version of another writer"
+                            );
                             assert!(
                                 !standing.body.starts_with(b"intruder"),
-                                "{fates:?} gives a version of others"
+                                "{fates:?} returns a version of another writer"
                             );
                         }
-                        Put::Overtaken(object) => {
-                            assert_eq!(applied, 1, "{fates:?} is told as overtaken");
+                        PutOutcome::Overtaken(object) => {
+                            assert_eq!(applied, 1, "{fates:?} is reported as overtaken");
                             assert_eq!(object, standing);
                             assert!(standing.body.starts_with(b"intruder"), "{fates:?}");
                         }
-                        Put::Lost(_) => assert_eq!(applied, 0, "{fates:?} is told as lost"),
+                        PutOutcome::Lost(_) => assert_eq!(applied, 0, "{fates:?} is reported as lost"),
                     }
                     sequences += 1;
                 }
@@ -184,14 +190,14 @@ async fn a_put_that_is_never_answered_ends_as_unknown_and_in_time() {
 }
 
 #[tokio::test]
-async fn a_put_that_never_left_is_known_not_to_have_happened() {
+async fn a_put_that_was_never_sent_has_a_known_outcome() {
     let (put, applied, _) = put_under(&[Fate::Unreached; 1_000], false).await;
     assert!(!put.unwrap_err().outcome_is_unknown());
     assert_eq!(applied, 0);
 }
 
 #[tokio::test]
-async fn a_put_without_condition_remembers_that_an_earlier_try_may_have_landed() {
+async fn an_earlier_attempt_of_a_put_without_condition_leaves_its_outcome_unknown() {
     let mut fates = [Fate::Unreached; 1_000];
     fates[0] = Fate::AppliedUnanswered;
     let (store, client) = fateful(&fates);
@@ -203,7 +209,7 @@ async fn a_put_without_condition_remembers_that_an_earlier_try_may_have_landed()
 }
 
 #[tokio::test]
-async fn a_loser_gets_its_turn_beside_one_who_never_stops() {
+async fn a_writer_succeeds_beside_one_that_never_stops() {
     let (store, client) = fateful(&[Fate::Overtaken; 3]);
     let busy = async {
         loop {
@@ -212,10 +218,10 @@ async fn a_loser_gets_its_turn_beside_one_who_never_stops() {
         }
     };
     let updated = update(&client, Purpose::Admin, "k", |_| Ok(Decision::write("mine", ())));
-    // Whenever the loser pauses, the other writes.
+    // Whenever the loser pauses, the other writer writes.
     tokio::select! {
         biased;
-        updated = updated => assert!(matches!(updated.unwrap().now, Standing::Written(_))),
+        updated = updated => assert!(matches!(updated.unwrap().now, StoredState::Written(_))),
         () = busy => unreachable!("it never stops"),
     }
 }
@@ -229,7 +235,7 @@ async fn an_outage_lasts_until_a_request_of_its_class_is_answered() {
     assert!(outage.failures >= 3 && outage.reason.contains("no way there"), "{outage:?}");
     let now = client.host().instant();
     assert!((1..=30).contains(&outage.pause(now).as_secs()), "{outage:?}");
-    // Clones share it, and reads are another class.
+    // Clones share the state, and reads are another class.
     client.get(Purpose::Claim, "k").await.unwrap();
     assert!(client.clone().health().outage().is_some());
     store.fates.lock().unwrap().clear();

@@ -1,11 +1,11 @@
-//! The memory store, and deliberately broken ones that the suite must catch.
+//! Memory store, and deliberately broken stores that the suite must detect.
 
 use bytes::Bytes;
-use leasehold_store::seam::Answer;
+use leasehold_store::store::Answer;
 use leasehold_store::testing::conformance::{Extent, Suite};
 use leasehold_store::{
-    Around, Get, Host, List, MemoryStore, Page, PartId, PutAnswer, Ranged, Store, SystemHost, UploadId,
-    Version, When,
+    DelegatingStore, Get, Host, List, MemoryStore, Page, PartId, PutAnswer, Ranged, Store, SystemHost,
+    UploadId, Version, When,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ async fn memory_conforms() {
     Suite::new(Arc::new(memory()), Extent::default()).run().await.unwrap();
 }
 
-/// A store with one fault.
+/// Store with one fault.
 #[derive(Debug)]
 struct Broken {
     inner: MemoryStore,
@@ -38,7 +38,7 @@ enum Fault {
     ListsUnordered,
     IgnoresStartAfter,
     RemovesNothing,
-    /// As servers do that take the end of a range for its last byte.
+    /// Takes the end of a range for its last byte.
     ReadsOneMore,
     NeverSaysChanged,
     KeepsWhatWasGivenUp,
@@ -46,7 +46,7 @@ enum Fault {
     SpoilsTheFirstPart,
 }
 
-impl Around for Broken {
+impl DelegatingStore for Broken {
     fn inner(&self) -> &dyn Store {
         &self.inner
     }
@@ -135,7 +135,7 @@ impl Around for Broken {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_broken_store_is_caught() {
+async fn every_broken_store_is_detected() {
     for (fault, caught_by) in [
         (Fault::NotAtomic, "no increment is lost"),
         (Fault::IgnoresAbsent, "create when absent"),
@@ -144,15 +144,15 @@ async fn every_broken_store_is_caught() {
         (Fault::ListsLate, "a page shows what was just written and removed"),
         (Fault::ListsUnordered, "a page shows what was just written and removed"),
         (Fault::IgnoresStartAfter, "many keys in byte order across pages"),
-        (Fault::RemovesNothing, "replace what is gone"),
+        (Fault::RemovesNothing, "replace a missing object"),
         (Fault::ReadsOneMore, "ranges at the edges"),
-        (Fault::NeverSaysChanged, "a range of what has changed"),
+        (Fault::NeverSaysChanged, "a range of a changed object"),
         (Fault::SpoilsTheFirstPart, "an upload out of order"),
-        (Fault::KeepsWhatWasGivenUp, "an upload that is given up"),
+        (Fault::KeepsWhatWasGivenUp, "an aborted upload"),
     ] {
         let extent = Extent { increments: 50, contested: 20, ..Extent::default() };
         let suite = Suite::new(Arc::new(Broken { inner: memory(), fault }), extent);
-        let violation = suite.run().await.expect_err(&format!("{fault:?} was not noticed"));
+        let violation = suite.run().await.expect_err(&format!("{fault:?} was not detected"));
         assert_eq!(violation.check, caught_by, "{violation}");
     }
 }

@@ -1,20 +1,20 @@
-//! Uploads in parts when answers are lost, slow or bad; what a folder keeps of them.
+//! Uploads in parts when answers are lost, slow or bad, and their files in a folder.
 
 use bytes::Bytes;
 use leasehold_core::Kind;
 use leasehold_core::limits::{RANGE_BYTES_MAX, UPLOAD_BYTES_MAX, UPLOAD_PART_BYTES};
 use leasehold_store::Purpose::Fetch;
-use leasehold_store::seam::Answer;
+use leasehold_store::store::Answer;
 use leasehold_store::testing::FakeHost;
 use leasehold_store::{
-    Around, Cause, Client, Failure, FolderOptions, FolderStore, Host, MemoryStore, PartId, Ranged, Store,
-    SystemHost, Upload, UploadId, Verb, Version,
+    Cause, Client, DelegatingStore, Failure, FolderOptions, FolderStore, Host, MemoryStore, PartId, Ranged,
+    Store, SystemHost, Upload, UploadId, Verb, Version,
 };
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-/// What becomes of one request of an upload.
+/// Fate of one request of an upload.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fate {
     Answered,
@@ -34,7 +34,7 @@ const FATES: [Fate; 6] = [
     Fate::Unreached,
 ];
 
-/// A store that treats successive parts and ends as it was told.
+/// Store that applies a list of fates to successive parts and ends.
 #[derive(Debug)]
 struct Fateful {
     inner: MemoryStore,
@@ -51,14 +51,14 @@ impl Fateful {
             Fate::Unreached => Cause::Unreached,
         };
         if matches!(fate, Fate::AppliedUnanswered | Fate::ThrottledButApplied) {
-            // A second end is refused: also that answer is lost.
+            // A second end is refused: that answer is lost too.
             drop(carried_out.await);
         }
         Err(Failure::passing(cause, "not this time"))
     }
 }
 
-impl Around for Fateful {
+impl DelegatingStore for Fateful {
     fn inner(&self) -> &dyn Store {
         &self.inner
     }
@@ -107,7 +107,7 @@ async fn sent(client: &Client) -> Upload {
 }
 
 #[tokio::test]
-async fn every_sequence_of_three_fates_of_an_end_is_told_truthfully() {
+async fn every_sequence_of_three_fates_of_an_end_is_reported_correctly() {
     for first in FATES {
         for second in FATES {
             for third in FATES {
@@ -125,7 +125,7 @@ async fn every_sequence_of_three_fates_of_an_end_is_told_truthfully() {
 }
 
 #[tokio::test]
-async fn parts_are_sent_again_until_they_are_there() {
+async fn parts_are_retried_until_they_succeed() {
     let (store, client) = fateful();
     let upload = begun(&client).await;
     store.fates.lock().unwrap().extend(FATES.into_iter().filter(|fate| *fate != Fate::Answered));
@@ -137,7 +137,7 @@ async fn parts_are_sent_again_until_they_are_there() {
 }
 
 #[tokio::test]
-async fn an_end_that_cannot_be_settled_is_told_as_unknown() {
+async fn an_end_that_cannot_be_resolved_has_an_unknown_outcome() {
     let (store, client) = fateful();
     let upload = sent(&client).await;
     store.fates.lock().unwrap().extend([Fate::NeverAppliedUnanswered; 10_000]);
@@ -150,7 +150,7 @@ async fn an_end_that_cannot_be_settled_is_told_as_unknown() {
     assert!(!error.outcome_is_unknown(), "{error}");
 }
 
-/// What is there with another length was not made by this upload.
+/// An object of another length was not created by this upload.
 #[tokio::test]
 async fn an_object_of_another_length_does_not_count() {
     for bytes in [1, UPLOAD_PART_BYTES, UPLOAD_PART_BYTES + 2] {
@@ -165,7 +165,7 @@ async fn an_object_of_another_length_does_not_count() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_right_is_refused_before_anything_is_sent() {
+async fn invalid_uploads_are_refused_before_a_request_is_sent() {
     let (_, client) = fateful();
     let upload = begun(&client).await;
     let parts: Vec<_> = upload.parts().collect();
@@ -194,7 +194,7 @@ fn temporary_files(folder: &Path) -> usize {
 }
 
 #[tokio::test]
-async fn a_folder_keeps_a_living_upload_and_nothing_of_others() {
+async fn a_folder_keeps_live_uploads_and_removes_abandoned_ones() {
     let folder = tempfile::tempdir().unwrap();
     let host: Arc<dyn Host> = Arc::new(SystemHost);
     let open = || Arc::new(FolderStore::open(folder.path(), FolderOptions::default(), &host).unwrap());
@@ -202,7 +202,7 @@ async fn a_folder_keeps_a_living_upload_and_nothing_of_others() {
     let (given_up, upload) = (sent(&client).await, sent(&client).await);
     assert_eq!(temporary_files(folder.path()), 2);
     given_up.abort().await.unwrap();
-    // Whoever opens the folder removes what is abandoned.
+    // Opening the folder removes abandoned uploads.
     let other = Client::new(open(), host.clone());
     assert_eq!(temporary_files(folder.path()), 1);
     let version = upload.finish().await.unwrap();

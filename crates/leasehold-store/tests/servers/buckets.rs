@@ -1,9 +1,9 @@
-//! The real S3 server conforms.
+//! Conformance of a real S3 server.
 
 use leasehold_store::Purpose::Admin;
 use leasehold_store::testing::conformance::{Extent, Suite};
 use leasehold_store::testing::{Proxy, pass};
-use leasehold_store::{List, Put, Verb, When};
+use leasehold_store::{List, PutOutcome, Verb, When};
 
 use crate::{bucket, client, weed};
 
@@ -17,7 +17,7 @@ async fn a_real_bucket_conforms() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_real_bucket_passes_the_probe_and_keeps_nothing_of_it() {
+async fn a_real_bucket_passes_the_probe_which_leaves_no_objects() {
     let client = client(&weed().await.endpoint(), "probe");
     let report = leasehold_store::probe(&client).await.unwrap();
     report.verdict().unwrap();
@@ -32,9 +32,10 @@ async fn the_ledger_counts_what_the_wire_carries() {
     leasehold_store::probe(&client).await.unwrap();
     for number in 0..30 {
         let key = format!("k/{number:02}");
-        let Put::Written(version) = client.put(Admin, &key, "one".into(), &When::Absent).await.unwrap()
+        let PutOutcome::Written(version) =
+            client.put(Admin, &key, "one".into(), &When::Absent).await.unwrap()
         else {
-            panic!("nobody else is here")
+            panic!("there is no other writer")
         };
         client.put(Admin, &key, "two".into(), &When::Unchanged(version.clone())).await.unwrap();
         client.put(Admin, &key, "late".into(), &When::Unchanged(version.clone())).await.unwrap();

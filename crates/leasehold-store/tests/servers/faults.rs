@@ -1,9 +1,9 @@
-//! A real server behind a network that loses answers: nothing is told as lost that was written, nothing as
-//! written that was not, nothing is written twice.
+//! A real server behind a network that loses answers: no write is reported as lost that was carried out, or as carried
+//! out that was not, and none is applied twice.
 
 use leasehold_store::Purpose::Admin;
 use leasehold_store::testing::conformance::races::{increment, number};
-use leasehold_store::testing::{Fault, Plan, Proxy, RequestKind, Seen};
+use leasehold_store::testing::{Fault, FaultPlan, ObservedRequest, Proxy, RequestKind};
 use leasehold_store::{Client, Verb, When};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,8 +13,8 @@ use tokio::task::JoinSet;
 
 use crate::{client, weed};
 
-/// Counts up, `writers` at once, each `times` on the key it is given; an increment that was told wrongly would
-/// show in the sum.
+/// Increments counters with concurrent `writers`, each `times` on its key; a wrongly reported increment would show in
+/// the sum.
 async fn count_up(client: &Client, writers: usize, times: usize, key: impl Fn(usize) -> String) -> u64 {
     let mut tasks = JoinSet::new();
     for writer in 0..writers {
@@ -34,13 +34,13 @@ async fn count_up(client: &Client, writers: usize, times: usize, key: impl Fn(us
     sum
 }
 
-fn is_conditional_put(seen: &Seen) -> bool {
+fn is_conditional_put(seen: &ObservedRequest) -> bool {
     seen.kind == RequestKind::Put && seen.conditional
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_put_whose_answer_was_dropped_is_recognised_as_ours() {
-    let plan: Plan = Box::new(|seen| {
+    let plan: FaultPlan = Box::new(|seen| {
         if is_conditional_put(seen) && seen.index % 3 == 0 { Fault::DropAnswer } else { Fault::Pass }
     });
     let proxy = Proxy::start(&weed().await.endpoint(), plan).await.unwrap();
@@ -49,16 +49,16 @@ async fn a_put_whose_answer_was_dropped_is_recognised_as_ours() {
     let ledger = alone.ledger().snapshot();
     let dropped = ledger.count(|line| line.outcome == leasehold_store::ledger::Outcome::Ambiguous);
     assert!(dropped > 300, "a third of the answers were dropped: {dropped}");
-    // Every put was written at the first try, though a third of the answers said nothing: none was repeated.
+    // Every put was written at the first attempt, though a third of the answers were lost: none was repeated.
     assert_eq!(ledger.verb(Verb::Put), 1_000);
     assert_eq!(count_up(&alone, 8, 25, |_| "shared".into()).await, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_mixture_of_faults_makes_an_answer_wrong() {
-    let plan: Plan = Box::new(|seen| {
+    let plan: FaultPlan = Box::new(|seen| {
         let mixed = seen.index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        // Every fourth or fifth request: with every second one, patience would sometimes end before luck turns.
+        // Every fourth or fifth request: with every second one, the retry budget would sometimes be exhausted.
         match mixed % 40 {
             0 => Fault::DropAnswer,
             1 => Fault::DropRequest,
@@ -87,7 +87,7 @@ async fn a_writer_recognises_its_own_write_however_many_came_after_it() {
     let reads_pass = Arc::clone(&others_are_done);
     let (written, was_written) = (AtomicBool::new(false), Arc::new(Notify::new()));
     let tell = Arc::clone(&was_written);
-    let plan: Plan = Box::new(move |seen| {
+    let plan: FaultPlan = Box::new(move |seen| {
         if is_conditional_put(seen) && !written.swap(true, Ordering::SeqCst) {
             tell.notify_one();
             return Fault::DropAnswer;
@@ -109,9 +109,9 @@ async fn a_writer_recognises_its_own_write_however_many_came_after_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_put_that_is_answered_without_an_etag_is_in_doubt() {
-    // As behind a proxy that strips it, or a portal that answers everything with a page of its own.
-    let plan: Plan = Box::new(|_| Fault::Answer { status: 200, body: "<html></html>".into() });
+async fn a_put_that_is_answered_without_an_etag_has_an_unknown_outcome() {
+    // As behind a proxy that strips it, or a portal that answers every request with its own page.
+    let plan: FaultPlan = Box::new(|_| Fault::Answer { status: 200, body: "<html></html>".into() });
     let proxy = Proxy::start(&weed().await.endpoint(), plan).await.unwrap();
     let client = client(&proxy.endpoint(), "portal").with_patience(Duration::from_millis(100));
     let put = client.put(Admin, "k", "one".into(), &When::Absent).await;

@@ -15,12 +15,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::OnceCell;
 
-/// A program that `./test` has installed.
+/// Path of a program that `./test` has installed.
 fn program(variable: &str) -> PathBuf {
     std::env::var_os(variable).unwrap_or_else(|| panic!("{variable} is not set: run ./test")).into()
 }
 
-/// The one real server of this test binary, with one bucket; it ends with the process.
+/// Real server of this test binary, with one bucket; it ends with the process.
 async fn weed() -> &'static Weed {
     static WEED: OnceCell<Weed> = OnceCell::const_new();
     WEED.get_or_init(|| async {
@@ -44,7 +44,7 @@ fn options(endpoint: &str) -> OpenOptions {
     }
 }
 
-/// A part of the bucket for one test alone.
+/// Prefix in the bucket for one test.
 fn bucket(endpoint: &str, prefix: &str) -> Arc<dyn Store> {
     open(&format!("s3://tasks/{prefix}"), &options(endpoint), &host()).unwrap()
 }

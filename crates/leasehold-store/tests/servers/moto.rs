@@ -1,4 +1,4 @@
-//! The status codes of moto. It is not atomic, so nobody races there.
+//! Status codes of moto. It is not atomic, so there are no races.
 
 use leasehold_store::testing::conformance::{Extent, Suite};
 use std::net::{TcpListener, TcpStream};
@@ -21,7 +21,7 @@ impl Moto {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // A server gives no sign when it listens; knocking is the only way to know.
+        // There is no event when a server listens, so it is polled.
         for _ in 0..2_400 {
             if TcpStream::connect(("127.0.0.1", port)).is_ok() {
                 return Self { child, endpoint: format!("http://127.0.0.1:{port}") };
@@ -54,7 +54,7 @@ async fn create_bucket(endpoint: &str) {
 async fn moto_gives_the_same_status_codes() {
     let moto = Moto::start().await;
     create_bucket(&moto.endpoint).await;
-    // To a part of an upload that was given up it answers with 500.
+    // It answers a part of an aborted upload with 500.
     let extent = Extent { races: false, clear_uploads: false, ..Extent::default() };
     Suite::new(bucket(&moto.endpoint, "conformance"), extent).run().await.unwrap();
 }

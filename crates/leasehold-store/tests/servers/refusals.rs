@@ -1,8 +1,8 @@
-//! Servers that cannot carry a queue are refused, each with a sentence that says what to do.
+//! Servers that do not meet the requirements are refused, each with a message that says what to do.
 
 use leasehold_core::Kind;
 use leasehold_store::testing::{Fault, Lawless, Manners, Proxy, once};
-use leasehold_store::{AccessKey, Client, Purpose, Put, When, open};
+use leasehold_store::{AccessKey, Client, Purpose, PutOutcome, When, open};
 use std::time::Duration;
 
 use crate::{client, host, options, weed};
@@ -25,15 +25,16 @@ async fn a_server_with_good_manners_is_accepted() {
 
 #[tokio::test]
 async fn servers_that_ignore_conditions_are_refused() {
-    let both_win = "two writers would both win, and tasks would run twice or be lost; use a store that does";
+    let both_win =
+        "two writers would both succeed, and tasks would run twice or be lost; use a store that does";
     for (manners, demand) in [
         (
             Manners { ignore_if_none_match: true, ..Manners::default() },
-            "refuse to create what is there (if-none-match)",
+            "refuse to create an existing object (if-none-match)",
         ),
         (
             Manners { ignore_if_match: true, ..Manners::default() },
-            "refuse to replace what has changed (if-match)",
+            "refuse to replace a changed object (if-match)",
         ),
     ] {
         let error = verdict(manners).await;
@@ -45,9 +46,9 @@ async fn servers_that_ignore_conditions_are_refused() {
 #[tokio::test]
 async fn servers_that_list_late_or_send_no_date_are_refused() {
     let error = verdict(Manners { stale_lists: true, ..Manners::default() }).await;
-    assert!(error.to_string().contains("list at once"), "{error}");
+    assert!(error.to_string().contains("list new objects at once"), "{error}");
     let error = verdict(Manners { no_date: true, ..Manners::default() }).await;
-    assert!(error.to_string().contains("date its answers"), "{error}");
+    assert!(error.to_string().contains("send a date with its answers"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -57,7 +58,7 @@ async fn a_missing_bucket_is_named() {
     let error = leasehold_store::probe(&Client::new(store, host())).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        format!("bucket `no-such-bucket` does not exist at {endpoint}; create it, or correct the name")
+        format!("bucket `no-such-bucket` does not exist at {endpoint}; create it or check its name")
     );
     assert_eq!(error.kind(), Kind::Invalid);
 }
@@ -67,7 +68,7 @@ async fn a_missing_bucket_is_named_when_the_server_says_no_more_than_404() {
     let server = Lawless::start(Manners { bare_not_found: true, ..Manners::default() }).await.unwrap();
     let client = client(&server.endpoint(), "q").with_patience(Duration::from_millis(200));
     let endpoint = server.endpoint();
-    let message = format!("bucket `tasks` does not exist at {endpoint}; create it, or correct the name");
+    let message = format!("bucket `tasks` does not exist at {endpoint}; create it or check its name");
     let error = leasehold_store::probe(&client).await.unwrap_err();
     assert_eq!((error.kind(), error.to_string()), (Kind::Invalid, message.clone()));
     for when in [When::Absent, When::Always] {
@@ -86,8 +87,8 @@ async fn wrong_credentials_are_refused_at_once() {
     let client = Client::new(open("s3://tasks/q", &options, &host()).unwrap(), host());
     let error = leasehold_store::probe(&client).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Denied);
-    assert_eq!(client.ledger().snapshot().requests(), 1, "asking again does not help");
-    assert!(!format!("{error:?}").contains("not the secret"), "a secret was told");
+    assert_eq!(client.ledger().snapshot().requests(), 1, "a retry does not help");
+    assert!(!format!("{error:?}").contains("not the secret"), "the message contains the secret");
 }
 
 #[tokio::test]
@@ -104,14 +105,14 @@ async fn an_unreachable_server_is_named() {
 
 #[tokio::test]
 async fn the_librarys_own_retries_are_off() {
-    // With them on, this put would be repeated inside after the 500, be refused by its own first try, and
-    // come back as a lost race.
+    // With them on, this put would be retried after the 500, be refused because of its own first attempt, and
+    // return as a lost race.
     let server = Lawless::start(Manners::default()).await.unwrap();
     let fault = Fault::error(500, "InternalError");
     let proxy = Proxy::start(&server.endpoint(), once(|seen| seen.conditional, fault)).await.unwrap();
     let client = client(&proxy.endpoint(), "q");
     let put = client.put(Purpose::Admin, "k", "one".into(), &When::Absent).await.unwrap();
-    assert!(matches!(put, Put::Written(_)));
+    assert!(matches!(put, PutOutcome::Written(_)));
     let (seen, ledger) = (proxy.counts(), client.ledger().snapshot());
     assert_eq!((seen.put, seen.get), (2, 1), "put, read back, put again");
     assert_eq!(ledger.requests(), 3);

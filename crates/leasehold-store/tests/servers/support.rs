@@ -1,4 +1,4 @@
-//! The servers for tests, tried with the plain client that the stores use.
+//! Servers for tests, tested with the plain client that the stores use.
 
 mod client;
 mod lawless;

@@ -1,4 +1,4 @@
-//! The store's time from a real server's answers, on hosts whose wall clocks lie.
+//! Store time from a real server's answers, on hosts with wrong wall clocks.
 
 use futures::future::BoxFuture;
 use leasehold_store::host::{Instant, Running};
@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::{options, weed};
 
-/// This machine, but its wall clock is off, and jumps when told.
+/// This machine with a wall clock that is off and can jump.
 #[derive(Debug, Default)]
 struct Liar {
     off_secs: AtomicI64,
@@ -55,7 +55,7 @@ fn assert_contains_truth(client: &Client) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wall_clock_that_lies_or_jumps_changes_nothing() {
+async fn a_wall_clock_that_is_wrong_or_jumps_changes_nothing() {
     const YEAR: i64 = 365 * 86_400;
     let proxy = Proxy::start(&weed().await.endpoint(), pass()).await.unwrap();
     let host = Arc::new(Liar::default());
@@ -73,7 +73,7 @@ async fn a_wall_clock_that_lies_or_jumps_changes_nothing() {
     }
     let width = client.now().unwrap().width().unwrap();
     assert!(width < Duration::from_millis(1_300), "still {width:?} wide after three seconds of answers");
-    // Asking for the time is free.
+    // Reading the time costs no request.
     let requests = proxy.counts();
     for _ in 0..1_000 {
         assert_contains_truth(&client);

@@ -1,4 +1,4 @@
-//! What people do to tasks: cancel, retry, run now. Whether it may happen, the queue decides.
+//! Actions on tasks: cancel, retry, run now. The queue decides whether an action is allowed.
 
 use std::sync::Arc;
 
@@ -8,29 +8,29 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures::{StreamExt, stream};
 use http::StatusCode;
-use leasehold_core::{Error, Matter, Result, State as TaskState, Status, StoreTime, Task, TaskId};
+use leasehold_core::{Error, Reason, Result, State as TaskState, Status, StoreTime, Task, TaskId};
 use leasehold_queue::{Operated, Queue};
 use serde_json::{Value, json};
 
 use super::now;
 use super::row::TaskRow;
 use crate::query::{Asked, Query};
-use crate::routes::{App, Failed, refusal};
+use crate::routes::{ApiError, App, refusal};
 
-/// Most tasks that are changed by one request; whoever wants more asks again.
+/// Largest number of tasks changed by one request; for more, the client repeats it.
 const TASKS_MAX: usize = 1_000;
-/// So many at once: a bucket takes its time for each.
+/// Number of tasks changed concurrently: each takes at least one request to the store.
 const AT_ONCE: usize = 32;
 
-/// Something that can be done to a task.
+/// An action on a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Action {
+pub(crate) enum TaskAction {
     Cancel,
     Retry,
     RunNow,
 }
 
-impl Action {
+impl TaskAction {
     pub(crate) const ALL: [Self; 3] = [Self::Cancel, Self::Retry, Self::RunNow];
 
     pub(crate) fn name(self) -> &'static str {
@@ -49,7 +49,7 @@ impl Action {
         }
     }
 
-    /// Whether there is any use in offering it.
+    /// True if the action would have an effect on the task.
     pub(crate) fn fits(self, task: &Task, now: StoreTime) -> bool {
         let is_useful = match &task.state {
             TaskState::Running(claim) => !claim.cancel_requested,
@@ -68,13 +68,13 @@ impl Action {
     }
 }
 
-/// Does it to one task.
+/// Applies an action to one task.
 pub(crate) async fn act(
     State(app): State<Arc<App>>,
     Path((id, action)): Path<(String, String)>,
-) -> Result<Response, Failed> {
-    let Some(action) = Action::ALL.into_iter().find(|known| known.name() == action) else {
-        return Ok(refusal(StatusCode::NOT_FOUND, "there are cancel, retry and run_now"));
+) -> Result<Response, ApiError> {
+    let Some(action) = TaskAction::ALL.into_iter().find(|known| known.name() == action) else {
+        return Ok(refusal(StatusCode::NOT_FOUND, "unknown action; use cancel, retry or run_now"));
     };
     let id: TaskId = id.parse()?;
     let own = app.clone();
@@ -88,30 +88,30 @@ pub(crate) async fn act(
     }
 }
 
-/// Does it, and shows what came of it at once.
-async fn done(app: &App, action: Action, id: &TaskId) -> Result<Operated> {
+/// Applies an action, and updates the board with the result.
+async fn done(app: &App, action: TaskAction, id: &TaskId) -> Result<Operated> {
     let operated = action.apply(&app.shared.queue(), id).await;
     app.opened.forget(id);
     if let Ok(Operated::Done(task)) = &operated {
-        tracing::info!(task.id = %id, action = action.name(), "changed from the dashboard");
+        tracing::info!(task.id = %id, action = action.name(), "task changed from the dashboard");
         app.shared.saw(task);
     }
     operated
 }
 
-/// Lets all tasks that fit run again.
-pub(crate) async fn retry_all(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value>, Failed> {
-    all(app, Action::Retry, &body).await
+/// Retries all tasks that match a filter.
+pub(crate) async fn retry_all(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value>, ApiError> {
+    all(app, TaskAction::Retry, &body).await
 }
 
-/// Calls off all tasks that fit.
-pub(crate) async fn cancel_all(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value>, Failed> {
-    all(app, Action::Cancel, &body).await
+/// Cancels all tasks that match a filter.
+pub(crate) async fn cancel_all(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value>, ApiError> {
+    all(app, TaskAction::Cancel, &body).await
 }
 
-async fn all(app: Arc<App>, action: Action, body: &[u8]) -> Result<Json<Value>, Failed> {
-    let asked: Asked = serde_json::from_slice(body)
-        .map_err(|error| Error::invalid(format!("the filter cannot be understood: {error}")))?;
+async fn all(app: Arc<App>, action: TaskAction, body: &[u8]) -> Result<Json<Value>, ApiError> {
+    let asked: Asked =
+        serde_json::from_slice(body).map_err(|error| Error::invalid(format!("invalid filter: {error}")))?;
     let query = Query::read(asked)?;
     let now = now(&app)?;
     let ids: Vec<_> = {
@@ -120,12 +120,12 @@ async fn all(app: Arc<App>, action: Action, body: &[u8]) -> Result<Json<Value>, 
         rows.map(|row| row.id).take(TASKS_MAX).collect()
     };
     let own = app.clone();
-    let told = app.see_through(async move { each(&own, action, ids).await }).await?;
-    Ok(Json(told))
+    let counts = app.see_through(async move { each(&own, action, ids).await }).await?;
+    Ok(Json(counts))
 }
 
-/// Does it to each of them; one that cannot be reached does not keep the others.
-async fn each(app: &App, action: Action, ids: Vec<TaskId>) -> Value {
+/// Applies an action to each task; a failure does not stop the others.
+async fn each(app: &App, action: TaskAction, ids: Vec<TaskId>) -> Value {
     let acts = ids.into_iter().map(|id| async move { (id, done(app, action, &id).await) });
     let mut acts = stream::iter(acts).buffer_unordered(AT_ONCE);
     let (mut changed, mut refused, mut failed, mut why) = (0u64, 0u64, 0u64, None);
@@ -133,7 +133,7 @@ async fn each(app: &App, action: Action, ids: Vec<TaskId>) -> Value {
         match operated {
             Ok(Operated::Done(_)) => changed += 1,
             Ok(Operated::Refused(_)) => refused += 1,
-            Err(error) if error.matter() == Some(Matter::Missing) => {
+            Err(error) if error.matter() == Some(Reason::Missing) => {
                 app.shared.missed(&id);
                 refused += 1;
             }

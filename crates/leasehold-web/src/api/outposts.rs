@@ -1,5 +1,5 @@
-//! Outposts, as far as the bucket tells of them: by the tasks that they hold, and by those that they have settled without
-//! it. A node that has done neither is not known here.
+//! Outposts, derived from task records: the tasks that they hold, and those that they have finished offline. A node with
+//! neither does not appear.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::age;
-use crate::board::Board;
-use crate::looks::Topic;
 use crate::routes::App;
+use crate::snapshot::Board;
+use crate::viewers::Topic;
 
-/// What is known of a node.
+/// Row of one node.
 #[derive(Debug, Serialize)]
 struct Known {
     node_id: String,
@@ -24,7 +24,7 @@ struct Known {
     completed_offline: u64,
 }
 
-/// The nodes that have ever settled something without the store.
+/// Nodes that have finished a task offline.
 pub(crate) async fn outposts(State(app): State<Arc<App>>) -> Json<Value> {
     app.shared.looks.at(Topic::Queue);
     let board = app.shared.board();

@@ -1,4 +1,4 @@
-//! The first thing one sees: counts, charts, cost, and how old all that is.
+//! Overview: counts, charts, cost, and the age of the data.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use serde_json::{Value, json};
 
 use super::row::TaskRow;
 use super::{age, now};
-use crate::board::Board;
 use crate::figures::Figures;
-use crate::looks::Topic;
-use crate::pace::Pace;
-use crate::routes::{App, Failed, has};
+use crate::pace::RefreshPace;
+use crate::routes::{ApiError, App, has};
+use crate::snapshot::Board;
+use crate::viewers::Topic;
 
-/// The newest of the tasks that have failed with the same error, and how many they are.
+/// Newest task that failed with an error, and the number of tasks with the same error.
 #[derive(Debug, Serialize)]
 struct FailureRow<'a> {
     #[serde(flatten)]
@@ -29,8 +29,8 @@ struct FailureRow<'a> {
     count: u64,
 }
 
-/// Everything for the overview. Whoever has this revision already gets nothing but how old it is.
-pub(crate) async fn overview(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Response, Failed> {
+/// Data of the overview. A client that already has this revision gets 304 with its age.
+pub(crate) async fn overview(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Response, ApiError> {
     app.shared.looks.at(Topic::Queue);
     let now = now(&app)?;
     let board = app.shared.board();
@@ -43,7 +43,7 @@ pub(crate) async fn overview(State(app): State<Arc<App>>, headers: HeaderMap) ->
     Ok((known, Json(told(&app, &board, &figures, now))).into_response())
 }
 
-/// Seconds since anything was read.
+/// Seconds since the newest read.
 fn whole_age(app: &App, board: &Board) -> u64 {
     let newest = [board.index.as_ref().map(|index| index.at), board.pass.ended];
     let newest = newest.into_iter().flatten().max_by_key(|at| at.boot_ns);
@@ -75,7 +75,7 @@ fn told(app: &App, board: &Board, figures: &Figures, now: StoreTime) -> Value {
         "version": env!("CARGO_PKG_VERSION"),
         "allow_actions": app.access.allows_actions,
         "provider": app.prices.provider,
-        "is_billed": app.shared.pace == Pace::Bucket,
+        "is_billed": app.shared.pace == RefreshPace::Bucket,
         "has": {
             "artifacts": board.has_artifacts,
             "outposts": figures.has_outposts,
@@ -92,7 +92,7 @@ fn told(app: &App, board: &Board, figures: &Figures, now: StoreTime) -> Value {
     })
 }
 
-/// How old it is, and what it costs to know it.
+/// Age of the data, and the cost of sampling.
 fn sample(app: &App, board: &Board) -> Value {
     let (shared, pass) = (&app.shared, &board.pass);
     let own = shared.queue().client().ledger().snapshot();
@@ -114,7 +114,7 @@ fn sample(app: &App, board: &Board) -> Value {
     })
 }
 
-/// What this process has asked the store for.
+/// Requests of this process to the store.
 fn process(spent: &Snapshot, prices: &Prices) -> Value {
     let mut purposes: BTreeMap<Purpose, BTreeMap<Verb, u64>> = BTreeMap::new();
     for (line, count) in spent.lines() {
@@ -135,7 +135,7 @@ fn process(spent: &Snapshot, prices: &Prices) -> Value {
     json!({"requests": spent.requests(), "usd": prices.total(spent), "by_purpose": rows})
 }
 
-/// What was done to the tasks, by everyone.
+/// Requests and cost of all changes of tasks, by any process.
 #[expect(clippy::cast_precision_loss, reason = "a price for people")]
 fn tasks(figures: &Figures, prices: &Prices) -> Value {
     let usd = figures.bill.usd(prices);

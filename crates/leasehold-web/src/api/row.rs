@@ -1,11 +1,11 @@
-//! A task in a list.
+//! Row of a task list.
 
 use leasehold_core::{Status, StoreTime, TaskId};
 use serde::Serialize;
 
 use crate::table::{Row, Tags};
 
-/// As the contract of the page has it.
+/// Row of a task list, as the page expects it.
 #[derive(Debug, Serialize)]
 pub(crate) struct TaskRow<'a> {
     id: TaskId,

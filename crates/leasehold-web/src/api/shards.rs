@@ -1,4 +1,4 @@
-//! Shards: who holds which, and what waits in them.
+//! Shards: their holders, and their waiting and running tasks.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use leasehold_queue::{LeaseState, SeenLease, Stats};
 use serde_json::{Value, json};
 
 use super::age;
-use crate::looks::Topic;
 use crate::routes::App;
+use crate::viewers::Topic;
 
-/// All groups in which shards are leased, in order.
+/// All groups of shards that are leased together, in order.
 pub(crate) async fn shards(State(app): State<Arc<App>>) -> Json<Value> {
     app.shared.looks.at(Topic::Queue);
     app.shared.looks.at(Topic::Shards);
@@ -21,7 +21,7 @@ pub(crate) async fn shards(State(app): State<Arc<App>>) -> Json<Value> {
     let free = SeenLease { state: LeaseState::Free, lease: None };
     let groups: Vec<_> = match &board.shards {
         Some(seen) => seen.what.iter().map(|(group, seen)| told(group, seen, stats)).collect(),
-        // Not read yet: the map is there, and says nothing.
+        // Not read yet: shows the groups as free, without holders.
         None => {
             app.shared.queue().shard_len().groups().iter().map(|group| told(group, &free, stats)).collect()
         }
@@ -47,7 +47,7 @@ fn told(group: &ShardRange, seen: &SeenLease, stats: Option<&Stats>) -> Value {
     })
 }
 
-/// What waits and runs in a group; names of shards sort as they are numbered.
+/// Due, scheduled and running tasks of a group. Shard names sort in numeric order.
 fn waiting(group: &ShardRange, stats: Option<&Stats>) -> [u64; 3] {
     let (first, last) = (group.first.as_str().to_owned(), group.last.as_str().to_owned());
     let shards = stats.into_iter().flat_map(|stats| stats.shards.range(first.clone()..=last.clone()));

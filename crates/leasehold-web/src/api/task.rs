@@ -1,4 +1,4 @@
-//! One task, whole: its record, its history, and the attempts that the history tells of.
+//! One task: its record, its history, and the attempts derived from the history.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use leasehold_core::{Status, StoreTime, Task, TaskId, record};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::actions::Action;
+use super::actions::TaskAction;
 use super::now;
-use crate::looks::Topic;
-use crate::routes::{App, Failed};
+use crate::routes::{ApiError, App};
+use crate::viewers::Topic;
 
-/// One run of a handler, or what is left of the tale of it.
+/// One run of a handler, as far as the history records it.
 #[derive(Debug, PartialEq, Serialize)]
-pub(crate) struct Run {
+pub(crate) struct AttemptRun {
     attempt: u32,
     epoch: u64,
     generation: u64,
@@ -27,14 +27,17 @@ pub(crate) struct Run {
     why: Option<String>,
 }
 
-/// The task with this id, read at most two seconds ago.
-pub(crate) async fn task(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Json<Value>, Failed> {
+/// Task with this id, read at most four seconds ago.
+pub(crate) async fn task(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, ApiError> {
     let id: TaskId = id.parse()?;
     app.shared.looks.at(Topic::Queue);
     let task = app.opened.get(&app.shared, &id).await?;
     let now = now(&app)?;
     let can: Vec<_> = if app.access.allows_actions {
-        Action::ALL.into_iter().filter(|action| action.fits(&task, now)).map(Action::name).collect()
+        TaskAction::ALL.into_iter().filter(|action| action.fits(&task, now)).map(TaskAction::name).collect()
     } else {
         Vec::new()
     };
@@ -48,16 +51,16 @@ pub(crate) async fn task(State(app): State<Arc<App>>, Path(id): Path<String>) ->
     })))
 }
 
-/// The attempts, oldest first. A claim begins one; whatever next belongs to another epoch, or leaves the worker, ends it.
-fn attempts(task: &Task) -> Vec<Run> {
+/// Attempts, oldest first. A claim starts one; the next change with another epoch, or to another status, ends it.
+fn attempts(task: &Task) -> Vec<AttemptRun> {
     let changes: Vec<_> = task.history.events().collect();
     let retries =
         |changes: &[&Change]| changes.iter().filter(|change| change.event == "retry").count() as u64;
-    let mut attempts: Vec<Run> = Vec::new();
+    let mut attempts: Vec<AttemptRun> = Vec::new();
     for (number, change) in changes.iter().enumerate() {
         let begins =
             change.to == Status::Running && change.epoch > attempts.last().map_or(0, |last| last.epoch);
-        // Done where the store could not be asked: begun and ended in one.
+        // Finished offline: started and ended in one change.
         let is_offline = change.event.ends_with("_offline");
         let ends = is_offline || begins || change.to != Status::Running;
         if let Some(open) = attempts.last_mut().filter(|open| ends && open.ended_by.is_none()) {
@@ -66,10 +69,10 @@ fn attempts(task: &Task) -> Vec<Run> {
             open.why.clone_from(&change.why);
         }
         if begins || is_offline {
-            attempts.push(Run {
+            attempts.push(AttemptRun {
                 attempt: change.attempt,
                 epoch: change.epoch,
-                // The history may have lost some of its middle, so the present is what is certain.
+                // The history may lack changes in the middle, so this counts back from the current generation.
                 generation: task.generation.saturating_sub(retries(&changes[number..])),
                 worker: change.by.clone(),
                 began_at: change.at,

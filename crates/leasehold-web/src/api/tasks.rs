@@ -1,4 +1,4 @@
-//! Many tasks.
+//! List of tasks.
 
 use std::sync::Arc;
 
@@ -10,15 +10,15 @@ use serde_json::{Value, json};
 
 use super::now;
 use super::row::TaskRow;
-use crate::looks::Topic;
 use crate::query::{Asked, Query};
-use crate::routes::{App, Failed};
+use crate::routes::{ApiError, App};
+use crate::viewers::Topic;
 
-/// One page of those that fit.
+/// One page of the tasks that match a query.
 pub(crate) async fn tasks(
     State(app): State<Arc<App>>,
     asked: Result<extract::Query<Asked>, QueryRejection>,
-) -> Result<Json<Value>, Failed> {
+) -> Result<Json<Value>, ApiError> {
     let asked = asked.map_err(|error| Error::invalid(error.body_text()))?;
     let query = Query::read(asked.0)?;
     app.shared.looks.at(Topic::Queue);

@@ -1,7 +1,7 @@
-//! What the views tell, from queues that have been through something.
+//! Responses of the views for queues with some history.
 
 use super::*;
-use crate::testing::{Stand, body, claim};
+use crate::testing::{TestStand, body, claim};
 use axum::extract::Path;
 use leasehold_core::{Event, LeaseId, NewTask, Status, WorkerId};
 use leasehold_queue::{Leases, Settlement};
@@ -13,8 +13,8 @@ fn fail(retryable: bool) -> Settlement {
 }
 
 #[tokio::test]
-async fn attempts_are_told_from_the_history_with_how_each_ended() {
-    let stand = Stand::new().await;
+async fn attempts_are_derived_from_the_history() {
+    let stand = TestStand::new().await;
     let order = NewTask { max_attempts: 2, ..NewTask::new("a", json!(1)).unwrap() };
     let id = stand.queue.submit_task(order).await.unwrap().id;
     stand.run(id, Settlement::Release).await;
@@ -22,8 +22,8 @@ async fn attempts_are_told_from_the_history_with_how_each_ended() {
     stand.run(id, fail(true)).await;
     stand.queue.retry(&id).await.unwrap();
     claim(&stand.queue, id).await.unwrap();
-    let told = body(task::task(State(stand.app.clone()), Path(id.to_string())).await).await;
-    let attempts = told["attempts"].as_array().unwrap();
+    let answer = body(task::task(State(stand.app.clone()), Path(id.to_string())).await).await;
+    let attempts = answer["attempts"].as_array().unwrap();
     let brief = |attempt: &Value| {
         let text = |key: &str| attempt[key].as_str().map(ToOwned::to_owned);
         (
@@ -43,20 +43,20 @@ async fn attempts_are_told_from_the_history_with_how_each_ended() {
             (4, 1, None, None)
         ]
     );
-    assert_eq!(told["can"], json!(["cancel"]));
-    assert_eq!(told["task"]["status"], "running");
+    assert_eq!(answer["can"], json!(["cancel"]));
+    assert_eq!(answer["task"]["status"], "running");
 }
 
 #[tokio::test]
-async fn workers_without_names_are_known_by_what_they_did() {
-    let stand = Stand::new().await;
+async fn workers_without_names_are_derived_from_task_records() {
+    let stand = TestStand::new().await;
     stand.run(stand.submit("a").await, Settlement::complete(json!(1))).await;
     stand.run(stand.submit("a").await, fail(false)).await;
     let id = stand.submit("a").await;
     claim(&stand.queue, id).await.unwrap();
     stand.look().await;
-    let told = body(workers::workers(State(stand.app.clone())).await).await;
-    let [worker] = told["workers"].as_array().unwrap().as_slice() else { panic!("{told}") };
+    let answer = body(workers::workers(State(stand.app.clone())).await).await;
+    let [worker] = answer["workers"].as_array().unwrap().as_slice() else { panic!("{answer}") };
     assert_eq!((&worker["worker_id"], &worker["kind"]), (&json!("w1"), &json!("seen")));
     assert_eq!(worker["running"], json!([id]));
     assert_eq!((&worker["done_last_hour"], &worker["failed_last_hour"]), (&json!(1), &json!(1)));
@@ -67,21 +67,21 @@ async fn workers_without_names_are_known_by_what_they_did() {
 }
 
 #[tokio::test]
-async fn the_map_of_shards_shows_who_holds_them_and_what_waits_there() {
-    let stand = Stand::new().await;
+async fn the_shard_map_shows_holders_and_waiting_tasks() {
+    let stand = TestStand::new().await;
     let id = stand.submit("a").await;
     let shard = stand.queue.shard_len().shard_of(&id);
     let group = stand.queue.shard_len().groups().into_iter().find(|group| group.contains(&shard)).unwrap();
-    let told = async || body(shards::shards(State(stand.app.clone())).await).await;
+    let answer = async || body(shards::shards(State(stand.app.clone())).await).await;
     assert!(
-        told().await["groups"].as_array().unwrap().iter().all(|group| group["state"] == "free"),
+        answer().await["groups"].as_array().unwrap().iter().all(|group| group["state"] == "free"),
         "not read yet"
     );
     hold(&stand, &group).await;
     stand.sample().await;
     let mine = async || {
-        let told = told().await;
-        told["groups"]
+        let answer = answer().await;
+        answer["groups"]
             .as_array()
             .unwrap()
             .iter()
@@ -98,12 +98,12 @@ async fn the_map_of_shards_shows_who_holds_them_and_what_waits_there() {
     stand.host.advance(Duration::from_mins(11));
     mine().await;
     stand.sample().await;
-    assert_eq!(mine().await["state"], "expired", "its worker has died");
+    assert_eq!(mine().await["state"], "expired", "its worker has stopped renewing");
     assert!(stand.app.shared.board().revision() > revision);
 }
 
-/// Takes the lease on a group of shards, for a long time.
-async fn hold(stand: &Stand, group: &leasehold_core::ShardRange) {
+/// Takes the lease on a group of shards for ten minutes.
+async fn hold(stand: &TestStand, group: &leasehold_core::ShardRange) {
     let holder = leasehold_core::Holder {
         worker_id: WorkerId::checked("worker id", "ada").unwrap(),
         instance: leasehold_core::HexName::from_random(7),
@@ -116,8 +116,8 @@ async fn hold(stand: &Stand, group: &leasehold_core::ShardRange) {
 }
 
 #[tokio::test]
-async fn an_outpost_is_known_by_what_it_did_without_the_store() {
-    let stand = Stand::new().await;
+async fn an_outpost_is_derived_from_tasks_finished_offline() {
+    let stand = TestStand::new().await;
     assert_eq!(stand.overview().await["has"]["outposts"], false);
     let id = stand.submit("a").await;
     let seen = stand.queue.see(Purpose::Sync, &id).await.unwrap().unwrap();
@@ -127,17 +127,17 @@ async fn an_outpost_is_known_by_what_it_did_without_the_store() {
     stand.queue.advance(Purpose::Sync, &seen, &event, "pi-1").await.unwrap();
     stand.look().await;
     assert_eq!(stand.overview().await["has"]["outposts"], true);
-    let told = body(outposts::outposts(State(stand.app.clone())).await).await;
+    let answer = body(outposts::outposts(State(stand.app.clone())).await).await;
     assert_eq!(
-        (&told["nodes"][0]["node_id"], &told["nodes"][0]["completed_offline"]),
+        (&answer["nodes"][0]["node_id"], &answer["nodes"][0]["completed_offline"]),
         (&json!("pi-1"), &json!(1))
     );
     assert_eq!(stand.app.shared.board().table.get(&id).unwrap().status, Status::Completed);
 }
 
 #[tokio::test]
-async fn equal_errors_of_one_type_are_told_once_with_how_many_they_are() {
-    let stand = Stand::new().await;
+async fn equal_errors_of_one_type_are_grouped_with_a_count() {
+    let stand = TestStand::new().await;
     let failed = async |task_type: &str, error: &str| {
         let id = stand.submit(task_type).await;
         stand.host.advance(Duration::from_secs(1));
@@ -165,12 +165,13 @@ async fn equal_errors_of_one_type_are_told_once_with_how_many_they_are() {
 }
 
 #[tokio::test]
-async fn a_type_whose_due_tasks_nobody_takes_is_told_after_two_minutes() {
-    let stand = Stand::new().await;
+async fn a_type_whose_due_tasks_no_worker_claims_is_reported_after_two_minutes() {
+    let stand = TestStand::new().await;
     let untaken = async || {
         stand.look().await;
-        let told = stand.overview().await["untaken"].clone();
-        told.as_array()
+        let answer = stand.overview().await["untaken"].clone();
+        answer
+            .as_array()
             .unwrap()
             .iter()
             .map(|one| one["task_type"].as_str().unwrap().to_owned())
@@ -181,13 +182,13 @@ async fn a_type_whose_due_tasks_nobody_takes_is_told_after_two_minutes() {
     let later = stand.queue.now().unwrap().earliest.plus(Duration::from_hours(1));
     stand.queue.submit("later", json!(1)).at(later).await.unwrap();
     let (first, second) = (stand.submit("b").await, stand.submit("b").await);
-    // Each look takes a minute.
+    // Each sample moves the clock by a minute.
     assert!(untaken().await.is_empty(), "it was submitted a minute ago, whenever it was due");
     stand.run(first, Settlement::complete(json!(1))).await;
-    assert_eq!(untaken().await, ["a"], "one of the others was taken just now");
+    assert_eq!(untaken().await, ["a"], "a task of the other type was just claimed");
     let claimed = claim(&stand.queue, second).await.unwrap();
     assert_eq!(untaken().await, ["a"]);
     claim(&stand.queue, waiting).await.unwrap();
-    assert!(untaken().await.is_empty(), "someone has it");
+    assert!(untaken().await.is_empty(), "a worker holds it");
     drop(claimed);
 }

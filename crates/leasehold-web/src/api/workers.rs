@@ -1,4 +1,4 @@
-//! Workers: those that have names in the store, and those that are only known by what they did.
+//! Workers: those with a lease or an inbox in the store, and those that occur only in task records.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{age, now};
-use crate::board::{Board, Workers};
-use crate::looks::Topic;
-use crate::routes::{App, Failed};
+use crate::routes::{ApiError, App};
+use crate::snapshot::{Board, Workers};
+use crate::viewers::Topic;
 
-/// Most tasks that are named for one worker.
+/// Largest number of running tasks listed for one worker.
 const RUNNING_MAX: usize = 100;
-/// A worker without a name in the store is shown for so long after its last deed.
+/// Time for which a worker without a name in the store is shown after its last activity.
 const SEEN_FOR: Duration = Duration::from_hours(1);
 
-/// A worker, as the contract of the page has it.
+/// Row of a worker, as the page expects it.
 #[derive(Debug, Serialize)]
 struct WorkerRow {
     worker_id: String,
@@ -35,7 +35,7 @@ struct WorkerRow {
     deeds: Deeds,
 }
 
-/// What a worker has done lately, by the tasks.
+/// Recent activity of a worker, derived from task records.
 #[derive(Debug, Clone, Default, Serialize)]
 struct Deeds {
     running: Vec<TaskId>,
@@ -44,8 +44,8 @@ struct Deeds {
     last_seen_at: Option<StoreTime>,
 }
 
-/// All workers that are known.
-pub(crate) async fn workers(State(app): State<Arc<App>>) -> Result<Json<Value>, Failed> {
+/// All known workers.
+pub(crate) async fn workers(State(app): State<Arc<App>>) -> Result<Json<Value>, ApiError> {
     app.shared.looks.at(Topic::Queue);
     app.shared.looks.at(Topic::Workers);
     let now = now(&app)?;
@@ -66,7 +66,7 @@ fn deeds(board: &Board, now: StoreTime) -> BTreeMap<String, Deeds> {
             Some(deeds) => deeds,
             None => all.entry(worker.to_string()).or_default(),
         };
-        // A waiting task was written last by someone else, if not by chance.
+        // The last write of a waiting task is usually not by its worker.
         let seen_at = if row.status == Status::Running { Some(row.updated_at) } else { row.finished_at };
         deeds.last_seen_at = deeds.last_seen_at.max(seen_at);
         let is_recent = row.finished_at.is_some_and(|at| at >= hour_ago);
@@ -80,7 +80,7 @@ fn deeds(board: &Board, now: StoreTime) -> BTreeMap<String, Deeds> {
     all
 }
 
-/// Those with names; each worker's deeds are told once.
+/// Workers with names in the store; the activity of each is included once.
 fn named((names, inboxes): &Workers, deeds: &mut BTreeMap<String, Deeds>) -> Vec<WorkerRow> {
     let row = |(worker, name_for, seen): &(_, leasehold_queue::NameFor, leasehold_queue::SeenLease)| {
         let worker: &leasehold_core::WorkerId = worker;
@@ -89,7 +89,7 @@ fn named((names, inboxes): &Workers, deeds: &mut BTreeMap<String, Deeds>) -> Vec
         WorkerRow {
             worker_id: worker.to_string(),
             kind: name_for.name(),
-            // A name that is free was given back: it would not stand there otherwise.
+            // A name that is free was released: otherwise it would not exist.
             state: if seen.state == LeaseState::Free { "released" } else { seen.state.name() },
             instance: lease.map(|lease| lease.instance.clone()),
             epoch: lease.map(|lease| lease.epoch),
@@ -101,7 +101,7 @@ fn named((names, inboxes): &Workers, deeds: &mut BTreeMap<String, Deeds>) -> Vec
     names.iter().map(row).collect()
 }
 
-/// Those that are only known by what they did: they share all shards, and need no name for that.
+/// Workers that occur only in task records: they work on all shards, and need no name for that.
 fn unnamed(deeds: BTreeMap<String, Deeds>, now: StoreTime) -> impl Iterator<Item = WorkerRow> {
     let is_shown = move |deeds: &Deeds| {
         !deeds.running.is_empty() || deeds.last_seen_at.is_some_and(|at| now.since(at) < SEEN_FOR)

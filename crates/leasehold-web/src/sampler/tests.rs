@@ -1,7 +1,7 @@
-//! How often the store is asked, by the ledger, under a clock that the tests move.
+//! Number of requests to the store, by the ledger, under a simulated clock.
 
 use super::*;
-use crate::testing::{Ill, Stand};
+use crate::testing::{Ill, TestStand};
 use futures::future::join_all;
 use leasehold_core::keys;
 use leasehold_queue::Settlement;
@@ -10,8 +10,8 @@ use leasehold_store::{MemoryStore, Store};
 use serde_json::json;
 use std::cell::Cell;
 
-/// So many viewers look at everything once a second for so long.
-async fn watched(stand: &Stand, viewers: usize, secs: u64) {
+/// Simulates viewers that view everything once a second for `secs` seconds.
+async fn watched(stand: &TestStand, viewers: usize, secs: u64) {
     for _ in 0..secs {
         for _ in 0..viewers {
             stand.overview().await;
@@ -25,10 +25,10 @@ async fn watched(stand: &Stand, viewers: usize, secs: u64) {
 
 #[tokio::test]
 async fn ten_viewers_cost_no_more_than_one() {
-    for pace in [Pace::Folder, Pace::Bucket] {
+    for pace in [RefreshPace::Folder, RefreshPace::Bucket] {
         let mut asked = Vec::new();
         for viewers in [1, 10] {
-            let stand = Stand::at_pace(pace).await;
+            let stand = TestStand::at_pace(pace).await;
             for _ in 0..20 {
                 stand.submit("a").await;
             }
@@ -36,22 +36,22 @@ async fn ten_viewers_cost_no_more_than_one() {
             asked.push(stand.asked());
         }
         assert_eq!(asked[0], asked[1], "{pace:?}");
-        assert!(asked[0][0] > 20, "{pace:?}: somebody did look");
+        assert!(asked[0][0] > 20, "{pace:?}: there was a viewer");
     }
 }
 
 #[tokio::test]
-async fn while_nobody_looks_only_the_index_is_counted_once_a_minute() {
-    let stand = Stand::at_pace(Pace::Bucket).await;
+async fn without_viewers_only_the_index_is_counted_once_a_minute() {
+    let stand = TestStand::at_pace(RefreshPace::Bucket).await;
     stand.submit("a").await;
     watched(&stand, 0, 600).await;
-    // The task of a due entry is looked for once.
+    // The task of a due entry is read once.
     assert_eq!(stand.asked(), [4 * 10, 10 + 1], "four lists and a get each time");
 }
 
 #[tokio::test]
-async fn who_begins_to_look_gets_fresh_figures_at_once() {
-    let stand = Stand::at_pace(Pace::Bucket).await;
+async fn a_new_viewer_gets_fresh_data_at_once() {
+    let stand = TestStand::at_pace(RefreshPace::Bucket).await;
     watched(&stand, 0, 30).await;
     let mut began = stand.app.shared.looks.began();
     let id = stand.submit("a").await;
@@ -66,20 +66,20 @@ async fn who_begins_to_look_gets_fresh_figures_at_once() {
 }
 
 #[tokio::test]
-async fn a_pass_reads_only_what_has_changed() {
-    let stand = Stand::new().await;
+async fn a_pass_reads_only_changed_tasks() {
+    let stand = TestStand::new().await;
     let mut ids = Vec::new();
     for _ in 0..20 {
         ids.push(stand.submit("a").await);
     }
-    // The task of each due entry is looked for once, by the count of the index.
+    // The count of the index reads the task of each due entry once.
     let doubtful = Cell::new(20);
     let read = async || {
         let before = stand.asked()[1];
         stand.look().await;
         let read = stand.app.shared.board().pass.read;
         let more = (stand.asked()[1] - before).saturating_sub(read + 1);
-        assert!(more <= doubtful.get(), "and the layout, now and then: {more} more");
+        assert!(more <= doubtful.get(), "and the layout, from time to time: {more} more");
         doubtful.set(doubtful.get() - more);
         read
     };
@@ -91,8 +91,8 @@ async fn a_pass_reads_only_what_has_changed() {
 }
 
 #[tokio::test]
-async fn a_second_change_under_one_stamp_is_noticed() {
-    let stand = Stand::with_coarse_stamps().await;
+async fn a_second_change_under_one_timestamp_is_noticed() {
+    let stand = TestStand::with_coarse_stamps().await;
     let shared = &stand.app.shared;
     let id = stand.submit("a").await;
     stand.look().await;
@@ -102,7 +102,7 @@ async fn a_second_change_under_one_stamp_is_noticed() {
     assert_eq!(status(), "cancelled");
     stand.queue.retry(&id).await.unwrap();
     pass(shared).await.unwrap();
-    assert_eq!(status(), "pending", "of the same second");
+    assert_eq!(status(), "pending", "changed in the same second");
     stand.host.advance(Duration::from_secs(4));
     let before = stand.asked()[1];
     pass(shared).await.unwrap();
@@ -113,7 +113,7 @@ async fn a_second_change_under_one_stamp_is_noticed() {
 
 #[tokio::test]
 async fn passes_over_a_large_bucket_stay_below_twelve_lists_a_minute() {
-    let stand = Stand::at_pace(Pace::Bucket).await;
+    let stand = TestStand::at_pace(RefreshPace::Bucket).await;
     for _ in 0..2_500 {
         stand.submit("a").await;
     }
@@ -125,12 +125,12 @@ async fn passes_over_a_large_bucket_stay_below_twelve_lists_a_minute() {
     }
     let [lists, gets] = stand.asked();
     assert!((200..=12 * 20 + 3).contains(&lists), "{lists} lists in twenty minutes");
-    assert!(gets < 2_550, "each task once, and the layout now and then: {gets}");
+    assert!(gets < 2_550, "each task once, and the layout from time to time: {gets}");
 }
 
 #[tokio::test]
-async fn what_is_gone_leaves_the_table() {
-    let stand = Stand::new().await;
+async fn a_deleted_task_is_removed_from_the_table() {
+    let stand = TestStand::new().await;
     let (gone, stays) = (stand.submit("a").await, stand.submit("b").await);
     stand.look().await;
     let revision = stand.app.shared.board().revision();
@@ -143,8 +143,8 @@ async fn what_is_gone_leaves_the_table() {
 }
 
 #[tokio::test]
-async fn of_more_tasks_than_there_is_room_for_the_first_are_shown_and_that_is_told() {
-    let stand = Stand::new().await.with_room(10);
+async fn a_full_table_keeps_the_first_tasks_and_reports_it() {
+    let stand = TestStand::new().await.with_room(10);
     for _ in 0..25 {
         stand.submit("a").await;
     }
@@ -157,8 +157,8 @@ async fn of_more_tasks_than_there_is_room_for_the_first_are_shown_and_that_is_to
 }
 
 #[tokio::test]
-async fn who_opens_a_task_together_reads_it_once() {
-    let stand = Stand::new().await;
+async fn a_task_opened_by_several_viewers_is_read_once() {
+    let stand = TestStand::new().await;
     let id = stand.submit("a").await;
     let open = || stand.app.opened.get(&stand.app.shared, &id);
     let before = stand.asked()[1];
@@ -167,8 +167,8 @@ async fn who_opens_a_task_together_reads_it_once() {
     assert_eq!(stand.asked()[1] - before, 1);
     stand.host.advance(Duration::from_secs(4));
     open().await.unwrap();
-    assert_eq!(stand.asked()[1] - before, 2, "what is older is read again");
-    // So is that there is none.
+    assert_eq!(stand.asked()[1] - before, 2, "an older read is repeated");
+    // A missing task is cached, too.
     let nobody = leasehold_core::TaskId::from_random(1);
     for _ in 0..10 {
         assert!(stand.app.opened.get(&stand.app.shared, &nobody).await.is_err());
@@ -177,8 +177,8 @@ async fn who_opens_a_task_together_reads_it_once() {
 }
 
 #[tokio::test]
-async fn tasks_are_counted_as_finished_once_and_only_since_the_server_began() {
-    let stand = Stand::new().await;
+async fn tasks_are_counted_as_finished_once_and_only_since_the_server_started() {
+    let stand = TestStand::new().await;
     let complete = || Settlement::complete(json!(null));
     stand.run(stand.submit("before").await, complete()).await;
     stand.look().await;
@@ -191,8 +191,8 @@ async fn tasks_are_counted_as_finished_once_and_only_since_the_server_began() {
 }
 
 #[tokio::test]
-async fn a_store_that_cannot_be_read_is_told_and_so_is_that_it_can_again() {
-    let (stand, state) = Stand::ailing().await;
+async fn a_failing_store_is_reported_until_it_recovers() {
+    let (stand, state) = TestStand::ailing().await;
     let error = async || stand.overview().await["sample"]["error"].clone();
     stand.look().await;
     assert_eq!(error().await, json!(null));
@@ -208,8 +208,8 @@ async fn a_store_that_cannot_be_read_is_told_and_so_is_that_it_can_again() {
 }
 
 #[tokio::test]
-async fn an_outage_is_one_turn_and_its_end_another_whatever_is_tried_meanwhile() {
-    let stand = Stand::new().await;
+async fn an_outage_is_one_change_and_its_end_another_however_many_reads_fail() {
+    let stand = TestStand::new().await;
     stand.look().await;
     let error = leasehold_core::Error::invalid("no such bucket");
     let note = |part, failed: Option<&leasehold_core::Error>| {
@@ -229,8 +229,8 @@ async fn an_outage_is_one_turn_and_its_end_another_whatever_is_tried_meanwhile()
 }
 
 #[tokio::test]
-async fn a_store_that_does_not_answer_is_no_turn_because_its_client_logs_it() {
-    let stand = Stand::new().await;
+async fn a_store_that_does_not_respond_is_no_change_because_its_client_logs_it() {
+    let stand = TestStand::new().await;
     stand.look().await;
     let refused = leasehold_core::Error::new(Kind::Denied, "reads are forbidden");
     let unreachable = leasehold_core::Error::new(Kind::Unavailable, "cannot be reached");
@@ -247,14 +247,14 @@ async fn a_store_that_does_not_answer_is_no_turn_because_its_client_logs_it() {
     };
     assert_eq!(turns([outage, end]), [Turn::Same; 4]);
     assert!(stand.app.shared.board().fault(stand.host.instant()).is_none());
-    // One that refuses meanwhile is logged here, and so is its end.
+    // A denied read meanwhile is logged here, and so is its end.
     assert_eq!(turns([outage, refusal]), [Turn::Same, Turn::Same, Turn::Failing, Turn::Same]);
     assert_eq!(end.map(|(part, failed)| note(part, failed)), [Turn::Same, Turn::Recovered]);
 }
 
 #[tokio::test]
-async fn no_error_is_shown_for_long_after_the_store_is_back() {
-    let (stand, state) = Stand::ailing().await;
+async fn an_error_is_not_shown_for_long_after_the_store_recovers() {
+    let (stand, state) = TestStand::ailing().await;
     stand.look().await;
     let failed = || stand.app.shared.board().fault(stand.host.instant()).map(|fault| fault.text.clone());
     state.set(Ill::Denied);
@@ -263,7 +263,7 @@ async fn no_error_is_shown_for_long_after_the_store_is_back() {
     state.set(Ill::Well);
     watched(&stand, 1, 20).await;
     assert_eq!(failed(), None);
-    // Nor if the viewers have left meanwhile: only the index is tried then.
+    // Nor if the viewers have left meanwhile: only the index is read then.
     state.set(Ill::Denied);
     watched(&stand, 1, 360).await;
     watched(&stand, 0, 60).await;
@@ -273,11 +273,11 @@ async fn no_error_is_shown_for_long_after_the_store_is_back() {
 }
 
 #[tokio::test]
-async fn what_is_no_task_is_read_once() {
+async fn a_corrupt_record_is_read_once() {
     let host = FakeHost::new();
     let real: Arc<dyn Host> = Arc::new(host.clone());
     let store = Arc::new(MemoryStore::new(&real));
-    let stand = Stand::on(host, store.clone(), Pace::Folder).await;
+    let stand = TestStand::on(host, store.clone(), RefreshPace::Folder).await;
     let id = stand.submit("a").await;
     let key = keys::task(&stand.queue.shard_len().shard_of(&id), &id);
     store.put(&key, bytes::Bytes::from_static(b"{"), &leasehold_store::When::Always).await.unwrap();
@@ -286,14 +286,14 @@ async fn what_is_no_task_is_read_once() {
     assert!(gets > 0);
     stand.look().await;
     stand.look().await;
-    // The layout of the queue is asked for in every pass of a minute.
+    // The layout of the queue is read once a minute.
     assert_eq!(stand.asked()[1], gets + 2, "it has not changed");
     assert_eq!(stand.overview().await["sample"]["corrupt"], 1);
 }
 
 #[tokio::test]
-async fn what_nobody_looks_at_any_more_is_not_what_is_wrong() {
-    let stand = Stand::new().await;
+async fn the_failure_of_a_part_without_viewers_is_forgotten() {
+    let stand = TestStand::new().await;
     stand.look().await;
     let tried = Tried { at: stand.host.instant(), took: Took::default() };
     let error = leasehold_core::Error::invalid("no such folder");
@@ -306,8 +306,8 @@ async fn what_nobody_looks_at_any_more_is_not_what_is_wrong() {
 }
 
 #[tokio::test]
-async fn the_map_follows_when_the_number_of_shards_changes() {
-    let stand = Stand::new().await;
+async fn the_shard_map_follows_a_change_of_the_number_of_shards() {
+    let stand = TestStand::new().await;
     let id = stand.submit("a").await;
     stand.look().await;
     let options = leasehold_queue::MigrateOptions { sweeps: false, ..Default::default() };
@@ -316,14 +316,14 @@ async fn the_map_follows_when_the_number_of_shards_changes() {
     stand.look().await;
     stand.look().await;
     assert_eq!(stand.overview().await["shards"], 256);
-    // And its tasks are found where they are now.
+    // Its tasks are found in their new shards.
     assert_eq!(stand.app.shared.queue().get(&id).await.unwrap().shard.as_str().len(), 2);
     assert!(matches!(stand.app.shared.queue().cancel(&id).await, Ok(leasehold_queue::Operated::Done(_))));
 }
 
 #[tokio::test]
-async fn whether_there_are_artifacts_is_known_from_one_list() {
-    let stand = Stand::new().await;
+async fn the_existence_of_artifacts_takes_one_list() {
+    let stand = TestStand::new().await;
     let shared = &stand.app.shared;
     shared.looks.at(Topic::Queue);
     let [lists, _] = stand.asked();

@@ -1,12 +1,12 @@
-// What the server is asked for. Every answer comes from its memory, apart from opening a task and changing one.
+// Client of the server's JSON API. The server answers from memory, except when a task is opened or changed.
 
-/** How long an answer may take before the server counts as gone. */
+/** Timeout of a request, after which the server counts as unreachable. */
 const PATIENCE_MS = 15_000;
-/** The same for a change of many tasks, each of which takes a bucket its time. */
+/** Timeout of a bulk action: each task takes at least one request to the bucket. */
 const MANY_PATIENCE_MS = 300_000;
 const TOKEN = 'leasehold.token';
 
-/** An answer that is not the one hoped for. Status 0: there was none. */
+/** Error response. Status 0: the server did not respond. */
 export class Refused extends Error {
   constructor(status, message) {
     super(message);
@@ -14,7 +14,7 @@ export class Refused extends Error {
   }
 }
 
-/** A token in the address is taken over and removed from it, so that it is neither bookmarked nor sent around. */
+/** Reads a token from the address and removes it there, so that it is neither bookmarked nor shared. */
 export function takeTokenFromAddress() {
   const found = /^#token=(.+)$/.exec(location.hash);
   if (!found) return;
@@ -23,7 +23,7 @@ export function takeTokenFromAddress() {
   if (isToken(token)) setToken(token);
 }
 
-/** What is not percent-encoded is taken as it is. */
+/** Decodes percent-encoding; returns text that is not percent-encoded unchanged. */
 function plain(text) {
   try {
     return decodeURIComponent(text);
@@ -32,14 +32,14 @@ function plain(text) {
   }
 }
 
-/** Whether a header can carry it: anything else cannot be the token. */
+/** True if a header can carry the text: anything else cannot be a token. */
 export const isToken = (text) => /^[!-~]+$/.test(text);
 
-/** Kept for this tab alone. */
+/** Stores the token for this tab only. */
 export const setToken = (token) => sessionStorage.setItem(TOKEN, token);
 export const hasToken = () => sessionStorage.getItem(TOKEN) !== null;
 
-/** The overview, or nothing if it has not changed since `revision`. */
+/** Fetches the overview, or `null` if it has not changed since `revision`. */
 export async function overview(revision) {
   const headers = revision === undefined ? {} : { 'if-none-match': `"${revision}"` };
   const answer = await ask('/api/overview', { headers });
@@ -52,7 +52,7 @@ export const list = async (what) => (await ask(`/api/${what}`)).json();
 
 /** Changes one task: cancel, retry, run_now. */
 export const act = async (id, action) => post(`/api/tasks/${encodeURIComponent(id)}/${action}`);
-/** Changes all tasks that fit a filter. */
+/** Changes all tasks that match a filter. */
 export const actOnAll = async (action, filter) => post(`/api/tasks/${action}`, filter, MANY_PATIENCE_MS);
 
 async function post(path, body, patience) {
@@ -68,7 +68,7 @@ async function ask(path, { method = 'GET', headers = {}, body, patience = PATIEN
     const signal = AbortSignal.timeout(patience);
     answer = await fetch(path, { method, headers: { ...headers, ...authorization }, body, signal, cache: 'no-store' });
   } catch {
-    throw new Refused(0, 'the dashboard does not answer');
+    throw new Refused(0, 'the dashboard server is not responding');
   }
   if (answer.ok || answer.status === 304) return answer;
   throw new Refused(answer.status, await reason(answer));
@@ -78,11 +78,11 @@ async function reason(answer) {
   try {
     return (await answer.json()).error;
   } catch {
-    return `the dashboard answers ${answer.status}`;
+    return `the dashboard server returned status ${answer.status}`;
   }
 }
 
-/** Numbers that JavaScript cannot hold stay as they were written, where the browser can do that. */
+/** Parses JSON and keeps integers that JavaScript cannot represent as written, where the browser supports that. */
 function exact(text) {
   return JSON.parse(text, (_, value, context) => {
     const isRounded = typeof value === 'number' && context?.source !== undefined && !Number.isSafeInteger(value)

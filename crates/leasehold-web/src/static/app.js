@@ -1,7 +1,7 @@
-// The frame of the page: which view is shown, what is asked for and when.
+// Frame of the page: selects the view and polls the server.
 //
-// One loop asks for the overview every two seconds while the page can be seen; the server answers from memory and says
-// nothing if nothing has changed. A view loads its data and draws itself; it is loaded again when there is a new sample.
+// One loop requests the overview every two seconds while the page is visible; the server answers from memory, with 304 if
+// nothing has changed. A view loads its data and renders itself; it is loaded again when there is a new sample.
 
 import * as api from './api.js';
 import { h, patch, show } from './dom.js';
@@ -26,15 +26,15 @@ const NAMES = {
 };
 
 const state = {
-  /** The last overview, and when it came. */
+  /** Last overview, and the time when it was received. */
   overview: null,
   overviewAt: 0,
-  /** What is drawn in the main part, and from which sample. */
+  /** View and data in the main part, and the sample that they come from. */
   shown: null,
   revision: undefined,
-  /** Grows with every change of the address: an answer for an older one is thrown away. */
+  /** Incremented with every change of the address: a response for an older address is dropped. */
   visit: 0,
-  /** The list that a task was opened from. */
+  /** List that a task was opened from. */
   list: '#/tasks',
   isLost: false,
   wantsToken: false,
@@ -43,7 +43,7 @@ const state = {
 const main = document.getElementById('main');
 let wake = () => {};
 
-// ---- what is shown ----
+// ---- rendering ----
 
 function current() {
   const at = route();
@@ -52,7 +52,7 @@ function current() {
   return { at, view: VIEWS[name], name };
 }
 
-/** What a view may know and do besides its own data. */
+/** Context of a view, besides its own data. */
 const context = (at) => ({
   at, overview: state.overview, list: state.list,
   changed: () => { state.revision = undefined; wake(); },
@@ -90,12 +90,12 @@ function drawFrame() {
       seen && h('div', { class: 'store' },
         h('p', { class: 'soft' }, 'store'), h('p', { class: 'mono break' }, seen.store),
         h('p', { class: 'faint' }, `${count(seen.shards)} shards · version ${seen.version}`)),
-      seen && h('p', { class: 'own soft', title: 'What this dashboard itself has asked of the store since it was started' },
-        `this page: ${counted(seen.sample.requests, 'request')}${seen.is_billed ? `, ${usd(seen.sample.usd)}` : ''}`),
+      seen && h('p', { class: 'own soft', title: 'Store requests made by this dashboard since it started' },
+        `this dashboard: ${counted(seen.sample.requests, 'request')}${seen.is_billed ? `, ${usd(seen.sample.usd)}` : ''}`),
       h('div', { class: 'tools' },
-        h('button', { type: 'button', class: 'tool', onclick: changeTheme, 'aria-label': `Colours: ${themeName()}`, title: `Colours: ${themeName()} (d)` },
+        h('button', { type: 'button', class: 'tool', onclick: changeTheme, 'aria-label': `Theme: ${themeName()}`, title: `Theme: ${themeName()} (d)` },
           icon('theme'), h('span', {}, themeName())),
-        h('button', { type: 'button', class: 'tool', onclick: help, 'aria-label': 'Keys', title: 'Keys (?)' }, icon('help'), h('span', {}, 'Keys')))));
+        h('button', { type: 'button', class: 'tool', onclick: help, 'aria-label': 'Keyboard shortcuts', title: 'Keyboard shortcuts (?)' }, icon('help'), h('span', {}, 'Shortcuts')))));
 }
 
 const mark = () => h('span', { class: 'mark', 'aria-hidden': 'true' });
@@ -105,31 +105,31 @@ const themeName = () => ({ auto: 'Auto', light: 'Light', dark: 'Dark' })[window.
 function changeTheme() {
   window.leaseholdTheme.next();
   drawFrame();
-  speak(`Colours: ${themeName()}`);
+  speak(`Theme: ${themeName()}`);
 }
 
-/** What is wrong, or nothing: goes away by itself when all is well again. */
+/** Shows the current problem in the banner; clears it when there is none. */
 function drawBanner() {
   const sample = state.overview?.sample;
   if (state.isLost) {
-    banner(`The dashboard does not answer; asking again every two seconds.${seenAt(state.overviewAt)}`);
+    banner(`The dashboard server is not responding; retrying every two seconds.${seenAt(state.overviewAt)}`);
   } else if (sample?.error) {
-    banner(`The store could not be read: ${sample.error}.${seenAt(state.overviewAt - sample.age_secs * 1000)}`);
+    banner(`Failed to read the store: ${sample.error}.${seenAt(state.overviewAt - sample.age_secs * 1000)}`);
   } else if (sample?.is_cut) {
-    banner(`There are more tasks than this page can hold: it shows and counts the first ${count(sample.rows)}.`, 'due');
+    banner(`Too many tasks: this page shows and counts only the first ${count(sample.rows)}.`, 'due');
   } else if (sample && !sample.is_complete) {
-    banner(sample.listed > 0 ? `Reading the tasks: ${count(sample.read)} of ${count(sample.listed)} so far.` : 'Reading the tasks.', 'running');
+    banner(sample.listed > 0 ? `Loading tasks: ${count(sample.read)} of ${count(sample.listed)} so far.` : 'Loading tasks.', 'running');
   } else if (sample?.corrupt > 0) {
-    banner(`${counted(sample.corrupt, 'object is', 'objects are')} not as a task should be; \`leasehold check\` names them.`, 'due');
+    banner(`${counted(sample.corrupt, 'task record is', 'task records are')} corrupt; run \`leasehold check\` to list them.`, 'due');
   } else {
     banner(null);
   }
 }
 
-/** A moment rather than an age: it is read aloud once and not every time it has grown. */
-const seenAt = (ms) => (state.overview ? ` What you see is from ${clock(new Date(ms))}.` : '');
+/** Time of the data shown. A time and not an age, so that screen readers announce it once and not on every tick. */
+const seenAt = (ms) => (state.overview ? ` Showing data from ${clock(new Date(ms))}.` : '');
 
-// ---- the loop ----
+// ---- polling loop ----
 
 async function look() {
   const fresh = await api.overview(state.overview?.sample.revision);
@@ -140,7 +140,7 @@ async function look() {
   state.overviewAt = Date.now();
   const { view } = current();
   const isChanged = state.revision !== state.overview.sample.revision;
-  // What was refused is asked for again only when something has changed.
+  // A failed request is repeated only when something has changed.
   const isLive = view.isLive && state.shown?.view === view;
   state.revision = state.overview.sample.revision;
   if (isChanged || isLive) await draw({ isNew: false });
@@ -159,7 +159,7 @@ async function round() {
 }
 
 function trouble(error) {
-  // A fault of the page itself must not end its loop; the console tells of it.
+  // A bug in the page must not end its loop; it is logged to the console.
   if (!(error instanceof api.Refused)) return console.error(error);
   state.isLost = error.status === 0;
   if (error.status === 401) return askForToken();
@@ -169,7 +169,7 @@ function trouble(error) {
 
 function drawRefusal({ status, message }) {
   state.shown = null;
-  const title = status === 404 ? 'There is no such task' : 'That did not work';
+  const title = status === 404 ? 'Task not found' : 'Request failed';
   show(main, h('div', { class: 'view', key: 'refused' }, empty(title, message)));
 }
 
@@ -182,7 +182,7 @@ function askForToken() {
   field.focus();
 }
 
-/** Until it is time again, someone wants to know at once, or the page can be seen again. */
+/** Waits until the next poll is due, `wake` is called, or the page becomes visible again. */
 function pause() {
   return new Promise((resolve) => {
     let timer = document.hidden ? undefined : setTimeout(resolve, POLL_MS);

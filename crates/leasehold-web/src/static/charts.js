@@ -1,20 +1,20 @@
-// Charts: SVG built by hand, with its labels as text beside it. The drawing is stretched to the width there is, lines keep
-// their strength. Each chart says in words what it shows, and tells the figures of one moment under the pointer or, with
-// the arrow keys, under the focus.
+// Charts: SVG with its labels as text beside it. The drawing is stretched to the available width, lines keep their
+// thickness. Each chart has a text summary, and shows the values of one point in time under the pointer or, with the arrow
+// keys, under the focus.
 
 import { h, patch, svg } from './dom.js';
 import { brief } from './format.js';
 
 const HEIGHT = 100;
 
-/** Which moment of which chart is being looked at. */
+/** Selected index of each chart, by the chart's name. */
 const looked = new Map();
 
 /**
- * A chart of series over moments.
- * `series`: [{name, tone, values}], values may be null where nothing is known. `kind`: 'bars', 'areas' (both stacked) or 'lines'.
- * `moment(index)` names a moment; `ends` are the labels below; `resting` says what the legend shows when nothing is looked at;
- * `round` gives the end of the axis for the highest value.
+ * Chart of series over time.
+ * `series`: [{name, tone, values}], values are null where there is no data. `kind`: 'bars', 'areas' (both stacked) or 'lines'.
+ * `moment(index)` labels a point in time; `ends` are the labels below; `resting` is the legend's label when nothing is
+ * selected; `round` returns the end of the axis for the highest value.
  */
 export function chart(options) {
   const { name, series, kind, format = brief, round = niceTop, moment, ends, summary } = options;
@@ -50,7 +50,7 @@ export function chart(options) {
   function look(index) {
     if (looked.get(name) === index) return;
     if (index === undefined) looked.delete(name); else looked.set(name, index);
-    // The figure on the page may be an older one that this one was patched into.
+    // The figure on the page may be an older element that this one was patched into.
     shown = [...document.querySelectorAll('figure.chart')].find((one) => one.patchKey === name) ?? shown;
     patch(shown, chart(options));
   }
@@ -79,7 +79,7 @@ function highest(series, kind) {
   return Math.max(0, ...sizes);
 }
 
-/** The next round number: an axis that ends at 437 is hard to read. */
+/** Next round number: an axis that ends at 437 is hard to read. */
 export function niceTop(value) {
   if (value <= 0) return 1;
   const power = 10 ** Math.floor(Math.log10(value));
@@ -87,12 +87,12 @@ export function niceTop(value) {
 }
 
 const DAY_SECS = 86_400;
-/** Durations that have a short name, and whose halves have one: 20 s and 10 s, 4 min and 2 min, 1 h and 30 min. */
+/** Durations with a short label whose halves also have one: 20 s and 10 s, 4 min and 2 min, 1 h and 30 min. */
 const ROUND_SECS = [
   0.002, 0.004, 0.01, 0.02, 0.04, 0.1, 0.2, 0.4, 1, 2, 4, 10, 20, 30, 60, 120, 240, 600, 1_200, 1_800, 3_600, 7_200, 14_400, 21_600, 43_200, DAY_SECS,
 ];
 
-/** The next round duration. A round number of seconds is none: 200 s are "3 min 20 s", which no axis has room for. */
+/** Next round duration. A round number of seconds does not do: 200 s is "3 min 20 s", too long for an axis label. */
 export function roundDuration(secs) {
   if (secs <= 0) return 1;
   const known = ROUND_SECS.find((one) => one >= secs);
@@ -105,7 +105,7 @@ export function roundDuration(secs) {
 const level = (value, top) => hundredths(HEIGHT - value / top * HEIGHT);
 const hundredths = (number) => Math.round(number * 100) / 100;
 
-/** What lies below each series when they are stacked: one list of sums more than there are series. */
+/** Cumulative sums below each series when stacked: one list more than there are series. */
 function stacked(series) {
   return series.reduce((sums, one) => [...sums, one.values.map((value, index) => sums.at(-1)[index] + (value ?? 0))],
     [series[0].values.map(() => 0)]);
@@ -122,7 +122,7 @@ function bars(series, top) {
 function areas(series, top) {
   const sums = stacked(series);
   const size = series[0].values.length;
-  // From one moment to the next in a straight line; the first and the last reach to the borders.
+  // Straight lines between points; the first and the last value extend to the borders.
   const edge = (sum) => [[0, sum[0]], ...sum.map((value, index) => [index + 0.5, value]), [size, sum.at(-1)]]
     .map(([x, value]) => `${x},${level(value, top)}`);
   return series.map((one, layer) => {
@@ -135,7 +135,7 @@ function areas(series, top) {
   });
 }
 
-/** Lines with gaps where nothing is known; a value that stands alone is a short stroke. */
+/** Lines with gaps where there is no data; an isolated value is a short stroke. */
 function lines(series, top) {
   return series.map((one) => {
     const path = one.values.map((value, index) => {

@@ -1,14 +1,14 @@
-// Builds elements and brings what is on the page in line with them.
+// Builds elements and patches the page to match them.
 //
-// A view draws itself anew with every sample. `patch` carries over only what differs, so that focus, selected text, scroll
-// positions and opened details stay as they are. Whatever comes from a task goes in as a text node or as the value of an
-// attribute that runs nothing: no function here parses HTML, and links lead nowhere but within the page.
+// A view renders itself again with every sample. `patch` applies only the differences, so that focus, selected text, scroll
+// positions and opened details are kept. Data from tasks is inserted as a text node or as the value of an attribute that
+// executes nothing: no function here parses HTML, and links stay within the page.
 
 const SVG = 'http://www.w3.org/2000/svg';
 const HANDLERS = ['onclick', 'onchange', 'oninput', 'onkeydown', 'onsubmit', 'onpointermove', 'onpointerleave', 'onblur'];
 const ATTRIBUTE = /^(class|id|for|type|name|value|placeholder|title|role|tabindex|datetime|rel|open|disabled|selected|hidden|lang|colspan|scope|method|autocomplete|autocapitalize|spellcheck|inputmode|enterkeyhint|maxlength|max|(aria|data)-[a-z-]+)$/;
 
-/** An HTML element: `h('p', {class: 'soft'}, 'text', child, …)`. Nothing, `false` and `null` among the children are left out. */
+/** Creates an HTML element: `h('p', {class: 'soft'}, 'text', child, …)`. Children that are `undefined`, `false` or `null` are omitted. */
 export function h(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes ?? {})) {
@@ -17,12 +17,12 @@ export function h(tag, attributes = {}, ...children) {
     else if (HANDLERS.includes(name)) element[name] = value;
     else if (name === 'href' && String(value).startsWith('#')) element.setAttribute(name, value);
     else if (ATTRIBUTE.test(name)) element.setAttribute(name, value === true ? '' : value);
-    else throw new Error(`the attribute ${name} is not for this page`);
+    else throw new Error(`attribute ${name} is not allowed`);
   }
   return filled(element, children);
 }
 
-/** An SVG element. Geometry goes into attributes, because the page allows no inline styles. */
+/** Creates an SVG element. Geometry goes into attributes, because the page allows no inline styles. */
 export function svg(tag, attributes = {}, ...children) {
   const element = document.createElementNS(SVG, tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -39,12 +39,12 @@ function filled(element, children) {
   return element;
 }
 
-/** Makes the children of an element what is given. */
+/** Replaces the children of an element, patching those that match. */
 export function show(element, ...children) {
   patchChildren(element, filled(document.createDocumentFragment(), children));
 }
 
-/** Brings an element in line with a fresh one, or puts that in its place; returns the one that is on the page. */
+/** Patches an element to match a fresh one, or replaces it; returns the element that is on the page. */
 export function patch(old, fresh) {
   if (!isSame(old, fresh)) {
     old.replaceWith(fresh);
@@ -56,7 +56,7 @@ export function patch(old, fresh) {
   }
   patchAttributes(old, fresh);
   patchChildren(old, fresh);
-  // What is being typed stays, but for a field that shows a part of the address: the address has every letter at once.
+  // Text being typed is kept, except in a field that mirrors a part of the address: the address is updated with every letter.
   const isTyped = old === document.activeElement && fresh.dataset.follows !== 'address';
   if ('value' in fresh && !isTyped && old.value !== fresh.value) old.value = fresh.value;
   return old;
@@ -66,7 +66,7 @@ const isSame = (a, b) => a.nodeName === b.nodeName && a.patchKey === b.patchKey;
 
 function patchAttributes(old, fresh) {
   for (const { name } of [...old.attributes]) {
-    // Whether details are open is up to the reader.
+    // The user decides which details are open.
     if (!fresh.hasAttribute(name) && name !== 'open') old.removeAttribute(name);
   }
   for (const { name, value } of fresh.attributes) {
@@ -77,7 +77,7 @@ function patchAttributes(old, fresh) {
   }
 }
 
-/** Children with a key are found again wherever they went; the others by their place. */
+/** Matches children with a key by that key, the others by position. */
 function patchChildren(old, fresh) {
   const children = [...fresh.childNodes];
   const wanted = new Set(children.map((child) => child.patchKey).filter((key) => key !== undefined));

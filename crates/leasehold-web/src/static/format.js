@@ -1,4 +1,4 @@
-// Numbers, times and amounts as people read them.
+// Formatting of numbers, times and amounts.
 
 const MINUTE = 60;
 const HOUR = 60 * MINUTE;
@@ -10,7 +10,7 @@ const short = new Intl.NumberFormat('en', { notation: 'compact', maximumFraction
 /** 12,345 */
 export const count = (number) => whole.format(number);
 
-/** 12.3K: where there is room for a label only. */
+/** 12.3K: for axis and legend labels. */
 export const brief = (number) => (Math.abs(number) < 10_000 ? whole.format(Math.round(number * 100) / 100) : short.format(number));
 
 /** "1 task", "2 tasks" */
@@ -54,7 +54,7 @@ export function relative(moment, now) {
 /** 2026-12-24 18:00:00.250 UTC */
 export const absolute = (moment) => `${moment.toISOString().replace('T', ' ').replace('Z', '')} UTC`;
 
-/** 18:00, or 18:00:07, by the clock of whoever looks. */
+/** 18:00, or 18:00:07, in the browser's time zone. */
 export const clock = (moment, { hasSeconds = false } = {}) =>
   moment.toLocaleTimeString('en-GB', { hour: '2-digit', minute: '2-digit', second: hasSeconds ? '2-digit' : undefined });
 
@@ -76,5 +76,5 @@ export function bytes(size) {
   return `${step === 0 || value >= 100 ? Math.round(value) : value.toFixed(1)} ${units[step]}`;
 }
 
-/** The first part of a task's id: enough to tell tasks apart by eye. */
+/** First part of a task's id: enough to tell tasks apart by eye. */
 export const shortId = (id) => id.slice(0, 8);

@@ -1,27 +1,27 @@
-// The keyboard: everything can be done with it.
+// Keyboard shortcuts. Every action is reachable from the keyboard.
 
 import { h } from './dom.js';
 import { openDialog } from './parts.js';
 import { go, route } from './router.js';
 
 const PLACES = { o: 'overview', t: 'tasks', w: 'workers', s: 'shards', a: 'artifacts', p: 'outposts', e: 'settings' };
-/** After `g` the next key says where to; so long one may think about it. */
+/** Longest pause between `g` and the key that selects the view. */
 const PAUSE_MS = 1_500;
 
 const HELP = [
   ['/', 'search tasks'],
   ['g o', 'go to the overview; g t tasks, g w workers, g s shards, g e settings'],
-  ['j k', 'next and previous task of a list'],
+  ['j k', 'next and previous task in a list'],
   ['Enter', 'open the task'],
-  ['Esc', 'leave a field, a question or a task'],
-  ['← →', 'read a chart or the shard map'],
-  ['d', 'light, dark, or as the system has it'],
-  ['?', 'this list'],
+  ['Esc', 'leave a field, dialog or task'],
+  ['← →', 'move through a chart or the shard map'],
+  ['d', 'change the theme: auto, light, dark'],
+  ['?', 'show this help'],
 ];
 
 let pressed = { key: '', at: 0 };
 
-/** `back` leaves what is open, `changeTheme` goes to the next one. */
+/** Installs the shortcuts. `back` leaves the open view, `changeTheme` switches to the next theme. */
 export function listen({ back, changeTheme }) {
   document.addEventListener('keydown', (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector('dialog[open]')) return;
@@ -52,7 +52,7 @@ function search() {
   const field = document.getElementById('search');
   if (field) return field.select();
   if (route().view !== 'tasks' || route().rest.length > 0) go('#/tasks');
-  // The view is drawn when its data has come.
+  // The view is rendered once its data has loaded.
   const watch = new MutationObserver(() => {
     const drawn = document.getElementById('search');
     if (drawn) { watch.disconnect(); drawn.focus(); }
@@ -60,7 +60,7 @@ function search() {
   watch.observe(document.getElementById('main'), { childList: true, subtree: true });
 }
 
-/** To the next or previous row; the first one when none has the focus. */
+/** Moves the focus to the next or previous row; to the first one if none has the focus. */
 function move(step) {
   const rows = [...document.querySelectorAll('[data-row]')];
   const at = rows.indexOf(document.activeElement);
@@ -71,7 +71,7 @@ function move(step) {
 
 export function help() {
   const dialog = h('dialog', { class: 'dialog help', 'aria-labelledby': 'keys' },
-    h('h2', { id: 'keys' }, 'Keys'),
+    h('h2', { id: 'keys' }, 'Keyboard shortcuts'),
     h('dl', { class: 'keys' }, HELP.map(([key, text]) => h('div', {},
       h('dt', {}, key.split(' ').map((one) => h('kbd', {}, one))), h('dd', {}, text)))),
     h('div', { class: 'buttons' }, h('button', { type: 'button', class: 'button', onclick: () => dialog.close() }, 'Close')));

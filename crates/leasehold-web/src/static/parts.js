@@ -1,4 +1,4 @@
-// Parts that several views are made of.
+// Components shared by several views.
 
 import { h, show, svg } from './dom.js';
 import { absolute, count, duration, relative, shortId } from './format.js';
@@ -6,7 +6,7 @@ import { link, taskLink } from './router.js';
 
 const NOTE_MS = 6_000;
 
-/** Hand-drawn on a grid of twenty; lines take the colour of the text. */
+/** Icon paths on a 20 × 20 grid; lines take the colour of the text. */
 const ICONS = {
   overview: 'M3 10.5 10 4l7 6.5M5 9v7h10V9',
   tasks: 'M4 5.5h12M4 10h12M4 14.5h7',
@@ -32,7 +32,7 @@ export function icon(name) {
 
 // ---- times ----
 
-/** The store's time minus this machine's, so that ages are right where the two disagree. */
+/** Store's clock minus the browser's, so that ages are right where the two differ. */
 let offset = 0;
 
 export function setClock(now) {
@@ -41,7 +41,7 @@ export function setClock(now) {
 
 export const now = () => new Date(Date.now() + offset);
 
-/** A moment as "12 s ago", with the moment itself where the pointer rests. */
+/** Time as "12 s ago", with the absolute time as tooltip. */
 export function time(at) {
   if (!at) return h('span', { class: 'faint' }, '–');
   const moment = new Date(at);
@@ -49,7 +49,7 @@ export function time(at) {
   return h('time', { datetime: at, title: absolute(moment) }, relative(moment, now()));
 }
 
-/** How long something has lasted so far, "1 min 14 s", and goes on. */
+/** Running duration, "1 min 14 s"; `tick` updates it. */
 export function lasting(secs) {
   const since = new Date(now() - secs * 1000);
   return h('time', { datetime: since.toISOString(), title: `since ${absolute(since)}`, 'data-form': 'lasting' }, duration(secs));
@@ -57,7 +57,7 @@ export function lasting(secs) {
 
 export const lastingSince = (at) => lasting(Math.max(0, Math.floor((now() - new Date(at)) / 1000)));
 
-/** Lets all times on the page go on. */
+/** Updates all times on the page. */
 export function tick() {
   for (const element of document.querySelectorAll('time[datetime]')) {
     const since = new Date(element.dateTime);
@@ -69,7 +69,7 @@ export function tick() {
 
 // ---- tasks ----
 
-/** The word that a task's status is shown by: pending tells too little. */
+/** Status shown for a task: pending is split into due and scheduled. */
 export function standing(row) {
   if (row.status !== 'pending') return row.status;
   const isDue = row.is_due ?? new Date(row.available_at) <= now();
@@ -82,7 +82,7 @@ export const tag = (key, value) =>
   h('a', { class: 'tag', href: link('tasks', { tag: `${key}:${value}` }), title: 'Show all tasks with this tag' },
     h('span', { class: 'soft' }, key), ' ', value);
 
-/** Tasks as rows: a table where there is room, cards on a phone. `untaken`: the types that no worker takes. */
+/** Table of tasks; cards on a phone. `untaken`: the types whose due tasks no worker claims. */
 export function taskTable(rows, { label, untaken = [] }) {
   const since = new Map(untaken.map((one) => [one.task_type, one.since]));
   return h('div', { class: 'table-frame' },
@@ -105,19 +105,19 @@ function taskRow(row, untakenSince) {
     h('td', { class: 'known' }, known(row, word, untakenSince)));
 }
 
-/** The telling line of an error: the last one of a traceback, the first one else. */
+/** Most informative line of an error: the last one of a traceback, otherwise the first one. */
 export function gist(error) {
   const lines = error.split('\n').filter((line) => line.trim());
   return (lines[0]?.startsWith('Traceback') ? lines.at(-1) : lines[0]) ?? error;
 }
 
-/** What one most wants to know of a task in this state. */
+/** Most useful detail of a task in this state. */
 function known(row, word, untakenSince) {
   const tags = Object.entries(row.tags ?? {}).map(([key, value]) => tag(key, value));
   const fact = {
     scheduled: () => h('span', { class: 'soft' }, row.error ? 'next attempt ' : 'due ', time(row.available_at)),
     due: () => h('span', { class: 'soft' }, 'due ', time(row.available_at),
-      untakenSince && [' · ', h('b', { class: 'warning' }, 'no worker has taken this type for ', lastingSince(untakenSince))]),
+      untakenSince && [' · ', h('b', { class: 'warning' }, 'no worker has claimed this type for ', lastingSince(untakenSince))]),
     running: () => row.worker && h('span', { class: 'soft' }, 'held by ', h('span', { class: 'mono' }, row.worker)),
     completed: () => row.worker && h('span', { class: 'soft' }, 'by ', h('span', { class: 'mono' }, row.worker)),
   }[word]?.();
@@ -125,9 +125,9 @@ function known(row, word, untakenSince) {
   return [fact, error, tags.length > 0 && h('span', { class: 'tags' }, tags)];
 }
 
-// ---- figures and frames ----
+// ---- layout ----
 
-/** A page's heading, with what belongs beside it. */
+/** Heading of a page, with optional content beside it. */
 export function heading(title, aside, ...below) {
   return h('header', { class: 'heading' },
     h('h1', {}, title), aside && h('div', { class: 'aside' }, aside), below);
@@ -139,22 +139,22 @@ export function card(title, { aside, id } = {}, ...children) {
     children);
 }
 
-/** Says that there is nothing, why, and what to type. */
+/** Empty state: title, explanation and a command to run. */
 export function empty(title, text, command) {
   return h('div', { class: 'empty' },
     h('p', { class: 'empty-title' }, title), text && h('p', { class: 'soft' }, text),
-    command && h('p', { class: 'command' }, h('code', {}, command), copyButton(command, 'Copy the command')));
+    command && h('p', { class: 'command' }, h('code', {}, command), copyButton(command, 'Copy command')));
 }
 
-/** Says that something has been asked for and has not come yet. */
-export const reading = () => h('p', { class: 'empty soft' }, 'Reading…');
+/** Placeholder while data is loading. */
+export const reading = () => h('p', { class: 'empty soft' }, 'Loading…');
 
 export function facts(pairs) {
   return h('dl', { class: 'facts' }, pairs.filter(Boolean).map(([name, ...value]) =>
     h('div', {}, h('dt', {}, name), h('dd', {}, value))));
 }
 
-/** A table of plain cells; numbers stand to the right. A stacked one has a card for each row on a phone. */
+/** Table of plain cells; numbers are right-aligned. A stacked one shows each row as a card on a phone. */
 export function plainTable(label, columns, rows, { isStacked } = {}) {
   return h('div', { class: 'table-frame' },
     h('table', { class: `rows${isStacked ? ' stacked' : ''}`, 'aria-label': label },
@@ -169,7 +169,7 @@ export function button(text, { onclick, name, tone, disabled, title } = {}) {
 }
 
 export function copyButton(text, label = 'Copy') {
-  const onclick = async () => note(await copied(text) ? 'Copied' : 'The browser does not allow copying');
+  const onclick = async () => note(await copied(text) ? 'Copied' : 'The browser blocked copying');
   return h('button', { type: 'button', class: 'copy', 'aria-label': label, title: label, onclick }, icon('copy'));
 }
 
@@ -182,27 +182,27 @@ async function copied(text) {
   }
 }
 
-// ---- notes and questions ----
+// ---- notes and dialogs ----
 
-/** Says something in a corner for a while. */
+/** Shows a note in a corner for a few seconds. */
 export function note(text, tone = 'plain') {
   const element = h('p', { class: `note tone-${tone}` }, text);
   document.getElementById('notes').append(element);
   setTimeout(() => element.remove(), NOTE_MS);
 }
 
-/** Says something to those who listen instead of looking. */
+/** Announces a text to screen readers. */
 export function speak(text) {
   document.getElementById('spoken').textContent = text;
 }
 
-/** Asks before something is done; resolves to whether to do it. */
+/** Asks for confirmation; resolves to true if the user confirms. */
 export function confirm({ title, text, yes, tone }) {
   return new Promise((resolve) => {
     const dialog = h('dialog', { class: 'dialog', 'aria-labelledby': 'question' },
       h('h2', { id: 'question' }, title), h('p', { class: 'soft' }, text),
       h('div', { class: 'buttons' },
-        h('button', { type: 'button', class: 'button', onclick: () => dialog.close() }, 'Leave it'),
+        h('button', { type: 'button', class: 'button', onclick: () => dialog.close() }, 'Go back'),
         h('button', { type: 'button', class: `button main tone-${tone}`, onclick: () => dialog.close('yes') }, yes)));
     openDialog(dialog, () => resolve(dialog.returnValue === 'yes'));
     dialog.querySelector('.main').focus();
@@ -216,7 +216,7 @@ export function openDialog(dialog, closed = () => {}) {
   dialog.showModal();
 }
 
-/** The banner above everything, for as long as there is something to say. */
+/** Shows a banner above the view, or hides it if there is no text. */
 export function banner(text, tone = 'failed') {
   show(document.getElementById('banner'), text && h('p', { class: `banner tone-${tone}` }, text));
 }

@@ -1,7 +1,7 @@
-// Where on the page one is stands behind the `#`: `#/tasks?status=failed&offset=50`. So the browser's own back button,
-// bookmarks and links that are sent around work, and the server hears of nothing but data.
+// Routes in the fragment of the address: `#/tasks?status=failed&offset=50`. The browser's back button, bookmarks and shared
+// links work, and the server receives only requests for data.
 
-/** What the address says. A token in it is not a place: see `api.js`. */
+/** Parses the address into view, path and parameters. A token in it is not a route: see `api.js`. */
 export function route(hash = location.hash) {
   const [path, query = ''] = hash.replace(/^#\/?/, '').split('?');
   const [view = '', ...rest] = path.split('/');
@@ -12,7 +12,7 @@ function decoded(part) {
   try { return decodeURIComponent(part); } catch { return part; }
 }
 
-/** The address of a view. Parameters without a value are left out. */
+/** Builds the address of a view. Parameters without a value are omitted. */
 export function link(path, params = {}) {
   const query = new URLSearchParams(Object.entries(params).filter(([, value]) => value !== undefined && value !== null && value !== ''));
   return `#/${path}${query.size ? `?${query}` : ''}`;
@@ -24,7 +24,7 @@ export function go(hash) {
   location.hash = hash;
 }
 
-/** Changes the address without a step in the browser's history: for what is typed letter by letter. */
+/** Changes the address without an entry in the browser's history: for text that is being typed. */
 export function amend(hash) {
   history.replaceState(null, '', hash);
   window.dispatchEvent(new HashChangeEvent('hashchange'));

@@ -1,9 +1,9 @@
-// Light or dark, as the system says until someone chooses otherwise. Runs before the first paint, so that nothing flashes.
+// Light or dark theme; the system's until the user chooses one. Runs before the first paint to avoid a flash.
 'use strict';
 
 (() => {
   const CHOICES = ['auto', 'light', 'dark'];
-  // A browser may keep nothing; the choice then lasts as long as the page.
+  // A browser may refuse storage; the choice then lasts as long as the page.
   const stored = () => { try { return localStorage.getItem('leasehold.theme'); } catch { return null; } };
   const store = (choice) => { try { localStorage.setItem('leasehold.theme', choice); } catch { /* see above */ } };
 

@@ -1,18 +1,18 @@
-// The life of a task, drawn: a line from its submit to now, attempts as bars on it, events as points.
+// Timeline of a task: a line from its submission to now, with attempts as bars and events as points.
 //
-// A task may wait a day and run for a second, so the line is not to scale: each stretch is as wide as the logarithm of
-// its length, and says how long it was.
+// A task may wait a day and run for a second, so the line is not to scale: the width of each interval is proportional to
+// the logarithm of its length, and a label shows the length.
 
 import { h, svg } from './dom.js';
 import { absolute, duration } from './format.js';
 import { gist, pill, time } from './parts.js';
 
-/** A stretch narrower than this share of the line has no room for its label. */
+/** Smallest share of the line at which an interval has room for its label. */
 const LABEL_SHARE = 0.075;
 const PHONE_SHARE = 0.16;
 const STRETCH_MIN_SECS = 0.2;
 
-/** How an attempt ended gives its colour. */
+/** Colour of an attempt, by the event that ended it. */
 const TONES = {
   complete: 'completed', completed_offline: 'completed', fail: 'failed', failed_offline: 'failed', 'time out': 'failed', timeout: 'failed',
   stop: 'cancelled', snooze: 'scheduled', release: 'scheduled', reschedule: 'scheduled',
@@ -22,15 +22,15 @@ const EVENT_TONES = {
 };
 
 export function timeline({ history, attempts, folded, task }, now) {
-  if (history.length === 0) return h('p', { class: 'soft' }, 'Nothing is known of its past.');
+  if (history.length === 0) return h('p', { class: 'soft' }, 'No history recorded.');
   const stretches = cut(history, task, now);
   return h('div', { class: 'life' },
     drawn(stretches, attempts, now),
-    folded > 0 && h('p', { class: 'soft' }, `${folded} changes between the first and the newest are not kept.`),
+    folded > 0 && h('p', { class: 'soft' }, `${folded} changes between the first and the newest are no longer kept.`),
     h('ol', { class: 'events', 'aria-label': 'History' }, history.map((change, index) => event(change, history[index - 1], task.error))));
 }
 
-/** The time from each event to the next, with its share of the width. */
+/** Intervals from each event to the next, with their share of the width. */
 function cut(history, task, now) {
   const isFinal = Boolean(task.finished_at);
   const moments = history.map((change) => new Date(change.at));
@@ -48,7 +48,7 @@ function cut(history, task, now) {
   return { stretches, moments, isFinal };
 }
 
-/** The same, with one bar for one attempt, whatever was asked of its task meanwhile. */
+/** Merges the intervals of one attempt into one bar, whatever events happened during it. */
 function joined(stretches) {
   const bars = [];
   for (const one of stretches) {
@@ -60,7 +60,7 @@ function joined(stretches) {
   return bars;
 }
 
-/** A cancel of a task that runs has only been asked for: its worker has yet to stop. */
+/** Label of an event. Cancelling a running task is only a request: its worker has yet to stop. */
 const named = (change) => (change.event === 'cancel' && change.to === 'running' ? 'cancel requested' : change.event);
 
 function drawn({ stretches, moments, isFinal }, attempts, now) {
@@ -70,10 +70,10 @@ function drawn({ stretches, moments, isFinal }, attempts, now) {
   const last = moments.at(-1);
   const bars = joined(stretches);
   const runs = bars.filter(({ change }) => change.to === 'running');
-  const ended = isFinal ? 'finished' : 'until now';
-  const told = `${attempts.length} ${attempts.length === 1 ? 'attempt' : 'attempts'} in ${duration((last - first) / 1000)}`;
+  const ended = isFinal ? 'finished' : 'now';
+  const summary = `${attempts.length} ${attempts.length === 1 ? 'attempt' : 'attempts'} in ${duration((last - first) / 1000)}`;
   return h('div', { class: 'drawn' },
-    svg('svg', { class: 'strip', role: 'img', 'aria-label': `Time line: ${told}. The list below has every event.` },
+    svg('svg', { class: 'strip', role: 'img', 'aria-label': `Timeline: ${summary}. The list below has every event.` },
       svg('line', { class: 'track', x1: percent(0), x2: percent(1), y1: 34, y2: 34 }),
       runs.map(({ from, share, change, next }) => svg('rect', {
         class: `run tone-${next ? TONES[next.event] ?? 'running' : 'running'}`, x: percent(from), width: wide(share), y: 22, height: 24, rx: 4,
@@ -86,7 +86,7 @@ function drawn({ stretches, moments, isFinal }, attempts, now) {
       stretches.map(({ from, change }) => point(percent(from), change)),
       isFinal && stretches.length > 0 && point(percent(1), stretches.at(-1).next)),
     h('div', { class: 'ends' }, h('span', {}, 'submitted ', time(first.toISOString())),
-      h('span', { class: 'told' }, told), h('span', {}, `${ended} `, isFinal && time(last.toISOString()))));
+      h('span', { class: 'told' }, summary), h('span', {}, `${ended} `, isFinal && time(last.toISOString()))));
 }
 
 function point(x, change) {
@@ -102,6 +102,6 @@ function event(change, before, error) {
       h('span', { class: 'soft' }, 'by ', h('span', { class: 'mono' }, change.by)),
       change.epoch > 0 && h('span', { class: 'faint' }, `attempt ${change.attempt}, epoch ${change.epoch}`),
       h('span', { class: 'when number' }, before && h('span', { class: 'faint' }, `+${duration(since)}`), time(change.at))),
-    // The whole of the last error stands above.
+    // The full text of the last error is shown above.
     change.why && h('pre', { class: 'why' }, change.why === error ? gist(error) : change.why));
 }

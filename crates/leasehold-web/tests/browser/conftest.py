@@ -1,4 +1,4 @@
-"""A browser, queues on each kind of store, and dashboards over them."""
+"""Fixtures: a browser, queues on each kind of store, and dashboards over them."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ BUCKET = "my-bucket"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "complains(text): the console may say this during the test, because the test provokes it")
+    config.addinivalue_line("markers", "complains(text): console messages with this text are expected during the test")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def tools() -> None:
     for path in (LEASEHOLD, EXERCISER, WEED):
-        assert path.exists(), f"{path} is missing: ./test builds and installs what these tests need"
+        assert path.exists(), f"{path} is missing: run ./test, which builds and installs it"
 
 
 @pytest.fixture(scope="session")
 def env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Whatever the machine's own settings say does not count."""
+    """Environment without the machine's settings."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("LEASEHOLD_", "AWS_", "XDG_", "OTEL_"))}
     return {**kept, "HOME": str(tmp_path_factory.mktemp("home"))}
 
 
 @pytest.fixture(scope="session")
 def s3(env: dict[str, str]) -> Iterator[dict[str, str]]:
-    """A real S3 server, as variables that lead to it.
+    """Environment variables for a real S3 server.
 
-    It is held by a process of the Rust tests, which starts it on free ports and whose death ends it.
+    A process of the Rust tests starts it on free ports and ends it when that process dies.
     """
     command = [EXERCISER, "hold-weed", WEED, BUCKET, "0"]
     holder = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=env)
@@ -73,7 +73,7 @@ def queue(request: pytest.FixtureRequest, tmp_path: Path, env: dict[str, str]) -
 
 @pytest.fixture
 def serve() -> Callable[..., Dashboard]:
-    """Starts a dashboard over a queue; it ends with the queue's other programs."""
+    """Starts a dashboard over a queue; it is stopped with the queue's other programs."""
     return dashboard
 
 
@@ -88,7 +88,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
 
 @pytest.fixture
 def page(browser: Chrome, request: pytest.FixtureRequest) -> Iterator[Page]:
-    """A page at desktop width; when the test is over, the console must have stayed empty."""
+    """A page at desktop width; at the end of the test the console must be empty."""
     page = Page(browser)
     page.size(*DESKTOP)
     page.prefer("light")

@@ -1,4 +1,4 @@
-"""The page as a person sees it: a real browser, waits for what is to appear, nothing for a fixed time."""
+"""Page object over a real browser. Waits for conditions, never for a fixed time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Page:
     def __init__(self, browser: Chrome) -> None:
         self.browser = browser
 
-    # ---- how it is looked at ----
+    # ---- viewport and theme ----
 
     def size(self, width: int, height: int, *, scale: float = 1) -> None:
         metrics = {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": width < 500}
@@ -53,20 +53,20 @@ class Page:
         if token:
             self.browser.get(dashboard.url + token)
             self.see("main .view")
-        # From another document, so that the page begins anew even if only the part behind the `#` differs.
+        # From another document, so that the page reloads even if only the fragment differs.
         self.browser.get("about:blank")
         self.browser.get(f"{dashboard.url}#/{place}")
         self.see("main .view h1")
 
     def go(self, place: str, title: str) -> None:
-        """Goes to another view without loading the page anew."""
+        """Goes to another view without reloading the page."""
         self.browser.execute_script("location.hash = arguments[0]", f"#/{place}")
         self.until(f"the view {title}", lambda: " ".join(self.text("main h1").split()) == title)
 
-    # ---- what is seen ----
+    # ---- reading ----
 
     def until(self, what: str, look: Callable[[], Any]) -> Any:
-        """The page redraws itself at any time; what was found may be gone when it is asked something."""
+        """Waits for a condition. The page may redraw at any time, so stale elements are retried."""
 
         def patient(_: Chrome) -> Any:
             try:
@@ -80,7 +80,7 @@ class Page:
         return self.browser.find_elements(By.CSS_SELECTOR, selector)
 
     def see(self, selector: str, text: str | None = None) -> WebElement:
-        """The first element that fits and can be seen, once there is one."""
+        """Waits for the first visible element that matches, and returns it."""
 
         def look() -> WebElement | None:
             return next((one for one in self.all(selector) if one.is_displayed() and (text is None or text in one.text)), None)
@@ -92,7 +92,7 @@ class Page:
         return found[0].text if found else ""
 
     def texts(self, selector: str) -> list[str]:
-        """At one instant, whatever the page does meanwhile."""
+        """Texts of all matching elements, read atomically."""
         return self.script("return [...document.querySelectorAll(arguments[0])].map((one) => one.innerText)", selector)
 
     def tile(self, status: str) -> str:
@@ -104,10 +104,10 @@ class Page:
     def script(self, text: str, *args: Any) -> Any:
         return self.browser.execute_script(text, *args)
 
-    # ---- what is done ----
+    # ---- actions ----
 
     def click(self, selector: str, text: str | None = None) -> None:
-        """Clicks what can be seen; anew if the page has drawn it anew in between."""
+        """Clicks a visible element; retries if the page has redrawn it in between."""
 
         def press() -> bool:
             self.see(selector, text).click()
@@ -116,22 +116,22 @@ class Page:
         self.until(f"a click on {selector} {text or ''}", press)
 
     def press(self, *keys: str) -> None:
-        """Presses keys one after the other, as a keyboard does."""
+        """Presses keys one after the other."""
         ActionChains(self.browser).send_keys(*keys).perform()
 
     def tab_to(self, selector: str, most: int = 60) -> None:
-        """Moves the focus with the tab key until it is there."""
+        """Moves the focus with the tab key until a matching element has it."""
         for _ in range(most):
             if self.script("return document.activeElement.matches(arguments[0])", selector):
                 return
             self.press(Keys.TAB)
-        raise AssertionError(f"{most} times the tab key did not lead to {selector}")
+        raise AssertionError(f"pressing tab {most} times did not reach {selector}")
 
-    # ---- what must not be ----
+    # ---- problems ----
 
     def is_wider_than_the_window(self) -> bool:
         return self.script("return document.documentElement.scrollWidth > document.documentElement.clientWidth")
 
     def complaints(self) -> list[str]:
-        """What stands on the console since it was last asked for."""
+        """Console messages since the last call."""
         return [f"{entry['level']} {entry['message']}" for entry in self.browser.get_log("browser")]

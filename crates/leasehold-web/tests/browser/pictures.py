@@ -1,4 +1,4 @@
-"""Makes the pictures of the README. Not a test: run it by hand when the page has changed.
+"""Creates the screenshots of the README. Not a test: run it manually when the page has changed.
 
     .venv/bin/pytest crates/leasehold-web/tests/browser/pictures.py
 """
@@ -47,7 +47,7 @@ def test_pictures_for_the_readme(tmp_path: Path, env: dict[str, str], s3: dict[s
 
 
 def spread(s3: dict[str, str]) -> None:
-    """For the pictures only: moves all that was done back in time, so that it fills the last hour."""
+    """For the screenshots only: shifts the times in all records so that they fill the last hour."""
     client = boto3.client(
         "s3", endpoint_url=s3["AWS_ENDPOINT_URL"], region_name=s3["AWS_REGION"],
         aws_access_key_id=s3["AWS_ACCESS_KEY_ID"], aws_secret_access_key=s3["AWS_SECRET_ACCESS_KEY"],
@@ -66,7 +66,7 @@ def moment(at: datetime) -> str:
 
 
 def rise_and_fall(queue: Queue, board: Dashboard) -> None:
-    """For the pictures only: tasks come and go for as many samples as make a curve."""
+    """For the screenshots only: submits and runs tasks until the depth chart has enough samples."""
     queue.worker("dora", {"translate": queue.program("translate.sh", "sleep 3")}, "--concurrency", 2)
     chance = Random(7)
     samples = 0

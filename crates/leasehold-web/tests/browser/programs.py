@@ -1,4 +1,4 @@
-"""The programs under test: queues, workers and dashboards, each of them real and ended by who started it."""
+"""Programs under test: real queues, workers and dashboards. Each is stopped by the fixture that started it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ LEASEHOLD = Path(os.environ.get("LEASEHOLD_BIN", BINARIES / "leasehold"))
 EXERCISER = BINARIES / "store-exerciser"
 WEED = ROOT / ".venv/bin/weed"
 
-# No wait of the tests takes this long unless something is wrong; a machine that is compiling is slow.
+# Longest wait of the tests; generous, because a machine that is compiling is slow.
 PATIENCE_SECS = 60
 LOOK_EVERY_SECS = 0.05
 
 
 def until(what: str, look: Callable[[], T | None], secs: float = PATIENCE_SECS) -> T:
-    """What a look finds, once it finds something. Other processes do not tell when they are done, so we look."""
+    """Polls until `look` returns a true value, and returns it. Other processes do not signal when they are done."""
     end = time.monotonic() + secs
     while time.monotonic() < end:
         found = look()
@@ -41,7 +41,7 @@ def until(what: str, look: Callable[[], T | None], secs: float = PATIENCE_SECS) 
 
 @dataclass
 class Queue:
-    """A queue in a store, used through the command line as people do."""
+    """A queue in a store, used through the command line."""
 
     store: str
     folder: Path
@@ -49,14 +49,14 @@ class Queue:
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def run(self, *args: object, given: str | None = None) -> list[Any]:
-        """Runs a command to its end and gives what it printed, as JSON."""
+        """Runs a command to its end and returns the JSON values it printed."""
         command = self.command(*args)
         done = subprocess.run(command, input=given, capture_output=True, text=True, env=self.env, cwd=self.folder, timeout=120, check=False)
         assert done.returncode == 0, f"{command} ended with {done.returncode}: {done.stderr}"
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     def start(self, *args: object, **env: str) -> subprocess.Popen[str]:
-        """Starts a command that goes on until it is stopped."""
+        """Starts a command that runs until it is stopped."""
         with self.log(len(self.started)).open("w") as log:
             process = subprocess.Popen(
                 self.command(*args), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True, env={**self.env, **env}, cwd=self.folder
@@ -65,7 +65,7 @@ class Queue:
         return process
 
     def log(self, number: int) -> Path:
-        """What the program that was started as this one has said on its standard error."""
+        """Standard error of the program started as this number."""
         return self.folder / f"log-{number}.txt"
 
     def command(self, *args: object) -> list[str]:
@@ -100,7 +100,7 @@ class Queue:
         return self.run("list", "--limit", 1_000_000)
 
     def rewrite(self, task: str, **fields: Any) -> None:
-        """Puts other values into the record of a task in a folder, for what no program can bring about in a test's time."""
+        """Overwrites fields of a task record in a folder, for states that would take too long to reach in a test."""
         (path,) = Path(self.store).glob(f"tasks/*/{task}.json")
         fresh = self.folder / "record.json"
         fresh.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
@@ -126,7 +126,7 @@ class Queue:
         return self.folder / "hangs"
 
     def hanging_program(self) -> Path:
-        """A program that does not end before the test does, unless its worker does."""
+        """A program that runs until the test or its worker ends."""
         self.hangs_while.touch()
         return self.program("hangs.sh", f"while test -e {self.hangs_while}; do sleep 0.2; done")
 
@@ -135,20 +135,20 @@ class Queue:
         return self.start("worker", "--id", name, *execs, *options, **env)
 
     def work(self, programs: dict[str, Path], *options: object) -> None:
-        """Lets a worker do what there is to do."""
+        """Runs a worker until no work is left."""
         worker = self.worker("worker-1", programs, "--drain", *options)
         assert worker.wait(PATIENCE_SECS) == 0
 
 
 def killed(process: subprocess.Popen[str]) -> None:
-    """As a power cut ends a process: nothing is said and nothing is handed back."""
+    """Kills a process like a power cut: it releases nothing."""
     process.send_signal(signal.SIGKILL)
     process.wait()
 
 
 @dataclass
 class Dashboard:
-    """A running dashboard, asked directly."""
+    """A running dashboard, accessed over HTTP."""
 
     url: str
     token: str | None = None
@@ -156,7 +156,7 @@ class Dashboard:
     def ask(
         self, path: str, *, method: str = "GET", headers: dict[str, str] | None = None, body: bytes | None = None, token: str | None = None
     ) -> tuple[int, Any]:
-        """Status and body of an answer; JSON is read."""
+        """Sends a request and returns status and body; JSON is decoded."""
         token = token or self.token
         sent = {**({"authorization": f"Bearer {token}"} if token else {}), **(headers or {})}
         request = urllib.request.Request(self.url.rstrip("/") + path, method=method, headers=sent, data=body)
@@ -176,7 +176,7 @@ class Dashboard:
         return self.get("/api/overview")
 
     def has_read(self, tasks: int) -> dict[str, Any]:
-        """The overview once it knows of so many tasks."""
+        """Waits until the overview counts this many tasks, and returns it."""
         known = ("pending", "running", "completed", "failed", "cancelled", "expired")
 
         def look() -> dict[str, Any] | None:
@@ -187,7 +187,7 @@ class Dashboard:
 
 
 def dashboard(queue: Queue, *options: object, token: str | None = None, **env: str) -> Dashboard:
-    """Starts a dashboard on a free port of this machine."""
+    """Starts a dashboard on a free local port."""
     given = ["--token", token] if token else []
     process = queue.start("dashboard", "--port", 0, *given, *options, **env)
     assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""Who may look, who may change: decided by the server, not by the page."""
+"""Access control, enforced by the server and not by the page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DATA = ["/api/overview", "/api/tasks", "/api/workers", "/api/shards", "/api/arti
 
 
 def raw(dashboard: Dashboard, method: str, path: str, headers: dict[str, str]) -> int:
-    """The status of an answer to exactly these headers."""
+    """Sends exactly these headers and returns the status of the response."""
     at = urlsplit(dashboard.url)
     connection = http.client.HTTPConnection(at.hostname or "", at.port, timeout=30)
     try:
@@ -32,7 +32,7 @@ def raw(dashboard: Dashboard, method: str, path: str, headers: dict[str, str]) -
         connection.close()
 
 
-def test_without_or_with_a_wrong_token_nothing_is_told(folder_queue: Queue, serve: Serve) -> None:
+def test_a_missing_or_wrong_token_gets_no_data(folder_queue: Queue, serve: Serve) -> None:
     task = folder_queue.submit("secret")
     guarded = serve(folder_queue, "--allow-actions", token=TOKEN)
     stranger = Dashboard(guarded.url)
@@ -54,11 +54,11 @@ def test_the_page_asks_for_the_token(folder_queue: Queue, serve: Serve, page: Pa
     guarded = serve(folder_queue, token=TOKEN)
     page.browser.get(guarded.url)
     page.see("#token").send_keys("wrong\n")
-    page.see(".wrong", "not the right one")
+    page.see(".wrong", "Wrong token")
     page.see("#token").send_keys(TOKEN + "\n")
     page.until("what is behind it", lambda: page.tile("due") == "1")
 
-    # In the address it is taken over and is gone from there.
+    # A token in the address is used and removed there.
     page.script("sessionStorage.clear()")
     page.browser.get("about:blank")
     page.browser.get(f"{guarded.url}#token={TOKEN}")
@@ -67,21 +67,21 @@ def test_the_page_asks_for_the_token(folder_queue: Queue, serve: Serve, page: Pa
     assert page.script("return document.cookie") == ""
     page.go(f"tasks/{task}", "secret due")
 
-    # Not even the settings tell it.
+    # The settings do not reveal it either.
     page.go("settings", "Settings")
     page.see("tbody tr", "dashboard.token")
     assert TOKEN not in page.browser.page_source
 
 
 @pytest.mark.complains("401")
-def test_a_token_is_taken_as_it_is_written(folder_queue: Queue, serve: Serve, page: Page) -> None:
+def test_a_token_with_special_characters_is_not_decoded(folder_queue: Queue, serve: Serve, page: Page) -> None:
     folder_queue.submit("secret")
     guarded = serve(folder_queue, token="s3cret%zztoken")
     page.browser.get(f"{guarded.url}#token=s3cret%zztoken")
     page.until("what is behind it", lambda: page.tile("due") == "1")
     assert "zztoken" not in page.browser.current_url
 
-    # What a paste has brought along that no token can have.
+    # Characters that no token can have, as from a paste, are dropped.
     page.script("sessionStorage.clear()")
     page.browser.get("about:blank")
     page.browser.get(guarded.url)
@@ -89,7 +89,7 @@ def test_a_token_is_taken_as_it_is_written(folder_queue: Queue, serve: Serve, pa
     page.until("what is behind it", lambda: page.tile("due") == "1")
 
 
-def test_actions_are_refused_by_a_read_only_dashboard(folder_queue: Queue, serve: Serve, page: Page) -> None:
+def test_a_read_only_dashboard_rejects_actions(folder_queue: Queue, serve: Serve, page: Page) -> None:
     task = folder_queue.submit("report")
     dashboard = serve(folder_queue)
     for path in (f"{task}/cancel", f"{task}/retry", f"{task}/run_now", "cancel", "retry"):
@@ -105,7 +105,7 @@ def test_actions_are_refused_by_a_read_only_dashboard(folder_queue: Queue, serve
     assert not page.all(".bulk")
 
 
-def test_posts_from_other_sites_are_refused(folder_queue: Queue, serve: Serve) -> None:
+def test_posts_from_other_sites_are_rejected(folder_queue: Queue, serve: Serve) -> None:
     task = folder_queue.submit("report")
     dashboard = serve(folder_queue, "--allow-actions")
     host = urlsplit(dashboard.url).netloc
@@ -119,14 +119,14 @@ def test_posts_from_other_sites_are_refused(folder_queue: Queue, serve: Serve) -
         {"sec-fetch-site": "same-site"},
     ):
         assert raw(dashboard, "POST", path, {**good, **wrong}) == 403, wrong
-    assert raw(dashboard, "POST", path, {"host": host, "content-length": "0"}) == 403, "without the header of its own"
+    assert raw(dashboard, "POST", path, {"host": host, "content-length": "0"}) == 403, "without the custom header"
     assert raw(dashboard, "GET", path, {"host": host}) == 405
     assert folder_queue.get(task)["status"] == "pending"
     assert raw(dashboard, "POST", path, {**good, "origin": f"http://{host}", "sec-fetch-site": "same-origin"}) == 200
     assert folder_queue.get(task)["status"] == "cancelled"
 
 
-def test_a_name_that_was_bent_to_this_machine_is_refused(folder_queue: Queue, serve: Serve) -> None:
+def test_a_foreign_name_that_resolves_to_this_machine_is_rejected(folder_queue: Queue, serve: Serve) -> None:
     dashboard = serve(folder_queue)
     port = urlsplit(dashboard.url).port
     for host in (f"127.0.0.1:{port}", f"localhost:{port}", f"[::1]:{port}"):
@@ -135,7 +135,7 @@ def test_a_name_that_was_bent_to_this_machine_is_refused(folder_queue: Queue, se
         assert raw(dashboard, "GET", "/api/overview", {"host": host}) == 403, host
 
 
-def test_every_answer_forbids_what_the_page_does_not_need(folder_queue: Queue, serve: Serve) -> None:
+def test_every_response_has_the_security_headers(folder_queue: Queue, serve: Serve) -> None:
     dashboard = serve(folder_queue)
     at = urlsplit(dashboard.url)
     for path in ("/", "/static/app.js", "/api/overview", "/api/nothing", "/metrics"):
@@ -151,7 +151,7 @@ def test_every_answer_forbids_what_the_page_does_not_need(folder_queue: Queue, s
         assert headers["cache-control"] == "no-store", path
 
 
-def test_other_machines_are_let_in_only_with_a_token(folder_queue: Queue) -> None:
+def test_listening_for_other_machines_requires_a_token(folder_queue: Queue) -> None:
     process = folder_queue.start("dashboard", "--host", "0.0.0.0", "--port", 0)
     assert process.wait(30) == 64
     assert "token" in folder_queue.log(0).read_text()

@@ -1,4 +1,4 @@
-"""Everything with the keyboard alone: in this file nothing is clicked."""
+"""Use of the page with the keyboard alone."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def test_a_failed_task_is_found_opened_and_retried_with_keys_alone(folder_queue:
     queue.submit_many([{"task_type": "resize", "input": number} for number in range(3)] + [{"task_type": "mail"}])
     queue.work({"resize": queue.program("bad.sh", "echo broken >&2; exit 65"), "mail": queue.program("done.sh", "echo '{}'")})
     page.open(serve(queue, "--allow-actions"))
-    page.until("all are known", lambda: page.tile("failed") == "3")
+    page.until("all tasks are loaded", lambda: page.tile("failed") == "3")
 
-    # `/` leads to the search from anywhere; Escape leaves the field.
+    # `/` opens the search from anywhere; Escape leaves the field.
     page.press("/")
     page.until("the field has the focus", lambda: page.script("return document.activeElement.id") == "search")
     page.press("broken")
-    page.until("three fit", lambda: page.text("#total") == "3 tasks fit")
+    page.until("three tasks match", lambda: page.text("#total") == "3 tasks match")
     page.press(Keys.ESCAPE)
     page.until("the field is left", lambda: page.script("return document.activeElement.id") != "search")
 
@@ -38,13 +38,13 @@ def test_a_failed_task_is_found_opened_and_retried_with_keys_alone(folder_queue:
     page.see("h1 .pill", "failed")
     assert page.browser.current_url.endswith(rows[1])
 
-    # The button, the question and its answer.
+    # The button and its dialog.
     page.tab_to(".heading button.button")
     assert page.script("return getComputedStyle(document.activeElement).outlineStyle") == "solid"
     page.press(Keys.ENTER)
     page.see("dialog[open]")
     page.press(Keys.ESCAPE)
-    page.until("the question goes", lambda: not page.all("dialog"))
+    page.until("the dialog closes", lambda: not page.all("dialog"))
     assert queue.get(rows[1])["status"] == "failed"
     page.tab_to(".heading button.button")
     page.press(Keys.ENTER)
@@ -53,7 +53,7 @@ def test_a_failed_task_is_found_opened_and_retried_with_keys_alone(folder_queue:
     page.see("h1 .pill", "due")
     assert queue.get(rows[1])["status"] == "pending"
 
-    # Escape leads back to the list as it was.
+    # Escape returns to the list with its filter.
     page.press(Keys.ESCAPE)
     page.until("the list", lambda: "q=broken" in page.browser.current_url and page.rows())
 
@@ -66,7 +66,7 @@ def test_every_view_is_reached_with_two_keys(folder_queue: Queue, serve: Serve, 
         page.until(f"g {key}", lambda title=title: page.text("main h1") == title)
         assert page.script("return document.querySelector('nav [aria-current=page]').innerText.trim()").startswith(title)
 
-    # The shard map goes by arrow keys.
+    # Arrow keys move through the shard map.
     page.press("g", "s")
     page.see(".field-cell")
     page.tab_to(".field-cell")
@@ -75,11 +75,11 @@ def test_every_view_is_reached_with_two_keys(folder_queue: Queue, serve: Serve, 
     page.press(Keys.ENTER)
     page.see(".about", "free")
 
-    # Help, and the colours.
+    # Help, and the theme.
     page.press("?")
     page.see("dialog[open]", "search tasks")
     page.press(Keys.ESCAPE)
-    page.until("the help goes", lambda: not page.all("dialog"))
+    page.until("the help closes", lambda: not page.all("dialog"))
     ground = "return getComputedStyle(document.body).backgroundColor"
     light = page.script(ground)
     page.press("d", "d")
@@ -88,7 +88,7 @@ def test_every_view_is_reached_with_two_keys(folder_queue: Queue, serve: Serve, 
     page.see("main h1")
     assert page.script(ground) != light
     page.press("d")
-    page.until("as the system has it", lambda: page.script(ground) == light)
+    page.until("the theme of the system", lambda: page.script(ground) == light)
 
 
 def test_the_first_tab_offers_to_skip_to_the_content(folder_queue: Queue, serve: Serve, page: Page) -> None:

@@ -1,4 +1,4 @@
-"""How it looks: at every width, in both colours, readable."""
+"""Layout and readability at every width and in both themes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from page import DESKTOP, PHONE, TABLET, Page
 from programs import Dashboard, Queue, dashboard, until
 
-# Every text that can be seen, with its contrast to what lies behind it, where that is too little. Colours are read back
-# from a canvas, because a computed style may name them in any way.
+# Visible texts with too little contrast to their background. Colours are read back from a canvas, because a computed style
+# may use any notation.
 UNREADABLE = """
 const context = Object.assign(document.createElement('canvas'), {width: 1, height: 1}).getContext('2d', {willReadFrequently: true});
 function rgba(colour) {
@@ -58,7 +58,7 @@ return [seen, bad];
 
 @dataclass(frozen=True)
 class Place:
-    """A view, and what shows that it is drawn."""
+    """A view, and an element that shows that it is rendered."""
 
     place: str
     title: str
@@ -72,7 +72,7 @@ class Place:
 
 @pytest.fixture(scope="module")
 def busy(tmp_path_factory: pytest.TempPathFactory, env: dict[str, str]) -> Iterator[tuple[Queue, Dashboard, dict[str, Place]]]:
-    """A queue in which everything occurs, with a dashboard over it."""
+    """A queue with tasks in every state, with a dashboard over it."""
     folder = tmp_path_factory.mktemp("busy")
     with Queue(str(folder / "data"), folder, env) as queue:
         yield queue, *filled(queue)
@@ -84,7 +84,7 @@ def filled(queue: Queue, resized: int = 90, failed: int = 3) -> tuple[Dashboard,
 
 
 def worked(queue: Queue, resized: int, failed: int) -> None:
-    """Lets three workers do what is to be seen as done."""
+    """Runs three workers until all tasks are finished."""
     folder = queue.folder
     (folder / "traceback.txt").write_text(
         'Traceback (most recent call last):\n  File "thumbnail.py", line 42, in main\n    image = load(path)\n'
@@ -105,7 +105,7 @@ def worked(queue: Queue, resized: int, failed: int) -> None:
 
 
 def shown(queue: Queue, done: int) -> tuple[Dashboard, dict[str, Place]]:
-    """Adds what waits and runs, and opens a dashboard."""
+    """Adds waiting and running tasks, and starts a dashboard."""
     queue.submit_many([{"task_type": "archive"}] * 9 + [{"task_type": "report", "delay_secs": 5_400}] * 12 + [{"task_type": "translate"}] * 17)
     until("some run", lambda: queue.counts()["running"] == 9)
     queue.run("cancel", queue.submit("report", None, "--delay", 60))
@@ -144,7 +144,7 @@ def test_every_view_fits_and_can_be_read(busy: Busy, page: Page, width: tuple[in
         seen, unreadable = page.script(UNREADABLE)
         assert seen >= 4
         assert unreadable == [], f"{name}, {scheme}"
-        # What can be pressed is large enough for a finger, or stands in a line of text.
+        # Controls are large enough for a finger, except those in a line of text.
         if width == PHONE:
             small = page.script(
                 "return [...document.querySelectorAll('.side nav a, .button, .tool, .chip, select, input, .field-cell')]"
@@ -154,7 +154,7 @@ def test_every_view_fits_and_can_be_read(busy: Busy, page: Page, width: tuple[in
             assert small == [], name
 
 
-def test_everything_that_can_be_pressed_has_a_name(busy: Busy, page: Page) -> None:
+def test_every_control_has_an_accessible_name(busy: Busy, page: Page) -> None:
     _, shown, places = busy
     page.open(shown)
     for name, place in places.items():
@@ -170,7 +170,7 @@ def test_everything_that_can_be_pressed_has_a_name(busy: Busy, page: Page) -> No
         assert len(ids) == len(set(ids)), name
 
 
-def test_times_are_relative_with_the_moment_in_the_title(busy: Busy, page: Page) -> None:
+def test_times_are_relative_with_the_absolute_time_as_tooltip(busy: Busy, page: Page) -> None:
     _, shown, _ = busy
     page.open(shown, "tasks")
     page.see("tr[data-id] time")

@@ -1,4 +1,4 @@
-"""What Prometheus gets, read by its own parser."""
+"""Metrics, read by Prometheus' own parser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The queue at a glance."""
+"""The overview."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from programs import Dashboard, Queue, killed, until
 
 Serve = Callable[..., Dashboard]
 
-# A chart whose highest value is this many seconds, in a card among the others: do the labels of its axis stay in there?
+# Renders a chart with this highest value, in seconds, and returns its axis labels with their distance beyond the card.
 LABELS = """
 const [secs, done] = arguments;
 Promise.all([import('/static/charts.js'), import('/static/format.js'), import('/static/parts.js')]).then(([charts, format, parts]) => {
@@ -29,7 +29,7 @@ Promise.all([import('/static/charts.js'), import('/static/format.js'), import('/
 """
 
 
-def test_the_overview_counts_what_the_queue_counts(queue: Queue, serve: Serve, page: Page) -> None:
+def test_the_overview_has_the_counts_of_the_queue(queue: Queue, serve: Serve, page: Page) -> None:
     done = queue.program("done.sh", "echo '{}'")
     bad = queue.program("bad.sh", "echo broken >&2; exit 65")
     queue.submit_many([{"task_type": "good"}] * 7 + [{"task_type": "bad"}] * 2)
@@ -43,27 +43,27 @@ def test_the_overview_counts_what_the_queue_counts(queue: Queue, serve: Serve, p
     page.open(serve(queue))
     page.until("all tasks are counted", lambda: page.tile("running") == "1" and page.tile("completed") == "7")
     counts = queue.counts()
-    told = {status: int(page.tile(status)) for status in ("running", "completed", "failed", "cancelled", "expired", "due", "scheduled")}
-    assert told.pop("due") == 3
-    assert told.pop("scheduled") == 4
+    shown = {status: int(page.tile(status)) for status in ("running", "completed", "failed", "cancelled", "expired", "due", "scheduled")}
+    assert shown.pop("due") == 3
+    assert shown.pop("scheduled") == 4
     assert counts["pending"] == 7
-    assert told == {status: counts[status] for status in told}
+    assert shown == {status: counts[status] for status in shown}
     assert page.see(".card-types a.type", "nobody")
     assert page.see(".failure .error-line", "broken")
     if queue.store.startswith("s3://"):
         assert page.see(".price-value", "US$")
     else:
-        # A folder bills nothing.
+        # A folder has no request prices.
         page.see(".card-cost h2", "Requests")
         assert "US$" not in page.text("body")
 
-    # What happens while the page is open is seen without a touch.
+    # The page updates itself.
     queue.submit("nobody")
     page.until("the new task is counted", lambda: page.tile("due") == "4")
     page.see("nav .badge", "9")
 
 
-def test_a_tile_leads_to_its_tasks(folder_queue: Queue, serve: Serve, page: Page) -> None:
+def test_a_tile_links_to_its_tasks(folder_queue: Queue, serve: Serve, page: Page) -> None:
     due = folder_queue.submit("now")
     later = folder_queue.submit("later", None, "--delay", 3600)
     page.open(serve(folder_queue))
@@ -74,7 +74,7 @@ def test_a_tile_leads_to_its_tasks(folder_queue: Queue, serve: Serve, page: Page
     page.until("the one that is due", lambda: page.rows() == [due])
 
 
-def test_an_empty_queue_says_what_to_type(folder_queue: Queue, serve: Serve, page: Page) -> None:
+def test_an_empty_queue_shows_the_command_to_run(folder_queue: Queue, serve: Serve, page: Page) -> None:
     dashboard = serve(folder_queue)
     page.open(dashboard)
     page.see(".empty", "leasehold submit")
@@ -83,7 +83,7 @@ def test_an_empty_queue_says_what_to_type(folder_queue: Queue, serve: Serve, pag
     page.go("workers", "Workers")
     page.see(".empty", "leasehold worker")
     assert page.texts("nav[aria-label=Views] a > span:not(.badge)") == ["Overview", "Tasks", "Workers", "Shards", "Settings"]
-    # It fills by itself.
+    # It fills automatically.
     page.go("tasks", "Tasks")
     task = folder_queue.submit("greet")
     page.until("the new task appears", lambda: page.rows() == [task])
@@ -103,14 +103,14 @@ def test_artifacts_are_in_the_navigation_when_there_are_any(folder_queue: Queue,
 @pytest.mark.complains("ERR_EMPTY_RESPONSE")
 @pytest.mark.complains("ERR_CONNECTION_RESET")
 @pytest.mark.complains("ERR_INCOMPLETE_CHUNKED_ENCODING")
-def test_a_lost_server_is_told_of_until_it_is_back(folder_queue: Queue, serve: Serve, page: Page) -> None:
+def test_a_banner_shows_that_the_server_is_down_until_it_is_back(folder_queue: Queue, serve: Serve, page: Page) -> None:
     dashboard = serve(folder_queue)
     page.open(dashboard)
     killed(folder_queue.started[-1])
-    page.see("#banner", "does not answer")
+    page.see("#banner", "is not responding")
     again = folder_queue.start("dashboard", "--port", urlsplit(dashboard.url).port)
     assert again.stdout is not None and again.stdout.readline()
-    page.until("the banner goes", lambda: page.text("#banner") == "")
+    page.until("the banner disappears", lambda: page.text("#banner") == "")
 
 
 def test_a_chart_can_be_read_with_the_arrow_keys(folder_queue: Queue, serve: Serve, page: Page) -> None:
@@ -123,11 +123,11 @@ def test_a_chart_can_be_read_with_the_arrow_keys(folder_queue: Queue, serve: Ser
     page.tab_to(".card-throughput figure")
 
     def read() -> int:
-        """What the keys have led to: the minutes of the last hour, from the newest back."""
+        """Moves one minute back, starting at the newest, and returns its value."""
         page.press("\ue012")  # arrow left
         return int(page.text(f"{legend} .key b"))
 
-    # The tasks ended in this minute or the one before, or on both sides of its turn.
+    # The tasks finished in this minute, the one before, or both.
     assert sum(read() for _ in range(3)) == 3
     assert ":" in page.text(f"{legend} .moment")
 
@@ -153,33 +153,33 @@ def test_equal_errors_are_one_line_with_a_count(folder_queue: Queue, serve: Serv
     assert page.see(".failure", "broken").text.count("× 8") == 1
     assert "×" not in page.see(".failure", "lonely").text
     page.click(".failure", "broken")
-    page.until("all eight", lambda: page.text("#total") == "8 tasks fit")
+    page.until("all eight", lambda: page.text("#total") == "8 tasks match")
     assert page.browser.current_url.endswith("#/tasks?status=failed&type=bad&q=broken")
     page.browser.back()
     page.click(".failure", "lonely")
     page.see("h1 .pill", "failed")
 
 
-def test_due_tasks_of_a_type_that_no_worker_takes_stand_out(folder_queue: Queue, serve: Serve, page: Page) -> None:
+def test_due_tasks_of_a_type_that_no_worker_claims_are_highlighted(folder_queue: Queue, serve: Serve, page: Page) -> None:
     queue = folder_queue
     nobody = queue.submit("nobody", None, "--at", "2026-01-01T00:00:00Z")
-    # Two minutes have to pass; they pass in the record.
+    # The record is backdated instead of waiting two minutes.
     queue.rewrite(nobody, created_at="2026-01-01T00:00:00.000Z")
     slow = queue.submit("slow")
     queue.worker("worker-1", {"slow": queue.hanging_program()})
     until("the slow task runs", lambda: queue.get(slow)["status"] == "running")
     page.open(serve(queue))
-    page.see(".health b", "No worker has taken nobody for")
+    page.see(".health b", "No worker has claimed tasks of type nobody for")
     page.see(".card-types tr", "nobody no worker")
     assert len(page.texts(".card-types tbody .pill")) == 1
     page.go("tasks", "Tasks")
-    page.see(f'tr[data-id="{nobody}"]', "no worker has taken this type for")
+    page.see(f'tr[data-id="{nobody}"]', "no worker has claimed this type for")
     assert "no worker" not in page.see(f'tr[data-id="{slow}"]').text
     page.go(f"tasks/{nobody}", "nobody due")
-    page.see(".banner", "No worker has taken a task of this type for")
+    page.see(".banner", "No worker has claimed a task of this type for")
 
     queue.worker("worker-2", {"nobody": queue.program("done.sh", "echo '{}'")})
     page.see("h1 .pill", "completed")
-    page.until("nothing is wrong with it", lambda: not page.all("main .banner"))
+    page.until("the task has no warning", lambda: not page.all("main .banner"))
     page.go("overview", "Overview")
-    page.until("nothing is wrong at all", lambda: "No worker" not in page.text(".health") and not page.all(".card-types tbody .pill"))
+    page.until("the overview has no warning", lambda: "No worker" not in page.text(".health") and not page.all(".card-types tbody .pill"))

@@ -1,4 +1,4 @@
-"""Who holds what, and what becomes of it when a worker dies."""
+"""The shard map, and its changes when a worker dies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from programs import Dashboard, Queue, killed
 
 Serve = Callable[..., Dashboard]
 
-# The shortest leases there may be, so that nobody waits long for the dead.
+# The shortest leases allowed, so that those of a dead worker expire soon.
 SHORT = {"LEASEHOLD_SHARD_LEASING_TTL_SECS": "3", "LEASEHOLD_SHARD_LEASING_RENEW_SECS": "1"}
 
 
@@ -27,23 +27,23 @@ def test_the_shard_map_changes_when_a_worker_dies(queue: Queue, serve: Serve, pa
     marks = page.texts(".field-cell .cell-mark")
     assert len(set(marks)) == 2
 
-    # Its lease is told of a field that is chosen.
+    # A selected cell shows its lease.
     page.click('.field-cell[data-holder="first"]')
     page.see(".about", "first")
     page.see(".about time")
 
     page.go("workers", "Workers")
-    page.until("both are known", lambda: {"first", "second"} <= set(page.texts("tbody td:first-child")))
+    page.until("both are listed", lambda: {"first", "second"} <= set(page.texts("tbody td:first-child")))
 
     page.go("shards", "Shards")
     killed(first)
     page.until("the other takes over", lambda: set(holders(page)) == {"second"})
     assert page.texts(".holders .mono") == ["second"]
-    page.until("it was said aloud", lambda: "held by second" in page.script("return document.getElementById('spoken').textContent"))
+    page.until("it was announced", lambda: "held by second" in page.script("return document.getElementById('spoken').textContent"))
 
 
-def test_what_the_holder_of_a_shard_runs_counts_as_running(folder_queue: Queue, serve: Serve, page: Page) -> None:
-    # Whoever holds a shard claims without touching the index, in which such a task goes on waiting.
+def test_running_tasks_of_a_shard_holder_count_as_running(folder_queue: Queue, serve: Serve, page: Page) -> None:
+    # The holder of a shard claims without writing the index, in which such a task still appears as waiting.
     queue = folder_queue
     queue.worker("holder", {"slow": queue.hanging_program()}, "--shard-leasing")
     queue.submit_many([{"task_type": "slow"}] * 3 + [{"task_type": "nobody"}] * 2)
@@ -52,16 +52,16 @@ def test_what_the_holder_of_a_shard_runs_counts_as_running(folder_queue: Queue, 
     page.until("the chart says the same", lambda: page.texts(".card-depth .legend b") == ["3", "2", "0"])
 
 
-def test_a_workers_name_leads_to_its_tasks(folder_queue: Queue, serve: Serve, page: Page) -> None:
+def test_a_workers_name_links_to_its_tasks(folder_queue: Queue, serve: Serve, page: Page) -> None:
     folder_queue.submit_many([{"task_type": "good"}] * 2)
     folder_queue.work({"good": folder_queue.program("done.sh", "echo '{}'")})
     folder_queue.submit("nobody")
     page.open(serve(folder_queue), "workers")
     page.click("tbody a", "worker-1")
-    page.until("what it has run", lambda: page.texts("tr[data-id] .type") == ["good", "good"])
+    page.until("the tasks it has run", lambda: page.texts("tr[data-id] .type") == ["good", "good"])
 
 
-def test_without_leases_the_map_says_why_it_is_empty(folder_queue: Queue, serve: Serve, page: Page) -> None:
+def test_without_leases_the_map_explains_why_it_is_empty(folder_queue: Queue, serve: Serve, page: Page) -> None:
     folder_queue.submit("greet")
     page.open(serve(folder_queue), "shards")
     page.until("all are free", lambda: holders(page) == ["free"] * 16)

@@ -1,4 +1,4 @@
-"""One task: read, retried, cancelled; shown as text whatever it holds."""
+"""The task view: reading, retrying, cancelling; hostile content is shown as text."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ printf 'Traceback:\\n  line 17, in load\\nOSError: no such photo\\n' >&2; exit 6
     assert '"found": true' in page.see(".card-output pre").text
     page.until("the whole history", lambda: page.texts(".events b") == ["submit", "claim", "fail", "retry", "claim", "complete"])
     assert page.see(".strip .run.tone-completed")
-    page.until("it was said aloud", lambda: "completed" in page.script("return document.getElementById('spoken').textContent"))
+    page.until("it was announced", lambda: "completed" in page.script("return document.getElementById('spoken').textContent"))
     assert queue.get(task)["status"] == "completed"
     assert not page.all(".card-error") or queue.get(task).get("error")
 
@@ -58,7 +58,7 @@ def test_a_waiting_task_is_cancelled(queue: Queue, serve: Serve, page: Page) -> 
 def test_a_running_task_that_is_cancelled_is_one_attempt_and_still_running(folder_queue: Queue, serve: Serve, page: Page) -> None:
     queue = folder_queue
     task = queue.submit("slow")
-    # No renewal hears of the cancel while the test looks.
+    # No renewal reads the cancellation during the test.
     queue.worker("worker-1", {"slow": queue.hanging_program()}, "--lease-secs", 600)
     until("it runs", lambda: queue.get(task)["status"] == "running")
     page.open(serve(queue, "--allow-actions"), f"tasks/{task}")
@@ -70,13 +70,13 @@ def test_a_running_task_that_is_cancelled_is_one_attempt_and_still_running(folde
     page.see(".banner", "Cancel requested")
     assert page.script("return document.querySelectorAll('.strip rect.run').length") == 1
     assert page.script("return [...document.querySelectorAll('.strip .above')].map((one) => one.textContent)") == ["attempt 1"]
-    assert "called off" not in page.text("body")
+    assert "Task is cancelled" not in page.text("body")
 
 
 def test_progress_is_a_bar_where_it_has_a_percentage(folder_queue: Queue, serve: Serve, page: Page) -> None:
     queue = folder_queue
     task = queue.submit("slow")
-    # No renewal writes over what the test puts into the record.
+    # No renewal overwrites the record during the test.
     queue.worker("worker-1", {"slow": queue.hanging_program()}, "--lease-secs", 600)
     until("it runs", lambda: queue.get(task)["status"] == "running")
     queue.rewrite(task, progress={"percent": 40, "stage": "crop"})
@@ -84,7 +84,7 @@ def test_progress_is_a_bar_where_it_has_a_percentage(folder_queue: Queue, serve:
     shown = page.see(".card-progress", "40 %").text
     assert page.script("return document.querySelector('.card-progress progress').position") == 0.4
     assert "percent" not in shown and '"stage": "crop"' in shown
-    # Whatever else a handler reports is shown as it is.
+    # Other kinds of progress are shown as reported.
     queue.rewrite(task, progress="cropping the second of three")
     page.see(".card-progress p", "cropping the second of three")
     queue.rewrite(task, progress={"frames": [1, 2]})
@@ -104,7 +104,7 @@ def test_a_scheduled_task_is_run_now(folder_queue: Queue, serve: Serve, page: Pa
 
 def test_a_task_that_holds_html_and_script_shows_as_text(folder_queue: Queue, serve: Serve, page: Page) -> None:
     queue = folder_queue
-    # Type names cannot hold anything but letters, digits, `-`, `_` and `.`; all else can.
+    # Type names can contain only letters, digits, `-`, `_` and `.`; all other fields can contain anything.
     task = queue.submit("hostile", {HOSTILE: [HOSTILE]}, "--tag", f"<b>key</b>={HOSTILE[:200]}", "--key", HOSTILE, "--max-attempts", 1)
     (queue.folder / "said.txt").write_text(HOSTILE)
     queue.work({"hostile": queue.program("bad.sh", f"cat {queue.folder}/said.txt >&2; exit 65")})
@@ -129,7 +129,7 @@ def test_a_task_that_holds_html_and_script_shows_as_text(folder_queue: Queue, se
     page.go(f"tasks/{done}", "hostile completed")
     page.see(".card-output pre", "<script>window.ran = 1</script>")
     page.go(f"tasks?q={'%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E'}", "Tasks")
-    page.see(".empty", "No task fits")
+    page.see(".empty", "No tasks match")
 
     assert page.script("return window.ran") is None
     assert page.script("return document.querySelectorAll('main script, main img, main b b, [onerror], [onclick]').length") == 0
@@ -143,16 +143,16 @@ def test_numbers_are_shown_as_they_were_written(folder_queue: Queue, serve: Serv
     assert '"small": 0.1' in page.see(".card-input pre").text
 
 
-def test_a_task_that_is_not_there_is_said_to_be_missing(folder_queue: Queue, serve: Serve, page: Page) -> None:
+def test_a_missing_task_is_reported(folder_queue: Queue, serve: Serve, page: Page) -> None:
     page.open(serve(folder_queue))
     page.script("location.hash = '#/tasks/3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3'")
-    page.see(".empty", "There is no such task")
-    until("the console tells of the answer", lambda: any("404" in one for one in page.complaints()))
+    page.see(".empty", "Task not found")
+    until("the console has the response", lambda: any("404" in one for one in page.complaints()))
     page.go("overview", "Overview")
     page.complaints()
 
 
-def test_what_a_reader_has_opened_stays_open(folder_queue: Queue, serve: Serve, page: Page) -> None:
+def test_opened_details_stay_open(folder_queue: Queue, serve: Serve, page: Page) -> None:
     task = folder_queue.submit("report", {"pages": 3}, "--delay", 3600)
     page.open(serve(folder_queue), f"tasks/{task}")
     page.click(".record summary")

@@ -1,4 +1,4 @@
-"""Many may look; the store does not notice."""
+"""The number of viewers does not change the number of requests to the store."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from programs import Dashboard, Queue, until
 Serve = Callable[..., Dashboard]
 
 VIEWERS = 10
-# So many samples are waited for: their number, not a time, says when there is enough to compare.
+# Number of samples to wait for: enough to compare.
 SAMPLES = 3
 
 
 def spent(dashboard: Dashboard) -> tuple[int, int]:
-    """How often the store was sampled, and what that took."""
+    """Number of samples of the store, and of their requests."""
     overview = dashboard.overview()
     return len(overview["charts"]["depth"]), overview["sample"]["requests"]
 
 
-# On a bucket, where a request costs money. A unit test of the sampler does the same for a folder.
+# On a bucket, where requests cost money. A unit test of the sampler covers folders.
 @pytest.mark.parametrize("queue", ["s3"], indirect=True)
 def test_ten_viewers_cost_the_store_no_more_than_one(queue: Queue, serve: Serve, page: Page) -> None:
     tasks = [queue.submit("report") for _ in range(3)]
@@ -30,7 +30,7 @@ def test_ten_viewers_cost_the_store_no_more_than_one(queue: Queue, serve: Serve,
     crowded.has_read(len(tasks))
     lonely.has_read(len(tasks))
 
-    # Ten windows of a real browser on one, the test itself is the only viewer of the other.
+    # Ten browser windows view one dashboard; the test itself is the only viewer of the other.
     first = page.browser.current_window_handle
     windows = []
     for number in range(VIEWERS):
@@ -46,12 +46,14 @@ def test_ten_viewers_cost_the_store_no_more_than_one(queue: Queue, serve: Serve,
             return now[0] - then[0], now[1] - then[1]
 
         until("both have sampled", lambda: all(since(board)[0] >= SAMPLES for board in (crowded, lonely)))
-        (many, told), (few, alone) = since(crowded), since(lonely)
-        # They do not sample at the same instants, so what one sample takes is compared, and how many there were. One that
-        # is under way has been paid for in part.
-        each = alone / few
+        (many, crowded_requests), (few, lonely_requests) = since(crowded), since(lonely)
+        # They do not sample at the same time, so this compares the requests per sample and the number of samples. A sample
+        # in progress is partly counted.
+        each = lonely_requests / few
         assert abs(many - few) <= 1
-        assert told <= (many + 1) * each + 1, f"{VIEWERS} viewers: {told} requests for {many} samples; one: {alone} for {few}"
+        assert crowded_requests <= (many + 1) * each + 1, (
+            f"{VIEWERS} viewers: {crowded_requests} requests for {many} samples; one: {lonely_requests} for {few}"
+        )
     finally:
         for window in windows:
             page.browser.switch_to.window(window)

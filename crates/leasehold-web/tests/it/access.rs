@@ -1,10 +1,10 @@
-//! Who may ask for what, as a network sees it.
+//! Access control over the network.
 
 use leasehold_core::Kind;
 use leasehold_web::{Dashboard, WebOptions};
 use serde_json::json;
 
-use crate::stand::{Stand, TOKEN, options, queue};
+use crate::stand::{TOKEN, TestStand, options, queue};
 
 const PATHS: [&str; 9] = [
     "/api/overview",
@@ -19,7 +19,7 @@ const PATHS: [&str; 9] = [
 ];
 
 #[tokio::test]
-async fn an_address_for_others_needs_a_token() {
+async fn an_address_reachable_from_other_machines_needs_a_token() {
     for addr in ["0.0.0.0:0", "[::]:0", "10.0.0.5:0"] {
         let addr = addr.parse().unwrap();
         let error = Dashboard::bind(queue().await, WebOptions { addr, ..options() }).await.unwrap_err();
@@ -29,8 +29,8 @@ async fn an_address_for_others_needs_a_token() {
 }
 
 #[tokio::test]
-async fn without_the_token_nothing_of_the_queue_is_told() {
-    let stand = Stand::guarded().await;
+async fn without_the_token_no_data_of_the_queue_is_served() {
+    let stand = TestStand::guarded().await;
     let right = format!("authorization: Bearer {TOKEN}");
     for path in PATHS {
         for wrong in
@@ -48,7 +48,7 @@ async fn without_the_token_nothing_of_the_queue_is_told() {
     }
     let id = stand.submit("a", json!(1)).await;
     let answer = stand.post(&format!("/api/tasks/{id}/cancel"), "").await;
-    assert_eq!(answer.status, 401, "nor changed");
+    assert_eq!(answer.status, 401, "no change either");
     assert_eq!(stand.queue.get(&id).await.unwrap().status().name(), "pending");
     for open in ["/", "/static/app.js", "/healthz"] {
         assert_eq!(stand.get(open).await.status, 200, "{open}");
@@ -57,15 +57,15 @@ async fn without_the_token_nothing_of_the_queue_is_told() {
 
 #[tokio::test]
 async fn a_token_makes_the_name_of_the_host_irrelevant() {
-    let stand = Stand::guarded().await;
+    let stand = TestStand::guarded().await;
     let right = format!("authorization: Bearer {TOKEN}");
     let answer = stand.ask("GET", "/api/settings", &["host: queue.example.com", &right]).await;
     assert_eq!(answer.status, 200);
 }
 
 #[tokio::test]
-async fn a_name_that_was_pointed_at_this_machine_gets_nothing() {
-    let stand = Stand::new().await;
+async fn a_foreign_name_that_resolves_to_this_machine_is_rejected() {
+    let stand = TestStand::new().await;
     for path in PATHS.into_iter().chain(["/"]) {
         let answer = stand.ask("GET", path, &["host: evil.example:7423"]).await;
         assert_eq!(answer.status, 403, "{path}");
@@ -75,8 +75,8 @@ async fn a_name_that_was_pointed_at_this_machine_gets_nothing() {
 }
 
 #[tokio::test]
-async fn changes_from_other_pages_are_refused() {
-    let stand = Stand::new().await;
+async fn changes_from_other_pages_are_rejected() {
+    let stand = TestStand::new().await;
     let id = stand.submit("a", json!(1)).await;
     let path = format!("/api/tasks/{id}/cancel");
     for foreign in [
@@ -94,7 +94,7 @@ async fn changes_from_other_pages_are_refused() {
         let all = stand.ask_with("POST", "/api/tasks/cancel", foreign, "{}").await;
         assert_eq!(all.status, 403, "{foreign:?}");
     }
-    // What a browser asks before it sends a foreign header.
+    // The preflight request of a browser for a foreign header.
     let before = ["origin: http://evil.example", "access-control-request-headers: x-leasehold"];
     let answer = stand.ask("OPTIONS", &path, &before).await;
     assert_eq!((answer.status, answer.header("access-control-allow-origin")), (403, None));
@@ -103,8 +103,8 @@ async fn changes_from_other_pages_are_refused() {
 }
 
 #[tokio::test]
-async fn a_dashboard_that_only_shows_changes_nothing() {
-    let stand = Stand::with(WebOptions { allows_actions: false, ..options() }).await;
+async fn a_read_only_dashboard_changes_nothing() {
+    let stand = TestStand::with(WebOptions { allows_actions: false, ..options() }).await;
     let id = stand.submit("a", json!(1)).await;
     stand.read().await;
     for path in [
@@ -124,8 +124,8 @@ async fn a_dashboard_that_only_shows_changes_nothing() {
 }
 
 #[tokio::test]
-async fn every_answer_keeps_a_browser_from_doing_more_than_to_show_it() {
-    let stand = Stand::new().await;
+async fn every_response_has_the_security_headers() {
+    let stand = TestStand::new().await;
     let answers = [
         stand.get("/").await,
         stand.get("/api/overview").await,
@@ -145,8 +145,8 @@ async fn every_answer_keeps_a_browser_from_doing_more_than_to_show_it() {
 }
 
 #[tokio::test]
-async fn a_page_from_elsewhere_cannot_even_ask() {
-    let stand = Stand::new().await;
+async fn cross_site_reads_are_rejected() {
+    let stand = TestStand::new().await;
     for path in ["/api/overview", "/metrics", "/api/tasks/00000000-0000-4000-8000-000000000000"] {
         for site in ["cross-site", "same-site"] {
             let header = format!("sec-fetch-site: {site}");

@@ -1,23 +1,23 @@
-//! What is answered.
+//! Responses of the API.
 
 use leasehold_core::{NewTask, Status, StoreTime, keys};
 use leasehold_store::Purpose;
-use leasehold_web::{Pace, WebOptions};
+use leasehold_web::{RefreshPace, WebOptions};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-use crate::stand::{Stand, options};
+use crate::stand::{TestStand, options};
 
 #[tokio::test]
 async fn the_overview_counts_what_the_queue_holds() {
-    let stand = Stand::new().await;
+    let stand = TestStand::new().await;
     for number in 0..5 {
         stand.submit("a", json!(number)).await;
     }
     let later = stand.queue.now().unwrap().earliest.plus(Duration::from_hours(1));
     stand.queue.submit("b", json!(1)).at(later).await.unwrap();
-    let called_off = stand.submit("b", json!(1)).await;
-    stand.queue.cancel(&called_off).await.unwrap();
+    let cancelled = stand.submit("b", json!(1)).await;
+    stand.queue.cancel(&cancelled).await.unwrap();
     let overview = stand.read().await;
     let counts = &overview["counts"];
     for (status, count) in [("pending", 6), ("due", 5), ("scheduled", 1), ("running", 0), ("cancelled", 1)] {
@@ -38,15 +38,15 @@ async fn the_overview_counts_what_the_queue_holds() {
 }
 
 #[tokio::test]
-async fn whoever_has_seen_it_gets_nothing_but_its_age() {
-    let stand = Stand::new().await;
+async fn an_unchanged_overview_is_304_with_its_age() {
+    let stand = TestStand::new().await;
     stand.submit("a", json!(1)).await;
     stand.read().await;
     loop {
         let first = stand.get("/api/overview").await;
         let known = format!("if-none-match: {}", first.header("etag").unwrap());
         let second = stand.ask("GET", "/api/overview", &[&known]).await;
-        // A minute may have begun between the two.
+        // A new minute may start between the two.
         if second.status == 304 {
             assert!(second.body.is_empty() && second.header("age").is_some());
             break;
@@ -58,7 +58,7 @@ async fn whoever_has_seen_it_gets_nothing_but_its_age() {
 
 #[tokio::test]
 async fn five_thousand_tasks_are_filtered_and_paged() {
-    let stand = Stand::new().await;
+    let stand = TestStand::new().await;
     for number in 0..5_000_u32 {
         let kind = if number % 10 == 0 { "rare" } else { "common" };
         let mut task = NewTask::new(kind, json!(number)).unwrap();
@@ -81,7 +81,7 @@ async fn five_thousand_tasks_are_filtered_and_paged() {
         let page =
             stand.get(&format!("/api/tasks?sort=created&order=asc&limit=1000&offset={offset}")).await.json();
         let tasks = page["tasks"].as_array().unwrap();
-        assert_eq!(tasks.len(), 200, "at most so many at once");
+        assert_eq!(tasks.len(), 200, "at most 200 per page");
         for task in tasks {
             let created = task["created_at"].as_str().unwrap().to_owned();
             assert!(created >= before);
@@ -89,22 +89,22 @@ async fn five_thousand_tasks_are_filtered_and_paged() {
             seen.insert(task["id"].as_str().unwrap().to_owned());
         }
     }
-    assert_eq!(seen.len(), 5_000, "every one of them once");
+    assert_eq!(seen.len(), 5_000, "each exactly once");
     assert_eq!(stand.get("/api/tasks?offset=5000").await.json()["tasks"], json!([]));
 }
 
 #[tokio::test]
-async fn what_is_asked_wrongly_is_told() {
-    let stand = Stand::new().await;
+async fn an_invalid_request_gets_an_error() {
+    let stand = TestStand::new().await;
     for (path, status, words) in [
         ("/api/tasks?status=asleep", 400, "`asleep` is not a status"),
         ("/api/tasks?limit=many", 400, "limit"),
         ("/api/tasks?colour=red", 400, "colour"),
         ("/api/tasks/x", 400, "`x` is not a task id"),
         ("/api/tasks/3f2c9a4e-0d1b-4c6f-9a57-2e8b6f10c4d3", 404, "there is no task"),
-        ("/api", 404, "nothing here"),
-        ("/static/../lib.rs", 404, "no such file"),
-        ("/api/tasks/retry", 405, "not done"),
+        ("/api", 404, "path not found"),
+        ("/static/../lib.rs", 404, "file not found"),
+        ("/api/tasks/retry", 405, "method not allowed"),
     ] {
         let answer = stand.get(path).await;
         assert_eq!(answer.status, status, "{path}");
@@ -116,7 +116,7 @@ async fn what_is_asked_wrongly_is_told() {
 
 #[tokio::test]
 async fn scripts_in_a_task_are_text_in_json() {
-    let stand = Stand::new().await;
+    let stand = TestStand::new().await;
     let script = "<script>alert(1)</script><img src=x onerror=alert(2)>";
     let mut task = NewTask::new("a", json!({"html": script})).unwrap();
     task.tags.insert(script.into(), script.into());
@@ -134,8 +134,8 @@ async fn scripts_in_a_task_are_text_in_json() {
 }
 
 #[tokio::test]
-async fn an_action_is_seen_at_once_and_refused_when_it_cannot_be() {
-    let stand = Stand::new().await;
+async fn an_action_is_visible_at_once_and_rejected_when_not_allowed() {
+    let stand = TestStand::new().await;
     let id = stand.submit("a", json!(1)).await;
     stand.read().await;
     let revision = stand.get("/api/overview").await.json()["sample"]["revision"].clone();
@@ -153,8 +153,8 @@ async fn an_action_is_seen_at_once_and_refused_when_it_cannot_be() {
 }
 
 #[tokio::test]
-async fn what_was_planned_for_later_can_be_run_now() {
-    let stand = Stand::new().await;
+async fn a_scheduled_task_can_be_run_now() {
+    let stand = TestStand::new().await;
     let later = stand.queue.now().unwrap().earliest.plus(Duration::from_hours(1));
     let id = stand.queue.submit("a", json!(1)).at(later).await.unwrap().id;
     let task = stand.get(&format!("/api/tasks/{id}")).await.json();
@@ -166,8 +166,8 @@ async fn what_was_planned_for_later_can_be_run_now() {
 }
 
 #[tokio::test]
-async fn all_that_fit_a_filter_are_changed_together() {
-    let stand = Stand::new().await;
+async fn all_tasks_that_match_a_filter_are_changed_together() {
+    let stand = TestStand::new().await;
     for number in 0..6 {
         stand.submit(if number < 4 { "a" } else { "b" }, json!(number)).await;
     }
@@ -181,8 +181,8 @@ async fn all_that_fit_a_filter_are_changed_together() {
 }
 
 #[tokio::test]
-async fn other_views_are_filled_while_someone_looks_at_them() {
-    let stand = Stand::new().await;
+async fn other_views_are_filled_while_they_are_viewed() {
+    let stand = TestStand::new().await;
     stand.submit("a", json!(1)).await;
     let is_read = |answer: &Value| answer["age_secs"].is_number();
     let shards = stand.seen("/api/shards", |answer| {
@@ -202,7 +202,7 @@ async fn other_views_are_filled_while_someone_looks_at_them() {
 
 #[tokio::test]
 async fn metrics_have_help_and_types_and_agree_with_the_queue() {
-    let stand = Stand::new().await;
+    let stand = TestStand::new().await;
     stand.submit("a", json!(1)).await;
     stand.read().await;
     let answer = stand.get("/metrics").await;
@@ -226,8 +226,8 @@ async fn metrics_have_help_and_types_and_agree_with_the_queue() {
 }
 
 #[tokio::test]
-async fn a_change_of_many_goes_on_where_one_is_gone() {
-    let stand = Stand::new().await;
+async fn a_bulk_action_continues_when_a_task_is_gone() {
+    let stand = TestStand::new().await;
     let ids = [
         stand.submit("a", json!(1)).await,
         stand.submit("a", json!(2)).await,
@@ -244,8 +244,8 @@ async fn a_change_of_many_goes_on_where_one_is_gone() {
 }
 
 #[tokio::test]
-async fn a_change_of_many_is_seen_through_when_nobody_waits_for_it() {
-    let stand = Stand::new().await;
+async fn a_bulk_action_completes_when_the_client_disconnects() {
+    let stand = TestStand::new().await;
     for number in 0..300 {
         stand.submit("a", json!(number)).await;
     }
@@ -257,7 +257,7 @@ async fn a_change_of_many_is_seen_through_when_nobody_waits_for_it() {
 
 #[tokio::test]
 async fn a_tag_may_have_colons_in_it() {
-    let stand = Stand::new().await;
+    let stand = TestStand::new().await;
     stand.queue.submit("a", json!(1)).tag("team:a", "b:c").await.unwrap();
     stand.submit("a", json!(2)).await;
     stand.seen("/api/overview", |seen| seen["counts"]["due"] == 2).await;
@@ -267,8 +267,8 @@ async fn a_tag_may_have_colons_in_it() {
 }
 
 #[tokio::test]
-async fn pages_of_tasks_that_do_not_wait_have_each_of_them_once() {
-    let stand = Stand::new().await;
+async fn pages_sorted_by_waiting_contain_each_final_task_once() {
+    let stand = TestStand::new().await;
     for number in 0..60 {
         let id = stand.submit("a", json!(number)).await;
         stand.queue.cancel(&id).await.unwrap();
@@ -284,7 +284,7 @@ async fn pages_of_tasks_that_do_not_wait_have_each_of_them_once() {
 
 #[tokio::test]
 async fn a_task_is_found_by_its_key_its_tag_and_its_input() {
-    let stand = Stand::new().await;
+    let stand = TestStand::new().await;
     let order = stand.queue.submit("a", json!({"url": "harbour.raw"})).tag("team", "photos").key("img-1");
     order.await.unwrap();
     stand.submit("a", json!(2)).await;
@@ -296,8 +296,8 @@ async fn a_task_is_found_by_its_key_its_tag_and_its_input() {
 
 #[tokio::test]
 async fn only_a_bucket_bills_its_requests() {
-    for (pace, is_billed) in [(Pace::Folder, false), (Pace::Bucket, true)] {
-        let stand = Stand::with(WebOptions { pace, ..options() }).await;
+    for (pace, is_billed) in [(RefreshPace::Folder, false), (RefreshPace::Bucket, true)] {
+        let stand = TestStand::with(WebOptions { pace, ..options() }).await;
         assert_eq!(stand.read().await["is_billed"], is_billed);
     }
 }

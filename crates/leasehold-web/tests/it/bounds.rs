@@ -1,4 +1,4 @@
-//! What a server endures.
+//! Limits of the server: sizes, garbage, connections.
 
 use std::time::Duration;
 
@@ -7,17 +7,17 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::raw::{Answer, connect_from, exchange, exchange_from};
-use crate::stand::Stand;
+use crate::stand::TestStand;
 
-/// The health of a dashboard, asked for from another address of this machine.
-async fn health_from(source: [u8; 4], stand: &Stand) -> Answer {
+/// Requests the health of a dashboard from another address of this machine.
+async fn health_from(source: [u8; 4], stand: &TestStand) -> Answer {
     let request = format!("GET /healthz HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", stand.addr);
     exchange_from(source, stand.addr, request).await.unwrap()
 }
 
 #[tokio::test]
-async fn a_head_has_an_end() {
-    let stand = Stand::new().await;
+async fn a_request_head_is_limited_in_size() {
+    let stand = TestStand::new().await;
     let long = format!("GET / HTTP/1.1\r\nhost: {}\r\nx: {}\r\n\r\n", stand.addr, "x".repeat(20_000));
     assert_eq!(exchange(stand.addr, long).await.map(|answer| answer.status), Some(431));
     let many = "x: 1\r\n".repeat(100);
@@ -26,8 +26,8 @@ async fn a_head_has_an_end() {
 }
 
 #[tokio::test]
-async fn a_body_has_an_end() {
-    let stand = Stand::new().await;
+async fn a_request_body_is_limited_in_size() {
+    let stand = TestStand::new().await;
     let body = format!("{{\"q\": \"{}\"}}", "x".repeat(64 * 1_024));
     let answer = stand.post("/api/tasks/retry", &body).await;
     assert_eq!((answer.status, answer.header("connection")), (413, Some("close")));
@@ -36,8 +36,8 @@ async fn a_body_has_an_end() {
 }
 
 #[tokio::test]
-async fn garbage_is_no_request() {
-    let stand = Stand::new().await;
+async fn garbage_is_rejected() {
+    let stand = TestStand::new().await;
     for garbage in ["\0\0\0\r\n\r\n", "hello\r\n\r\n", "GET /\r\n\r\n"] {
         let status = exchange(stand.addr, garbage).await.map(|answer| answer.status);
         assert!(matches!(status, None | Some(400)), "{garbage:?}: {status:?}");
@@ -46,22 +46,22 @@ async fn garbage_is_no_request() {
 }
 
 #[tokio::test]
-async fn one_connection_too_many_is_told_so_and_the_next_is_served() {
-    let stand = Stand::new().await;
+async fn one_connection_too_many_gets_503_and_a_later_one_is_served() {
+    let stand = TestStand::new().await;
     let mut open = Vec::new();
     for number in 0..256_u16 {
         let source = [127, 0, 0, 2 + u8::try_from(number / 64).unwrap()];
         let mut stream = connect_from(source, stand.addr).await;
         let request = format!("GET /healthz HTTP/1.1\r\nhost: {}\r\n\r\n", stand.addr);
         stream.write_all(request.as_bytes()).await.unwrap();
-        // Answered, so that it is known to have been taken.
+        // A response proves that the connection was accepted.
         stream.read_u8().await.unwrap();
         open.push(stream);
     }
     assert_eq!(stand.get("/healthz").await.status, 503);
     drop(open);
     loop {
-        // Until the server has noticed that they are gone.
+        // Until the server has noticed that they are closed.
         if stand.get("/healthz").await.status == 200 {
             break;
         }
@@ -69,20 +69,20 @@ async fn one_connection_too_many_is_told_so_and_the_next_is_served() {
 }
 
 #[tokio::test]
-async fn half_open_requests_of_one_address_keep_nobody_else_out() {
-    let stand = Stand::guarded().await;
+async fn half_open_requests_of_one_address_do_not_block_other_addresses() {
+    let stand = TestStand::guarded().await;
     let mut open = Vec::new();
     for _ in 0..400 {
         let mut stream = TcpStream::connect(stand.addr).await.unwrap();
-        // It may have been turned away already.
+        // It may already have been rejected.
         let _ = stream.write_all(b"GET / HT").await;
         open.push(stream);
     }
     assert_eq!(health_from([127, 0, 0, 2], &stand).await.status, 200);
-    // Who began and did not go on is cut off, and then there is room for the same address, too.
+    // A client that does not finish its request is disconnected, and then the same address is served again, too.
     let began = SystemHost.instant();
     let _ = open[0].read_to_end(&mut Vec::new()).await;
     let waited = SystemHost.instant().since(began);
-    assert!(waited < Duration::from_secs(5), "cut off after {waited:?}");
+    assert!(waited < Duration::from_secs(5), "disconnected after {waited:?}");
     while stand.get("/healthz").await.status != 200 {}
 }

@@ -1,4 +1,4 @@
-//! The dashboard over loopback, with HTTP written by hand.
+//! Tests of the dashboard over loopback, with handwritten HTTP.
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report, in its helpers too")]
 
 mod access;

@@ -1,4 +1,4 @@
-//! HTTP by hand, so that no client puts right what a test sends.
+//! Handwritten HTTP, so that no client library corrects what a test sends.
 
 use std::net::SocketAddr;
 
@@ -6,10 +6,10 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
-/// Where connections usually come from.
+/// Default source address of connections.
 const HERE: [u8; 4] = [127, 0, 0, 1];
 
-/// An answer.
+/// An HTTP response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -38,35 +38,35 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap()
     }
 
-    /// What it says is wrong.
+    /// Returns the error text.
     pub(crate) fn error(&self) -> String {
         self.json()["error"].as_str().unwrap().to_owned()
     }
 }
 
-/// One request on a connection of its own, and all that comes back; nothing if nothing does.
+/// Sends one request on a new connection and reads the response; `None` if there is none.
 pub(crate) async fn exchange(addr: SocketAddr, request: impl AsRef<[u8]>) -> Option<Answer> {
     exchange_from(HERE, addr, request).await
 }
 
-/// A connection from another address of this machine: all that begin with 127 are.
+/// Connects from another address of this machine: all in 127.0.0.0/8 are.
 pub(crate) async fn connect_from(source: [u8; 4], addr: SocketAddr) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind((source, 0).into()).unwrap();
     socket.connect(addr).await.unwrap()
 }
 
-/// One request from another address of this machine.
+/// Sends one request from another address of this machine.
 pub(crate) async fn exchange_from(
     source: [u8; 4],
     addr: SocketAddr,
     request: impl AsRef<[u8]>,
 ) -> Option<Answer> {
     let mut stream = connect_from(source, addr).await;
-    // The server may have refused before it has read everything.
+    // The server may reject the request before it has read all of it.
     let _ = stream.write_all(request.as_ref()).await;
     let mut bytes = Vec::new();
-    // A reset is an end, too.
+    // A reset ends the response, too.
     let _ = stream.read_to_end(&mut bytes).await;
     Answer::read(&bytes)
 }

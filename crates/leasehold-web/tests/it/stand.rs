@@ -1,4 +1,4 @@
-//! A dashboard on a queue in memory.
+//! Fixture: a dashboard on an in-memory queue.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,36 +7,36 @@ use leasehold_core::{NewTask, TaskId};
 use leasehold_queue::Queue;
 use leasehold_store::host::Running;
 use leasehold_store::{Client, Host, MemoryStore, Prices, SystemHost};
-use leasehold_web::{Dashboard, Pace, SettingRow, Token, WebOptions};
+use leasehold_web::{Dashboard, RefreshPace, SettingRow, Token, WebOptions};
 use leasehold_worker::Shutdown;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
 use crate::raw::{Answer, exchange};
 
-/// What viewers know.
+/// Token of the guarded dashboard.
 pub(crate) const TOKEN: &str = "open-sesame";
 
-/// It ends when it is dropped.
-pub(crate) struct Stand {
+/// A running dashboard; stops when it is dropped.
+pub(crate) struct TestStand {
     pub(crate) addr: SocketAddr,
     pub(crate) queue: Queue,
     _running: Running,
 }
 
-/// A queue in memory.
+/// Creates an in-memory queue.
 pub(crate) async fn queue() -> Queue {
     let host: Arc<dyn Host> = Arc::new(SystemHost);
     Queue::connect(Client::new(Arc::new(MemoryStore::new(&host)), host)).await.unwrap()
 }
 
-/// Options for this machine, with actions.
+/// Options for loopback, with actions.
 pub(crate) fn options() -> WebOptions {
     WebOptions {
         addr: ([127, 0, 0, 1], 0).into(),
         token: None,
         allows_actions: true,
-        pace: Pace::Folder,
+        pace: RefreshPace::Folder,
         prices: Prices::of("aws").unwrap(),
         settings: vec![SettingRow {
             key: "queue.store".into(),
@@ -46,7 +46,7 @@ pub(crate) fn options() -> WebOptions {
     }
 }
 
-impl Stand {
+impl TestStand {
     pub(crate) async fn new() -> Self {
         Self::with(options()).await
     }
@@ -67,7 +67,7 @@ impl Stand {
         self.queue.submit_task(NewTask::new(task_type, input).unwrap()).await.unwrap().id
     }
 
-    /// A request with these headers besides the host.
+    /// Sends a request with these headers and the host.
     pub(crate) async fn ask(&self, method: &str, path: &str, headers: &[&str]) -> Answer {
         self.ask_with(method, path, headers, "").await
     }
@@ -87,13 +87,13 @@ impl Stand {
         self.ask("GET", path, &[]).await
     }
 
-    /// A change, as the page asks for it.
+    /// Sends a change, as the page does.
     pub(crate) async fn post(&self, path: &str, body: &str) -> Answer {
         let origin = format!("origin: http://{}", self.addr);
         self.ask_with("POST", path, &["x-leasehold: 1", "sec-fetch-site: same-origin", &origin], body).await
     }
 
-    /// The same by somebody who does not wait for the answer.
+    /// Sends a change and disconnects without waiting for the response.
     pub(crate) async fn post_and_leave(&self, path: &str, body: &str) {
         let mut stream = tokio::net::TcpStream::connect(self.addr).await.unwrap();
         let (addr, length) = (self.addr, body.len());
@@ -101,11 +101,11 @@ impl Stand {
             "POST {path} HTTP/1.1\r\nhost: {addr}\r\nx-leasehold: 1\r\ncontent-length: {length}\r\n\r\n"
         );
         stream.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
-        // The first of many was changed: it is under way.
+        // The first of many is changed: the action is in progress.
         self.seen("/api/overview", |seen| seen["counts"]["cancelled"].as_u64() > Some(0)).await;
     }
 
-    /// Looks until the sampler has seen this.
+    /// Polls until the response satisfies a condition.
     pub(crate) async fn seen(&self, path: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         loop {
             let answer = self.get(path).await.json();
@@ -115,7 +115,7 @@ impl Stand {
         }
     }
 
-    /// Looks until all tasks have been read.
+    /// Polls until all tasks have been read.
     pub(crate) async fn read(&self) -> Value {
         self.seen("/api/overview", |overview| overview["sample"]["is_complete"] == true).await
     }

@@ -1,7 +1,7 @@
-//! Direct dispatch: inboxes, names, and what becomes of both when a worker dies.
+//! Direct dispatch: inboxes, worker ids, and recovery of both when a worker dies.
 
-use leasehold_core::{Index, Kind, Status, Where, WorkerId};
-use leasehold_queue::discover::Stretch;
+use leasehold_core::{Index, IndexLocation, Kind, Status, WorkerId};
+use leasehold_queue::discover::KeyRange;
 use leasehold_queue::{DirectDispatch, Queue, QueueConfig, Selection};
 use leasehold_store::{Client, Host, MemoryStore, Purpose, SystemHost, Verb};
 use leasehold_worker::{InboxLease, Shutdown, Worker, WorkerOptions};
@@ -17,7 +17,7 @@ async fn queues(selection: Selection) -> (Queue, Queue) {
     let host: Arc<dyn Host> = Arc::new(SystemHost);
     let store = Arc::new(MemoryStore::new(&host));
     let client = || Client::new(store.clone(), host.clone());
-    // Whoever comes or goes is seen at once.
+    // Workers that start or stop are seen at once.
     let direct = DirectDispatch { discovery_ttl: Duration::ZERO, selection };
     let config = QueueConfig { direct: Some(direct), ..QueueConfig::default() };
     let producer = Queue::with_config(client(), config).await.unwrap();
@@ -34,7 +34,7 @@ fn direct() -> WorkerOptions {
     WorkerOptions { inbox: Some(lease), until_empty: false, ..options() }
 }
 
-/// A worker with an inbox that runs until it is stopped, and has its name.
+/// A worker with an inbox that runs until it is stopped, and has its id.
 async fn started(
     queue: &Queue,
     name: &str,
@@ -49,12 +49,12 @@ async fn started(
     (shutdown, running)
 }
 
-async fn pointers(queue: &Queue, place: &Where) -> usize {
-    queue.discover(Purpose::Admin, vec![Stretch::at(place)]).await.unwrap().due.len()
+async fn pointers(queue: &Queue, place: &IndexLocation) -> usize {
+    queue.discover(Purpose::Admin, vec![KeyRange::at(place)]).await.unwrap().due.len()
 }
 
-fn inbox(name: &str) -> Where {
-    Where::Inbox(WorkerId::checked("worker id", name).unwrap())
+fn inbox(name: &str) -> IndexLocation {
+    IndexLocation::Inbox(WorkerId::checked("worker id", name).unwrap())
 }
 
 async fn all_done(queue: &Queue, ids: &[leasehold_core::TaskId]) {
@@ -88,21 +88,21 @@ async fn tasks_go_to_the_inboxes_of_live_workers_one_after_the_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_live_worker_a_task_is_for_everyone() {
+async fn without_a_live_worker_any_worker_may_take_a_task() {
     let (producer, queue) = queues(Selection::Random).await;
     let id = submit(&producer, "echo", json!(1)).await;
-    let look = queue.discover(Purpose::Admin, vec![Stretch::whole(Index::Ready)]).await.unwrap();
+    let look = queue.discover(Purpose::Admin, vec![KeyRange::whole(Index::Ready)]).await.unwrap();
     assert_eq!(look.due.len(), 1);
     assert_eq!(work(worker(&queue, "shared")).await.completed, 1);
     assert_eq!(status(&queue, &id).await, Status::Completed);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_worker_cannot_run_is_passed_on_to_everyone() {
+async fn a_task_without_a_handler_leaves_the_inbox_for_any_worker() {
     let (producer, queue) = queues(Selection::Hash).await;
     let (stops, running) = started(&queue, "a", direct()).await;
     let id = submit(&producer, "other", json!(1)).await;
-    let ready = || queue.discover(Purpose::Admin, vec![Stretch::whole(Index::Ready)]);
+    let ready = || queue.discover(Purpose::Admin, vec![KeyRange::whole(Index::Ready)]);
     while ready().await.unwrap().due.is_empty() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -115,7 +115,7 @@ async fn what_a_worker_cannot_run_is_passed_on_to_everyone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_name_has_one_worker_at_a_time() {
+async fn a_worker_id_has_one_worker_at_a_time() {
     let (_, queue) = queues(Selection::Random).await;
     let (stops, first) = started(&queue, "a", direct()).await;
     let error = worker(&queue, "a").options(direct()).run(Shutdown::default()).await.unwrap_err();
@@ -123,14 +123,14 @@ async fn a_name_has_one_worker_at_a_time() {
     assert!(error.to_string().starts_with("worker id \"a\" is in use until "), "{error}");
     stops.drain();
     first.await.unwrap().unwrap();
-    // Given back: it can be taken at once.
+    // Released: it can be taken at once.
     let (stops, second) = started(&queue, "a", direct()).await;
     stops.drain();
     second.await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_loses_its_name_stops_what_it_runs_and_says_why() {
+async fn a_worker_that_loses_its_id_stops_its_tasks_with_an_error() {
     let (producer, queue) = queues(Selection::Random).await;
     let shutdown = Shutdown::default();
     let name = WorkerId::checked("worker id", "a").unwrap();
@@ -148,10 +148,10 @@ async fn a_worker_that_loses_its_name_stops_what_it_runs_and_says_why() {
     leasehold_queue::break_lease(queue.client(), &leasehold_core::keys::inbox_lease(&name)).await.unwrap();
     let error = running.await.unwrap().unwrap_err();
     assert_eq!(error.kind(), Kind::Lost);
-    assert!(error.to_string().contains("worker id \"a\" was lost"), "{error}");
+    assert!(error.to_string().contains("worker id \"a\" was taken by another process"), "{error}");
     let task = queue.get(&id).await.unwrap();
-    assert_eq!((task.status(), task.attempt), (Status::Pending, 0), "it was given back unused");
-    // Others that are stopped together with it go on.
+    assert_eq!((task.status(), task.attempt), (Status::Pending, 0), "it was released unused");
+    // Other workers with the same shutdown continue.
     assert!(!shutdown.is_asked_for());
 }
 
@@ -174,9 +174,9 @@ async fn a_task_for_a_live_worker_costs_four_puts_and_a_get() {
     assert_eq!(count(&queue, Verb::Delete, Purpose::Settle), 1, "the pointer");
 }
 
-/// It died, as far as anyone can see: its lease runs out, and its inbox stays.
+/// The worker looks dead: its lease expires, and its inbox stays.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_inbox_of_a_dead_worker_is_emptied_by_whoever_is_left() {
+async fn the_inbox_of_a_dead_worker_is_emptied_by_another_worker() {
     let (producer, queue) = queues(Selection::RoundRobin).await;
     let (_, running) = started(&queue, "dead", direct()).await;
     running.abort();
@@ -195,14 +195,15 @@ async fn the_inbox_of_a_dead_worker_is_emptied_by_whoever_is_left() {
     let shutdown = Shutdown::default();
     let next = worker(&queue, "next").options(WorkerOptions { overflow_every, ..options() });
     let running = tokio::spawn(next.run(shutdown.clone()));
-    while pointers(&queue, &inbox("dead")).await + pointers(&queue, &Where::Overflow).await > 0 {
+    while pointers(&queue, &inbox("dead")).await + pointers(&queue, &IndexLocation::Overflow).await > 0 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     shutdown.drain();
     running.await.unwrap().unwrap();
 }
 
-/// Its poll loop hangs, and its name runs out, although the thread that renews it lives. It goes on when it can.
+/// The poll loop hangs, and the lease on the worker id expires, although the thread that renews it is alive. It
+/// continues when it can.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_hangs_does_not_keep_its_inbox() {
     let (producer, queue) = queues(Selection::RoundRobin).await;
@@ -211,7 +212,7 @@ async fn a_worker_that_hangs_does_not_keep_its_inbox() {
     let stops = shutdown.clone();
     let hung = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let worker = worker(&own.apart(), "a");
+        let worker = worker(&own.detached(), "a");
         let worker = worker.handle("hangs", move |_, (): ()| {
             // Nothing else runs on this thread meanwhile.
             let _ = hangs.lock().unwrap().recv();
@@ -239,12 +240,12 @@ async fn a_worker_that_hangs_does_not_keep_its_inbox() {
     hung.join().unwrap().unwrap();
 }
 
-/// A pointer that was left behind led to a task of tomorrow, and the worker waited for that.
+/// A stale pointer led to a task that is scheduled for tomorrow, and the worker waited for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_stops_when_empty_does_not_wait_for_tomorrow() {
     let (_, queue) = queues(Selection::Random).await;
     let id = submit(&queue, "echo", json!(1)).await;
-    let pointer = queue.get(&id).await.unwrap().entry().unwrap().moved(Where::Overflow);
+    let pointer = queue.get(&id).await.unwrap().entry().unwrap().moved(IndexLocation::Overflow);
     queue.client().put_always(Purpose::Admin, &pointer.key(), "".into()).await.unwrap();
     let tomorrow = queue.now().unwrap().earliest.plus(Duration::from_hours(24));
     queue.reschedule(&id, tomorrow).await.unwrap();

@@ -1,4 +1,4 @@
-//! What handlers are given, and what becomes of what they give back.
+//! Handlers: their context, their results and their errors.
 
 use leasehold_core::{NewTask, RetryPolicy, State, Status};
 use leasehold_store::{Purpose, Verb};
@@ -106,7 +106,7 @@ async fn snoozing_costs_no_attempt_and_a_handler_that_takes_too_long_is_stopped(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn types_without_a_handler_are_left_alone_and_block_nothing() {
+async fn types_without_a_handler_are_not_claimed_and_block_nothing() {
     let queue = queue().await;
     for _ in 0..30 {
         submit(&queue, "foreign", json!(null)).await;
@@ -150,15 +150,15 @@ async fn two_thousand_tasks_cost_what_the_protocol_says() {
     assert!(polls <= 10 && turns <= 2, "{polls} times the bell, {turns} turns");
     assert!(spent.verb(Verb::Put) <= 3 * TASKS + 4, "a turn at recovery is taken, kept and passed on");
     assert_eq!(spent.verb(Verb::Delete), 2 * TASKS);
-    // One for each thousand, one that finds the end, one for recovery, one for the overflow, two that find nothing in any
-    // inbox and in the overflow at the end, and a few that meet what is just under way.
+    // One per thousand, one that finds the end, one for recovery, one for the overflow, two that find nothing in any
+    // inbox and in the overflow at the end, and a few that find running tasks.
     let lists = spent.verb(Verb::List);
     assert!(lists <= 2 + 11, "{lists} lists");
 }
 
-/// Promise P4: whoever holds the shard of a task may not be able to run it.
+/// Promise P4: the holder of the shard of a task may not be able to run it.
 #[tokio::test(flavor = "multi_thread")]
-async fn tasks_reach_whoever_can_run_them_even_if_another_holds_their_shard() {
+async fn tasks_reach_a_worker_with_a_handler_even_if_another_holds_their_shard() {
     const TASKS: usize = 40;
     let (queue, shutdown) = (queue().await, Shutdown::default());
     let mut ids = Vec::new();

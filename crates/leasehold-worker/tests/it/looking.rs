@@ -1,10 +1,10 @@
-//! What goes on while a worker looks for work.
+//! Running tasks during a scan.
 
 use leasehold_core::{Index, Status};
 use leasehold_queue::Queue;
-use leasehold_store::ledger::{Line, Outcome};
-use leasehold_store::seam::Answer;
-use leasehold_store::{Around, Client, Host, List, MemoryStore, Page, Store, SystemHost};
+use leasehold_store::ledger::{LedgerLine, Outcome};
+use leasehold_store::store::Answer;
+use leasehold_store::{Client, DelegatingStore, Host, List, MemoryStore, Page, Store, SystemHost};
 use leasehold_worker::{Shutdown, TaskError, Worker};
 use serde_json::json;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use crate::{options, status, submit};
 struct SlowLists {
     store: MemoryStore,
     is_open: watch::Receiver<bool>,
-    /// Told of every look for work that has to wait.
+    /// Notified of every scan that has to wait.
     held: Arc<Notify>,
 }
 
-impl Around for SlowLists {
+impl DelegatingStore for SlowLists {
     fn inner(&self) -> &dyn Store {
         &self.store
     }
@@ -38,7 +38,7 @@ impl Around for SlowLists {
     }
 }
 
-/// A worker whose handler says when it starts and then waits until it is told to finish.
+/// A worker whose handler notifies when it starts and then waits for a signal to finish.
 fn patient(queue: &Queue, started: &Arc<Notify>, finish: &Arc<Notify>) -> Worker {
     let (started, finish) = (started.clone(), finish.clone());
     let worker = Worker::new(queue.clone(), "w1", None).unwrap();
@@ -54,7 +54,7 @@ fn patient(queue: &Queue, started: &Arc<Notify>, finish: &Arc<Notify>) -> Worker
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_runs_is_settled_during_a_look() {
+async fn running_tasks_are_settled_during_a_scan() {
     let host: Arc<dyn Host> = Arc::new(SystemHost);
     let (gate, is_open) = watch::channel(true);
     let [held, started, finish] = [(); 3].map(|()| Arc::new(Notify::new()));
@@ -64,7 +64,7 @@ async fn what_runs_is_settled_during_a_look() {
     let running = tokio::spawn(patient(&queue, &started, &finish).run(Shutdown::default()));
     started.notified().await;
     gate.send(false).unwrap();
-    // Its news makes the worker look, unless it did so by itself before.
+    // The submit makes the worker scan, unless it did so by itself before.
     let second = submit(&queue, "patient", json!(null)).await;
     held.notified().await;
     finish.notify_one();
@@ -75,7 +75,7 @@ async fn what_runs_is_settled_during_a_look() {
     gate.send(true).unwrap();
     finish.notify_one();
     assert_eq!(running.await.unwrap().unwrap().completed, 2);
-    // The look was waited for: had it been given up first, that would stand here.
-    let unanswered = |line: &Line| line.outcome == Outcome::Ambiguous;
+    // The scan was waited for: had it been abandoned first, that would be recorded here.
+    let unanswered = |line: &LedgerLine| line.outcome == Outcome::Ambiguous;
     assert_eq!(queue.client().ledger().snapshot().count(unanswered), 0);
 }

@@ -25,7 +25,7 @@ impl World {
         Self { host, store }
     }
 
-    /// A client that asks for the layout far more often than usual.
+    /// A client that reads the layout far more often than usual.
     async fn connect(&self) -> Queue {
         let client = Client::new(self.store.clone(), self.host.clone());
         let (layout_asked_every, layout_trusted) = (Duration::from_millis(100), Duration::from_secs(1));
@@ -33,12 +33,12 @@ impl World {
         Queue::with_config(client, options).await.unwrap()
     }
 
-    /// One that trusts what it knows for as long as usual: it must not give up when the machine lets it wait.
+    /// A client that trusts its layout for the usual time: it must not fail when the machine is slow.
     async fn migrator(&self) -> Queue {
         Queue::connect(Client::new(self.store.clone(), self.host.clone())).await.unwrap()
     }
 
-    /// A worker whose handler tells that it has begun, and waits to be let go.
+    /// A worker whose handler notifies when it has begun, and waits for a signal to finish.
     async fn worker(&self, shutdown: &Shutdown) -> (Running, watch::Receiver<bool>, watch::Sender<bool>) {
         let ((begins, has_begun), (go_on, goes_on)) = (watch::channel(false), watch::channel(false));
         let worker = Worker::new(self.connect().await, "w1", None).unwrap();
@@ -67,9 +67,9 @@ async fn submit(queue: &Queue) -> TaskId {
     queue.submit_task(NewTask::new("slow", json!(null)).unwrap()).await.unwrap().id
 }
 
-/// A task is claimed, the queue is migrated under the feet of its worker, and only then the handler goes on.
+/// A task is claimed, the queue is migrated meanwhile, and only then does the handler continue.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_held_through_a_migration_is_completed_and_the_worker_then_stops_with_an_error() {
+async fn a_task_held_through_a_migration_is_completed_and_the_worker_then_stops_with_an_error() {
     let world = World::new();
     let held = submit(&world.connect().await).await;
     let (running, mut begun, go_on) = world.worker(&Shutdown::default()).await;
@@ -86,11 +86,11 @@ async fn what_is_held_through_a_migration_is_completed_and_the_worker_then_stops
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_pauses_during_a_migration_and_goes_on_when_it_was_called_off() {
+async fn a_worker_pauses_during_a_migration_and_continues_when_it_was_aborted() {
     let world = World::new();
     let waiting = submit(&world.connect().await).await;
     let (migrator, usual) = (world.migrator().await, quick());
-    // Stopped in the middle of its wait, as if it had crashed.
+    // Stopped during its wait, as if it had crashed.
     let has_begun = watch::Sender::new(false);
     let report = |_| {
         has_begun.send_replace(true);
@@ -111,13 +111,13 @@ async fn a_worker_pauses_during_a_migration_and_goes_on_when_it_was_called_off()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_claims_nothing_while_queue_json_is_missing_and_goes_on_when_it_is_back() {
+async fn a_worker_claims_nothing_while_queue_json_is_missing_and_continues_when_it_is_back() {
     let (world, shutdown) = (World::new(), Shutdown::default());
     let queue = world.connect().await;
     let (running, begun, go_on) = world.worker(&shutdown).await;
     let kept = world.store.get("queue.json", None).await.unwrap().found().unwrap();
     world.store.delete("queue.json").await.unwrap();
-    while queue.may_change().await.map_err(|error| error.kind()) != Err(Kind::Corrupt) {
+    while queue.ensure_writable().await.map_err(|error| error.kind()) != Err(Kind::Corrupt) {
         tokio::task::yield_now().await;
     }
     world.store.put("queue.json", kept.body, &When::Always).await.unwrap();

@@ -1,18 +1,18 @@
-//! Workers that have their tasks from elsewhere than a bucket.
+//! Workers with a source of tasks other than a bucket.
 
 use futures::future::BoxFuture;
-use leasehold_core::{Act, HexName, Kind, NewTask, Now, Result, ShardLen, StoreTime, Task, TaskId};
+use leasehold_core::{HexName, Kind, NewTask, Now, Result, ShardLen, StepContext, StoreTime, Task, TaskId};
 use leasehold_queue::Settlement;
 use leasehold_store::{Host, SystemHost};
 use leasehold_worker::{
-    Context, Counts, Crew, Hold, Provider, ShardLeasing, Shutdown, Stage, Stop, TaskError, Worker,
-    WorkerOptions,
+    Context, Counts, RunHandle, ShardLeasing, Shutdown, Stage, Stop, TaskError, TaskRunner, TaskSource,
+    Worker, WorkerOptions,
 };
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Tasks in a list, and how each of them ended.
+/// Tasks in a list, and the settlement of each.
 #[derive(Debug, Default)]
 struct Tray {
     tasks: Mutex<Vec<(Task, Option<Stop>)>>,
@@ -22,8 +22,12 @@ struct Tray {
 const NOON: StoreTime = StoreTime::from_millis(1_700_000_000_000);
 
 fn task(task_type: &str, input: Value) -> Task {
-    let act =
-        Act { by: "test".into(), now: Now::exactly(NOON), write_id: HexName::from_random(1), chance: 0 };
+    let act = StepContext {
+        by: "test".into(),
+        now: Now::exactly(NOON),
+        write_id: HexName::from_random(1),
+        chance: 0,
+    };
     let id = TaskId::from_random(7);
     NewTask::new(task_type, input).unwrap().submitted(id, ShardLen::DEFAULT.shard_of(&id), &act)
 }
@@ -43,27 +47,27 @@ impl Tray {
     }
 }
 
-impl Provider for Tray {
-    fn work(self: Arc<Self>, crew: Crew, shutdown: Shutdown) -> BoxFuture<'static, Result<Counts>> {
+impl TaskSource for Tray {
+    fn work(self: Arc<Self>, runner: TaskRunner, shutdown: Shutdown) -> BoxFuture<'static, Result<Counts>> {
         Box::pin(async move {
             let tasks = std::mem::take(&mut *self.tasks.lock().unwrap());
             for (task, stop) in tasks {
-                if !crew.handles(&task.task_type) {
+                if !runner.handles(&task.task_type) {
                     continue;
                 }
-                let hold = Hold::new(task.id);
+                let hold = RunHandle::new(task.id);
                 if let Some(stop) = stop {
                     hold.stop(stop);
                 }
-                let settlement = crew.run(task.clone(), &hold, &|| Ok(NOON)).await;
+                let settlement = runner.run(task.clone(), &hold, &|| Ok(NOON)).await;
                 hold.settled();
-                crew.count(settlement.as_ref().map(|_| &task));
+                runner.count(settlement.as_ref().map(|_| &task));
                 self.ended.lock().unwrap().push(settlement);
             }
-            if !crew.options().until_empty {
+            if !runner.options().until_empty {
                 shutdown.reached(Stage::Drain).await;
             }
-            Ok(crew.counts())
+            Ok(runner.counts())
         })
     }
 }
@@ -73,7 +77,7 @@ fn double(worker: Worker) -> Worker {
 }
 
 #[tokio::test]
-async fn handlers_run_what_comes_from_elsewhere() {
+async fn handlers_run_tasks_from_another_source() {
     let snooze = task("snooze", json!(30));
     let tray = Tray::with(
         [task("double", json!(21)), task("double", json!("two")), task("unknown", json!(1)), snooze]
@@ -97,7 +101,7 @@ async fn handlers_run_what_comes_from_elsewhere() {
 }
 
 #[tokio::test]
-async fn a_handler_is_told_to_stop_by_whoever_holds_its_task() {
+async fn a_handler_is_stopped_by_the_source_of_its_task() {
     let stops = [Stop::Lost, Stop::Cancelled, Stop::Shutdown];
     let tray = Tray::with(stops.map(|stop| (task("wait", json!(null)), Some(stop))));
     let wait = async |context: Context, (): ()| {
@@ -111,7 +115,7 @@ async fn a_handler_is_told_to_stop_by_whoever_holds_its_task() {
 }
 
 #[tokio::test]
-async fn what_only_a_bucket_has_is_refused() {
+async fn options_that_require_a_bucket_are_refused() {
     let tray = Tray::with([]);
     let leasing = WorkerOptions { leasing: Some(ShardLeasing::default()), ..WorkerOptions::default() };
     let run = double(tray.worker()).options(leasing).run(Shutdown::default());

@@ -1,9 +1,9 @@
-//! Files of tasks: what is left behind of fetching them.
+//! Artifacts of tasks: progress while they are fetched.
 
 use futures::future::BoxFuture;
 use leasehold_core::{ArtifactId, Name, NewTask, Result, Status};
 use leasehold_store::{Host, SystemHost};
-use leasehold_worker::{Brought, Carrier, Shutdown, TaskError, Tell, Worker, WorkerOptions};
+use leasehold_worker::{ArtifactIo, ProgressFn, Shutdown, StagedFile, TaskError, Worker, WorkerOptions};
 use serde_json::json;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use crate::{options, queue};
 
 const LEASE: Duration = Duration::from_secs(6);
 
-/// Takes longer than a renewal comes, and tells how far it is.
+/// Takes longer than the interval of renewals, and reports progress.
 #[derive(Debug)]
 struct Slow;
 
-impl Carrier for Slow {
-    fn fetch<'a>(&'a self, _: &'a ArtifactId, tell: Tell<'a>) -> BoxFuture<'a, Result<Brought>> {
+impl ArtifactIo for Slow {
+    fn fetch<'a>(&'a self, _: &'a ArtifactId, tell: ProgressFn<'a>) -> BoxFuture<'a, Result<StagedFile>> {
         Box::pin(async move {
             tell(1, 2);
             SystemHost.sleep(LEASE / 2).await;
-            Ok(Brought { path: "/nowhere".into(), hold: Box::new(()) })
+            Ok(StagedFile { path: "/nowhere".into(), hold: Box::new(()) })
         })
     }
 
@@ -37,7 +37,7 @@ impl Carrier for Slow {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_that_runs_does_not_seem_to_be_staged() {
+async fn a_running_task_has_no_progress_of_staging() {
     let queue = queue().await;
     let mut order = NewTask::new("read", json!(null)).unwrap();
     order.artifacts.insert(Name::checked("name", "text").unwrap(), ArtifactId::blake3([7; 32]));

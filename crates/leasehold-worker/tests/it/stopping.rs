@@ -1,9 +1,9 @@
-//! Stopping: by the worker's own shutdown, by a cancel, by losing the claim; and what others make of what was left.
+//! Stopping: by the worker's own shutdown, by a cancel, by losing the claim; and recovery by other workers.
 
 use leasehold_core::ids::Name;
 use leasehold_core::{Index, Status, TaskId, keys};
-use leasehold_queue::discover::Stretch;
-use leasehold_queue::{Met, Operated};
+use leasehold_queue::discover::KeyRange;
+use leasehold_queue::{ClaimOutcome, Operated};
 use leasehold_store::Purpose;
 use leasehold_worker::{DrainWait, ShardLeasing, Shutdown, TaskError, Worker, WorkerOptions};
 use serde_json::json;
@@ -13,10 +13,10 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::{options, queue, status, submit, work};
 
-/// Renewed after four seconds, and not lost if the machine then takes as long again.
+/// Renewed after four seconds, and not lost if the machine then needs as long again.
 const LEASE: Duration = Duration::from_secs(12);
 
-/// A worker whose handler says when it starts and then waits for ever, or until it is told to finish.
+/// A worker whose handler notifies when it starts and then waits for ever, or for a signal to finish.
 fn patient(
     queue: &leasehold_queue::Queue,
     name: &str,
@@ -53,7 +53,7 @@ async fn draining_lets_handlers_finish() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn aborting_gives_back_without_using_an_attempt_and_others_run_it_at_once() {
+async fn aborting_releases_without_using_an_attempt_and_another_worker_runs_it_at_once() {
     let (queue, never, shutdown) = (queue().await, Arc::new(Notify::new()), Shutdown::default());
     let id = submit(&queue, "patient", json!(null)).await;
     let (worker, mut started) = patient(&queue, "w1", &never);
@@ -85,8 +85,8 @@ async fn a_cancelled_task_is_stopped_at_the_next_renewal() {
     assert_eq!(status(&queue, &id).await, Status::Cancelled);
 }
 
-/// A worker whose handler starts something that does not end with its future: it says when it is told to stop, and ends
-/// when it is let go.
+/// A worker whose handler starts work that does not end with its future: it notifies when it is asked to stop, and
+/// ends on a signal.
 fn unstoppable(
     queue: &leasehold_queue::Queue,
     let_go: &Arc<Notify>,
@@ -99,7 +99,7 @@ fn unstoppable(
         async move {
             tell.send("started").unwrap();
             context.cancelled().await;
-            tell.send("told to stop").unwrap();
+            tell.send("asked to stop").unwrap();
             let_go.notified().await;
             Ok::<_, TaskError>("ended")
         }
@@ -108,7 +108,7 @@ fn unstoppable(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_handler_that_is_waited_for_has_ended_before_anything_is_written() {
+async fn an_awaited_handler_has_ended_before_anything_is_written() {
     let (queue, let_go) = (queue().await, Arc::new(Notify::new()));
     let id = submit(&queue, "unstoppable", json!(null)).await;
     let (worker, mut told) = unstoppable(&queue, &let_go);
@@ -116,14 +116,14 @@ async fn a_handler_that_is_waited_for_has_ended_before_anything_is_written() {
     let running = tokio::spawn(worker.options(WorkerOptions { lease, ..options() }).run(Shutdown::default()));
     assert_eq!(told.recv().await, Some("started"));
     queue.cancel(&id).await.unwrap();
-    assert_eq!(told.recv().await, Some("told to stop"));
+    assert_eq!(told.recv().await, Some("asked to stop"));
     assert_eq!(status(&queue, &id).await, Status::Running);
     let_go.notify_one();
     assert_eq!(running.await.unwrap().unwrap().cancelled, 1);
     assert_eq!(status(&queue, &id).await, Status::Cancelled);
 }
 
-/// The handler hears of the cancel at the same time as its worker, and may have ended before the worker looks.
+/// The handler is asked to stop at the same time as its worker, and may have ended before the worker is polled.
 #[tokio::test(flavor = "multi_thread")]
 async fn handlers_that_end_at_once_when_cancelled_are_cancelled_all_the_same() {
     let queue = queue().await;
@@ -154,21 +154,21 @@ async fn handlers_that_end_at_once_when_cancelled_are_cancelled_all_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_handler_has_finished_after_being_told_to_stop_counts() {
+async fn a_handler_that_finishes_after_being_asked_to_stop_completes_its_task() {
     let (queue, let_go, shutdown) = (queue().await, Arc::new(Notify::new()), Shutdown::default());
     let id = submit(&queue, "unstoppable", json!(null)).await;
     let (worker, mut told) = unstoppable(&queue, &let_go);
     let running = tokio::spawn(worker.options(options()).run(shutdown.clone()));
     assert_eq!(told.recv().await, Some("started"));
     shutdown.abort();
-    assert_eq!(told.recv().await, Some("told to stop"));
+    assert_eq!(told.recv().await, Some("asked to stop"));
     let_go.notify_one();
     assert_eq!(running.await.unwrap().unwrap().completed, 1);
     assert_eq!(queue.get(&id).await.unwrap().output(), Some(&json!("ended")));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_claim_of_a_handler_that_does_not_stop_is_left_to_run_out() {
+async fn the_claim_of_a_handler_that_does_not_stop_is_left_to_expire() {
     let (queue, never) = (queue().await, Arc::new(Notify::new()));
     let order = queue.submit("unstoppable", json!(null)).timeout(Duration::from_secs(1)).max_attempts(1);
     let id = order.await.unwrap().id;
@@ -177,25 +177,25 @@ async fn the_claim_of_a_handler_that_does_not_stop_is_left_to_run_out() {
         WorkerOptions { lease: Duration::from_secs(3), stop_wait: Duration::from_millis(50), ..options() };
     let running = tokio::spawn(worker.options(options).run(Shutdown::default()));
     assert_eq!(told.recv().await, Some("started"));
-    assert_eq!(told.recv().await, Some("told to stop"), "its time is over");
+    assert_eq!(told.recv().await, Some("asked to stop"), "its time is over");
     let counts = running.await.unwrap().unwrap();
     assert_eq!((counts.lost, counts.recovered), (1, 1));
     let task = queue.get(&id).await.unwrap();
-    assert_eq!((task.status(), task.error.as_deref()), (Status::Failed, Some("the lease of w1 ran out")));
+    assert_eq!((task.status(), task.error.as_deref()), (Status::Failed, Some("lease of worker w1 expired")));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_submitted_in_the_same_process_wakes_an_idle_worker() {
     let (queue, finish, shutdown) = (queue().await, Arc::new(Notify::new()), Shutdown::default());
     let (worker, mut started) = patient(&queue, "w1", &finish);
-    // Without the wake-up it would look again only after an hour.
+    // Without the wake-up it would scan again only after an hour.
     let polling = leasehold_worker::Polling::fixed(Duration::from_hours(1));
     let options = WorkerOptions { polling, until_empty: false, ..options() };
     let running = tokio::spawn(worker.options(options).run(shutdown.clone()));
     finish.notify_one();
     loop {
         submit(&queue, "patient", json!(null)).await;
-        // The first may come before the worker has looked at all; some later one finds it asleep.
+        // The first may come before the first scan; some later one finds the worker asleep.
         if let Ok(Some(_)) = tokio::time::timeout(Duration::from_millis(500), started.recv()).await {
             break;
         }
@@ -204,15 +204,17 @@ async fn a_task_submitted_in_the_same_process_wakes_an_idle_worker() {
     running.await.unwrap().unwrap();
 }
 
-/// The worst moment to be killed: the claim is written, its lease entry is not, and the ready entry is still there.
+/// The worst time to be killed: the claim is written, its lease entry is not, and the ready entry still exists.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_stops_when_empty_waits_for_a_claim_that_left_only_its_ready_entry() {
     let queue = queue().await;
     let id = submit(&queue, "patient", json!(null)).await;
-    let look = queue.discover(Purpose::Discover, vec![Stretch::whole(Index::Ready)]).await.unwrap();
+    let look = queue.discover(Purpose::Discover, vec![KeyRange::whole(Index::Ready)]).await.unwrap();
     let [found] = &look.due[..] else { panic!("{look:?}") };
     let (lost, lease) = (Name::checked("worker id", "lost").unwrap(), Duration::from_secs(2));
-    let Met::Claimed(claimed) = queue.claim(found, &lost, lease, &|_| true).await.unwrap() else { panic!() };
+    let ClaimOutcome::Claimed(claimed) = queue.claim(found, &lost, lease, &|_| true).await.unwrap() else {
+        panic!()
+    };
     let lease_entry = claimed.task().entry().unwrap();
     queue.client().delete(Purpose::Claim, &lease_entry.key()).await.unwrap();
     queue.client().put_always(Purpose::Claim, &found.entry.key(), "".into()).await.unwrap();
@@ -229,7 +231,7 @@ async fn a_worker_that_stops_when_empty_waits_for_a_claim_that_left_only_its_rea
 async fn a_monitor_recovers_from_all_shards_where_workers_divide_them() {
     let (queue, shutdown) = (queue().await, Shutdown::default());
     let id = submit(&queue, "patient", json!(null)).await;
-    let look = queue.discover(Purpose::Discover, vec![Stretch::whole(Index::Ready)]).await.unwrap();
+    let look = queue.discover(Purpose::Discover, vec![KeyRange::whole(Index::Ready)]).await.unwrap();
     let (lost, lease) = (Name::checked("worker id", "lost").unwrap(), Duration::from_millis(100));
     queue.claim(&look.due[0], &lost, lease, &|_| true).await.unwrap();
 
@@ -247,7 +249,7 @@ async fn a_monitor_recovers_from_all_shards_where_workers_divide_them() {
     assert_eq!(running.await.unwrap().unwrap().recovered, 1);
 }
 
-/// What a producer leaves behind that dies between its two writes. It is swept half an hour later.
+/// The rest of a producer that dies between its two writes. It is removed half an hour later.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_entry_without_a_task_does_not_keep_a_worker_from_ending() {
     let queue = queue().await;
@@ -262,14 +264,14 @@ async fn an_entry_without_a_task_does_not_keep_a_worker_from_ending() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_ends_when_the_queue_is_empty_tells_what_it_waits_for() {
+async fn a_worker_that_ends_when_the_queue_is_empty_reports_what_it_waits_for() {
     let queue = queue().await;
     let id = submit(&queue, "patient", json!(null)).await;
     let found =
-        queue.discover(Purpose::Discover, vec![Stretch::whole(Index::Ready)]).await.unwrap().due.remove(0);
+        queue.discover(Purpose::Discover, vec![KeyRange::whole(Index::Ready)]).await.unwrap().due.remove(0);
     let other = Name::checked("worker id", "other").unwrap();
     let met = queue.claim(&found, &other, Duration::from_mins(10), &|_| true).await.unwrap();
-    assert!(matches!(met, Met::Claimed(_)));
+    assert!(matches!(met, ClaimOutcome::Claimed(_)));
     let (worker, _started) = patient(&queue, "w1", &Arc::new(Notify::new()));
     let (monitor, shutdown) = (worker.monitor(), Shutdown::default());
     assert_eq!(monitor.drain_wait(), None);

@@ -1,4 +1,4 @@
-//! A queue in a bucket, opened by nothing but its address and the usual variables.
+//! A queue in a bucket, opened by its address and the usual environment variables.
 
 use leasehold::{AccessKey, Client, OpenOptions, Queue};
 use leasehold_store::testing::{Lawless, Manners};
@@ -7,7 +7,7 @@ use std::process::Command;
 const ADDRESS: &str = "s3://tasks/queue";
 const VARIABLE: &str = "AWS_ENDPOINT_URL";
 
-/// A process cannot change its own variables safely, so this runs its neighbour in another one.
+/// A process cannot change its own variables safely, so this runs the next test in another one.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_usual_variables_say_where_a_bucket_is() {
     let server = Lawless::start(Manners::default()).await.unwrap();
@@ -32,7 +32,7 @@ async fn the_usual_variables_say_where_a_bucket_is() {
     assert_eq!(queue.stats().await.unwrap().due, 1);
 }
 
-/// By itself it has nowhere to go.
+/// Does nothing unless the test above runs it.
 #[tokio::test]
 async fn a_task_is_submitted_where_the_variables_say() {
     let is_on_loopback = |endpoint: String| endpoint.starts_with("http://127.0.0.1:");

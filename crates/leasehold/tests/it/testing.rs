@@ -1,4 +1,4 @@
-//! What the helper for tests promises: nothing waits, and everything else is as it really is.
+//! The helper for tests: nothing waits in real time, and everything else behaves as in production.
 
 use leasehold::{
     Context, Counts, Queue, QueueConfig, RetryPolicy, Status, StoreTime, TaskError, Worker, testing,
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 const HOUR: Duration = Duration::from_hours(1);
 
-/// Sleeps as handlers do, by tokio.
+/// Sleeps with tokio, as handlers do.
 #[expect(clippy::disallowed_methods, reason = "a user's handler has nothing but tokio")]
 async fn nap(context: Context, secs: u64) -> Result<u32, TaskError> {
     tokio::time::sleep(Duration::from_secs(secs)).await;
@@ -62,7 +62,7 @@ async fn retries_wait_for_their_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_run_begins_at_the_same_moment_with_the_same_chance() {
+async fn every_run_begins_at_the_same_time_with_the_same_random_numbers() {
     let submitted = async || {
         let config = QueueConfig { shard_prefix_len: 2, ..QueueConfig::default() };
         let queue = Queue::with_config(testing::client(), config).await.unwrap();

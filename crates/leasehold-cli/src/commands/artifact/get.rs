@@ -1,10 +1,10 @@
-//! `leasehold artifact get`: a file from the cache, from peers and from the store.
+//! `leasehold artifact get`: fetches an artifact from the cache, from peers and from the store.
 
 use clap::Args;
 use indicatif::ProgressBar;
 use leasehold_core::piece::PeerKind;
 use leasehold_core::piece::manager::PeerStats;
-use leasehold_core::{ArtifactId, Error, Kind, Matter, Result};
+use leasehold_core::{ArtifactId, Error, Kind, Reason, Result};
 use leasehold_pieces::{Cached, FetchEvent, Fetched};
 use leasehold_store::{Client, HostExt};
 use serde_json::{Value, json};
@@ -15,44 +15,44 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::commands::pieces;
 use crate::printer::{Printer, escaped, line};
-use crate::settings::typed::Pieces;
+use crate::settings::typed::PiecesSettings;
 use crate::table::count;
 
-/// Who was blamed for what is told so many times; the counts of each peer are always told.
+/// Maximum number of blamed peers that are reported; the counts of each peer are always reported.
 const BLAMED_MAX: usize = 100;
 
 #[derive(Debug, Args)]
-pub(crate) struct Get {
-    /// The artifact's hash
+pub(crate) struct ArtifactGetArgs {
+    /// Hash of the artifact
     #[arg(value_name = "HASH")]
     artifact: ArtifactId,
-    /// Where to put it, or `-` for standard output; the file is there whole or not at all
+    /// File to write, or `-` for standard output; a file is written completely or not at all
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// The cache to use (setting `pieces.cache`)
+    /// Cache directory (setting `pieces.cache`) [default: ~/.cache/leasehold]
     #[arg(long, value_name = "DIR")]
     pub(crate) cache: Option<String>,
-    /// Fetch it from the store alone
+    /// Fetch only from the store, not from peers
     #[arg(long)]
     pub(crate) no_peers: bool,
-    /// Tell who gave what, and who was blamed for what
+    /// Print bytes and failures of the store and of each peer
     #[arg(short, long)]
     verbose: bool,
 }
 
 pub(super) async fn run(
     client: &Client,
-    args: &Get,
-    settings: &Pieces,
+    args: &ArtifactGetArgs,
+    settings: &PiecesSettings,
     printer: &Printer,
 ) -> anyhow::Result<()> {
     let to_stdout = args.output == Path::new("-");
     if to_stdout && printer.is_json() {
-        let message = "standard output cannot be both the file and JSON about it; give -o a file";
+        let message = "-o - and --json cannot both use standard output; give -o a file";
         return Err(Error::invalid(message).into());
     }
     if !to_stdout {
-        // Nothing is fetched in vain.
+        // Before the fetch, so that nothing is fetched in vain.
         check_place(&args.output)?;
     }
     let artifacts = pieces::artifacts(client, settings)?;
@@ -78,22 +78,22 @@ pub(super) async fn run(
     Ok(())
 }
 
-/// Refuses a place where no file can be made, as far as that can be seen.
+/// Refuses a path where no file can be created, as far as that can be known beforehand.
 fn check_place(file: &Path) -> Result<()> {
     let refused = |why: String| Err(Error::invalid(why));
     if file.is_dir() {
         return refused(format!("{} is a directory; name a file in it", file.display()));
     }
     if file.exists() && !file.is_file() {
-        // It would be replaced, and a machine without /dev/null is a sad one.
-        return refused(format!("{0} is no plain file; write `-o - > {0}`", file.display()));
+        // The rename would replace a device such as /dev/null.
+        return refused(format!("{0} is not a regular file; use `-o - > {0}`", file.display()));
     }
     let folder = match file.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
     if !folder.is_dir() {
-        return refused(format!("there is no directory {}; make it first", folder.display()));
+        return refused(format!("directory {} does not exist; create it first", folder.display()));
     }
     rustix::fs::access(folder, rustix::fs::Access::WRITE_OK).map_err(|error| {
         let error = io::Error::from(error);
@@ -111,20 +111,20 @@ fn hand_over(cached: &Cached, to: &Path, to_stdout: bool) -> Result<()> {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(Error::new(Kind::Unavailable, format!("cannot write to standard output: {error}")))
         }
-        // Whoever reads it has seen enough.
+        // The reader has closed the pipe, as in `… | head`.
         _ => Ok(()),
     }
 }
 
-/// An artifact that is not there may be in another store: says in which one it was looked for.
+/// Adds the store to an error about a missing artifact, which may be in another store.
 fn elsewhere(client: &Client, error: Error) -> Error {
-    if error.matter() == Some(Matter::Missing) {
+    if error.matter() == Some(Reason::Missing) {
         return Error::new(error.kind(), format!("{error} ({})", client.describe()));
     }
     error
 }
 
-/// What was heard of a fetch.
+/// Events of a fetch: its progress, and the peers that were blamed.
 struct Seen {
     bar: ProgressBar,
     blamed: Mutex<Vec<(String, String)>>,
@@ -142,7 +142,7 @@ impl Seen {
                 self.bar.set_length(bytes_total);
                 self.bar.set_position(bytes);
                 if is_first {
-                    // What an earlier fetch has left was not fetched in no time.
+                    // Bytes of an earlier fetch must not count for the rate.
                     self.bar.reset_eta();
                 }
             }
@@ -175,10 +175,10 @@ impl Seen {
 
     fn tell(&self, fetched: &Fetched, printer: &Printer) {
         if fetched.leases.is_none() {
-            return printer.note("it was in the cache");
+            return printer.note("read from the cache");
         }
         printer.note(&format!(
-            "{} bytes from the store in {}, {} from peers, {} twice, {} were here",
+            "{} bytes from the store in {}, {} from peers, {} duplicate, {} resumed",
             fetched.origin_bytes,
             count(fetched.origin_requests, "request", "requests"),
             fetched.peer_bytes,
@@ -187,7 +187,7 @@ impl Seen {
         ));
         for PeerStats { peer, tally, .. } in peers(fetched) {
             printer.note(&format!(
-                "{peer}: {}, {} bytes; {} corrupt, {} broken off, {} unanswered, {} senseless, {} too late",
+                "{peer}: {}, {} bytes; {} corrupt, {} network errors, {} timeouts, {} invalid, {} expired",
                 count(tally.pieces, "piece", "pieces"),
                 tally.bytes,
                 tally.corrupt,

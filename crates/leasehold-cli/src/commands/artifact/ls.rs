@@ -1,37 +1,37 @@
-//! `leasehold artifact ls`: what is in the store.
+//! `leasehold artifact ls`: lists the artifacts of a store.
 
 use clap::Args;
 use futures::{StreamExt, stream};
 use leasehold_core::{ArtifactId, Error, Result, StoreTime, keys};
 use leasehold_pieces::Manifest;
-use leasehold_pieces::manifest::Record;
-use leasehold_pieces::prune::{Listed, list};
+use leasehold_pieces::manifest::ManifestRecord;
+use leasehold_pieces::prune::{ListedArtifact, list};
 use leasehold_store::{Client, Purpose};
 use serde_json::{Map, Value, json};
 
 use super::{kept_until, told};
 use crate::printer::{Printer, line};
-use crate::table::{self, Cell, MOMENT, Table};
+use crate::table::{self, Cell, MOMENT, TextTable};
 
-/// So many manifests are read at once.
+/// Number of manifests that are read at once.
 const AT_ONCE: usize = 32;
 
 #[derive(Debug, Args)]
 pub(crate) struct Ls {
-    /// Read the manifests, too: names, and how long they are kept
+    /// Also read the manifests, and show names and retention
     #[arg(long)]
     long: bool,
 }
 
-/// What is known of an artifact.
+/// Row of the list: an artifact, its objects, and its manifest if that was read.
 struct Row {
     artifact: ArtifactId,
-    listed: Listed,
-    /// Nothing if it was not read.
+    listed: ListedArtifact,
+    /// `None` if the manifest was not read.
     read: Option<Read>,
 }
 
-/// What its manifest says.
+/// State of a manifest.
 enum Read {
     Kept(Manifest),
     Leaving(Manifest),
@@ -47,7 +47,7 @@ impl Row {
             Some(Read::Closing) => "closing",
             Some(Read::Corrupt(_)) => "corrupt",
             None if self.listed.manifest.is_some() => "published",
-            // Someone is at it, or has died over it.
+            // Its publisher is still uploading it, or has crashed.
             None => "unfinished",
         }
     }
@@ -112,7 +112,7 @@ pub(super) async fn run(client: &Client, args: &Ls, printer: &Printer) -> anyhow
             line(row.json());
         }
     } else if rows.is_empty() {
-        printer.note("there are no artifacts");
+        printer.note("no artifacts");
     } else {
         show(client, &rows, args.long, printer);
     }
@@ -120,13 +120,14 @@ pub(super) async fn run(client: &Client, args: &Ls, printer: &Printer) -> anyhow
         Some(Read::Corrupt(error)) => Some(error),
         _ => None,
     });
-    // The first stands for all: what is wrong with it is what someone has to look at.
+    // Only the first corrupt manifest is reported as the error.
     corrupt.take(1).try_for_each(|error| Err(error.into()))
 }
 
 fn show(client: &Client, rows: &[Row], long: bool, printer: &Printer) {
     let now = client.now().map_or(StoreTime::NEVER, |now| now.earliest);
-    let mut table = Table::default().left("ARTIFACT", 0).right("BYTES", 0).left("PUBLISHED (UTC)", MOMENT);
+    let mut table =
+        TextTable::default().left("ARTIFACT", 0).right("BYTES", 0).left("PUBLISHED (UTC)", MOMENT);
     if long {
         table = table.left("KEPT UNTIL", MOMENT);
     }
@@ -141,15 +142,15 @@ fn show(client: &Client, rows: &[Row], long: bool, printer: &Printer) {
 async fn read(client: &Client, artifact: &ArtifactId) -> Result<Option<Read>> {
     let key = keys::manifest(artifact);
     let Some(object) = client.get(Purpose::Admin, &key).await? else { return Ok(None) };
-    Ok(Some(match Record::read(&key, artifact, &object.body) {
-        Ok(Record::Kept(manifest)) => Read::Kept(without_hashes(manifest)),
-        Ok(Record::Leaving(manifest, _)) => Read::Leaving(without_hashes(manifest)),
-        Ok(Record::Closing(_)) => Read::Closing,
+    Ok(Some(match ManifestRecord::read(&key, artifact, &object.body) {
+        Ok(ManifestRecord::Kept(manifest)) => Read::Kept(without_hashes(manifest)),
+        Ok(ManifestRecord::Leaving(manifest, _)) => Read::Leaving(without_hashes(manifest)),
+        Ok(ManifestRecord::Closing(_)) => Read::Closing,
         Err(error) => Read::Corrupt(error),
     }))
 }
 
-/// Hashes of pieces are not shown, and those of a hundred thousand artifacts need more memory than there is.
+/// Drops the hashes of the pieces: they are not shown, and those of a hundred thousand artifacts would not fit into memory.
 fn without_hashes(manifest: Manifest) -> Manifest {
     Manifest { pieces: Vec::new(), ..manifest }
 }

@@ -1,4 +1,4 @@
-//! `leasehold outpost status`: what is here, and what the bucket does not know yet.
+//! `leasehold outpost status`: counts the tasks of the folder, and the changes not yet sent to the bucket.
 
 use leasehold_core::outpost::ClockMark;
 use leasehold_outpost::Spool;
@@ -9,8 +9,8 @@ use crate::printer::{Printer, line};
 pub(super) fn run(spool: &Spool, printer: &Printer) -> anyhow::Result<()> {
     let (counts, config, now) = (spool.count()?, spool.config(), spool.now());
     let clock = match now.mark() {
-        ClockMark::Bucket => "the bucket's",
-        ClockMark::Boot => "this machine's own: the bucket was not heard of since it started",
+        ClockMark::Bucket => "from the bucket",
+        ClockMark::Boot => "from this machine: the bucket was not reached since it booted",
     };
     if printer.is_json() {
         line(json!({
@@ -23,11 +23,11 @@ pub(super) fn run(spool: &Spool, printer: &Printer) -> anyhow::Result<()> {
     row("queue", &format!("{} in {}", spool.campaign(), spool.root().display()));
     row("node", &format!("{}, {}", config.node_id, config.consistency));
     row("time", clock);
-    row("waiting", &format!("{}, of which {} checked out", counts.free, counts.checked_out));
-    row("leased", &format!("{}, of which {} not confirmed", counts.leased, counts.tentative));
+    row("pending", &format!("{}, of which {} checked out", counts.free, counts.checked_out));
+    row("running", &format!("{}, of which {} not confirmed", counts.leased, counts.tentative));
     row("completed", &counts.completed.to_string());
     row("failed", &counts.failed.to_string());
-    row("to be sent", &counts.outbox.to_string());
+    row("unsent", &counts.outbox.to_string());
     row("conflicts", &format!("{}, of which {} run twice", counts.conflicts, counts.duplicates));
     Ok(())
 }

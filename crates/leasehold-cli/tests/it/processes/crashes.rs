@@ -13,7 +13,7 @@ async fn tasks_survive_a_kill_every_second() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stopped_worker_cannot_change_what_others_have_taken() {
+async fn a_stopped_worker_cannot_change_a_task_taken_by_another_worker() {
     let root = tempfile::tempdir().unwrap();
     crashes::stopped_longer_than_its_lease(&folder(root.path())).await;
 }
@@ -25,13 +25,13 @@ async fn a_lost_workers_task_runs_again_within_its_lease_and_ten_seconds() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_interrupted_worker_gives_back_what_it_holds() {
+async fn an_interrupted_worker_releases_its_tasks() {
     let root = tempfile::tempdir().unwrap();
     crashes::interrupted(&folder(root.path())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_check_of_a_busy_queue_finds_no_fault() {
+async fn a_check_of_a_busy_queue_finds_no_inconsistency() {
     let root = tempfile::tempdir().unwrap();
     crashes::checked_while_busy(&folder(root.path())).await;
 }

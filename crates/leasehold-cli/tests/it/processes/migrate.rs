@@ -21,13 +21,13 @@ async fn tasks_are_migrated_there_and_back_by_processes_that_are_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_migration_that_was_killed_can_be_called_off() {
+async fn a_migration_that_was_killed_can_be_aborted() {
     let root = tempfile::tempdir().unwrap();
     migrating::called_off(&folder(root.path()), 800).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_migrations_say() {
+async fn output_of_migrations() {
     let root = tempfile::tempdir().unwrap();
     let place = folder(root.path());
     let queue = place.queue().await;
@@ -41,7 +41,7 @@ async fn what_migrations_say() {
     say("migrate_dry_run_left", &["migrate-shards", "--to", "2", "--dry-run"]);
     say("migrate_finish", &migrate(&["--to", "2"]));
     say("migrate_again", &migrate(&["--to", "2"]));
-    // Else it would wait for the grace of the last one, or not, as the machine pleases.
+    // Otherwise it might wait for the grace of the last migration, depending on the speed of the machine.
     tokio::time::sleep(Duration::from_millis(1_200)).await;
     say("migrate_json", &migrate(&["--to", "1", "--json"]));
     say("migrate_wrong", &migrate(&["--to", "5"]));

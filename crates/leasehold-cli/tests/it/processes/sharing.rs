@@ -4,7 +4,7 @@ use leasehold_store::{Durability, FolderOptions, OpenOptions};
 use crate::common::crashes::{self, Place};
 use crate::common::{direct, sharing};
 
-/// Without waiting for the disk: what is shown here does not depend on it.
+/// Folder without fsync: these tests do not depend on durability.
 fn folder(root: &std::path::Path) -> Place {
     let folder = FolderOptions { durability: Durability::Os, ..FolderOptions::default() };
     Place {
@@ -21,7 +21,7 @@ async fn shards_are_divided_evenly_when_workers_come_and_die() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tasks_are_done_once_by_workers_of_all_kinds() {
+async fn tasks_are_completed_once_by_workers_of_all_kinds() {
     let root = tempfile::tempdir().unwrap();
     sharing::side_by_side(&folder(root.path()), Lane::current().sized(3_000, 10_000)).await;
 }
@@ -32,7 +32,7 @@ async fn a_worker_killed_with_a_full_inbox_loses_nothing() {
     direct::killed_with_a_full_inbox(&mut folder(root.path()), Lane::current().sized(400, 1_000)).await;
 }
 
-/// Where every worker divides the shards.
+/// Place where every worker leases shards.
 fn divided(root: &std::path::Path) -> Place {
     let mut place = folder(root);
     place.variables.extend([

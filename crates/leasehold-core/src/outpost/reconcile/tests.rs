@@ -1,39 +1,39 @@
-//! The table: one test for each row, every cell of it named.
+//! The table: one test for each row, with every cell.
 
-use super::Action::{Conflict, Done, Drop, GoOn, Refuse, Stop, Write as Put};
+use super::SyncAction::{Conflict, Done, Drop, GoOn, Refuse, Stop, Write as Put};
 use super::*;
 use crate::ids::HexName;
-use crate::step::{Act, Event, step};
+use crate::step::{Event, StepContext, step};
 use crate::testing::pending;
 use crate::time::StoreTime;
 use std::time::Duration;
 
-const ALL: [Standing; 14] = [
-    Standing::Absent,
-    Standing::Tombstone,
-    Standing::Known,
-    Standing::Returned,
-    Standing::Pending { is_untouched: true },
-    Standing::Pending { is_untouched: false },
-    Standing::Ours { is_live: true },
-    Standing::Ours { is_live: false },
-    Standing::Other { is_live: true },
-    Standing::Other { is_live: false },
-    Standing::Completed,
-    Standing::Failed,
-    Standing::Cancelled,
-    Standing::Expired,
+const ALL: [BucketState; 14] = [
+    BucketState::Absent,
+    BucketState::Tombstone,
+    BucketState::Known,
+    BucketState::Returned,
+    BucketState::Pending { is_untouched: true },
+    BucketState::Pending { is_untouched: false },
+    BucketState::Ours { is_live: true },
+    BucketState::Ours { is_live: false },
+    BucketState::Other { is_live: true },
+    BucketState::Other { is_live: false },
+    BucketState::Completed,
+    BucketState::Failed,
+    BucketState::Cancelled,
+    BucketState::Expired,
 ];
 
-/// The actions of a row in the order of [`ALL`], and for another generation.
-fn row(local: Local, consistency: Consistency, expected: [Action; 15]) {
-    for (remote, action) in ALL.into_iter().chain([Standing::Another]).zip(expected) {
+/// Checks the actions of a row in the order of [`ALL`], and for another generation.
+fn row(local: Local, consistency: Consistency, expected: [SyncAction; 15]) {
+    for (remote, action) in ALL.into_iter().chain([BucketState::Another]).zip(expected) {
         assert_eq!(reconcile(local, remote, consistency, false), action, "{local:?} × {remote:?}");
     }
 }
 
-/// The same whatever the queue's consistency is.
-fn row_of_both(local: Local, expected: [Action; 15]) {
+/// Checks a row that is the same for both consistencies.
+fn row_of_both(local: Local, expected: [SyncAction; 15]) {
     row(local, Consistency::Strict, expected);
     row(local, Consistency::Relaxed, expected);
 }
@@ -135,7 +135,7 @@ fn running() {
             Stop(Why::Another),
         ],
     );
-    let others = Standing::Other { is_live: true };
+    let others = BucketState::Other { is_live: true };
     assert_eq!(reconcile(Local::Running, others, Consistency::Relaxed, true), GoOn, "by setting");
 }
 
@@ -204,7 +204,7 @@ fn failed_offline() {
 }
 
 #[test]
-fn given_back_or_snoozed_offline() {
+fn released_or_snoozed_offline() {
     let gone = Drop(None);
     row_of_both(
         Local::GivenBack,
@@ -267,7 +267,7 @@ fn at(secs: i64) -> Now {
 }
 
 fn after(task: &Task, event: &Event, secs: i64) -> Task {
-    let act = Act {
+    let act = StepContext {
         by: "n".into(),
         now: at(secs),
         write_id: HexName::from_random(u128::from(task.rev) + 1_000),
@@ -283,45 +283,52 @@ fn claim(lease_id: u128) -> Event {
 }
 
 #[test]
-fn how_a_task_stands_depends_on_who_asks() {
+fn the_bucket_state_depends_on_what_the_node_knows() {
     let ours = HexName::from_random(1);
     let free = pending();
-    let known =
-        Known { generation: 0, epoch: free.epoch + 1, lease_id: Some(ours.clone()), ..Known::default() };
-    let standing = |task: &Task, secs: i64| Standing::of(Some(task), &known, at(secs));
-    assert_eq!(Standing::of(None, &known, at(0)), Standing::Absent);
-    assert_eq!(standing(&free, 0), Standing::Pending { is_untouched: true });
+    let known = KnownState {
+        generation: 0,
+        epoch: free.epoch + 1,
+        lease_id: Some(ours.clone()),
+        ..KnownState::default()
+    };
+    let standing = |task: &Task, secs: i64| BucketState::of(Some(task), &known, at(secs));
+    assert_eq!(BucketState::of(None, &known, at(0)), BucketState::Absent);
+    assert_eq!(standing(&free, 0), BucketState::Pending { is_untouched: true });
 
     let held = after(&free, &claim(1), 0);
-    assert_eq!(standing(&held, 99), Standing::Ours { is_live: true });
-    assert_eq!(standing(&held, 100), Standing::Ours { is_live: false });
+    assert_eq!(standing(&held, 99), BucketState::Ours { is_live: true });
+    assert_eq!(standing(&held, 100), BucketState::Ours { is_live: false });
     let lost = after(&held, &Event::TimeOut, 101);
-    assert_eq!(standing(&lost, 102), Standing::Pending { is_untouched: false });
+    assert_eq!(standing(&lost, 102), BucketState::Pending { is_untouched: false });
 
     let others = after(&free, &claim(2), 0);
-    assert_eq!(standing(&others, 100), Standing::Other { is_live: true });
-    assert_eq!(standing(&others, 101), Standing::Other { is_live: false });
-    let replaced = Known { from: Some(HexName::from_random(2)), ..known.clone() };
-    assert_eq!(Standing::of(Some(&others), &replaced, at(0)), Standing::Other { is_live: false });
+    assert_eq!(standing(&others, 100), BucketState::Other { is_live: true });
+    assert_eq!(standing(&others, 101), BucketState::Other { is_live: false });
+    let replaced = KnownState { from: Some(HexName::from_random(2)), ..known.clone() };
+    assert_eq!(BucketState::of(Some(&others), &replaced, at(0)), BucketState::Other { is_live: false });
 
     let complete = |lease_id: u128| Event::Complete {
         lease_id: HexName::from_random(lease_id),
         output: serde_json::Value::Null,
         results: crate::ids::Artifacts::new(),
     };
-    assert_eq!(standing(&after(&held, &complete(1), 5), 6), Standing::Known);
-    assert_eq!(standing(&after(&others, &complete(2), 5), 6), Standing::Completed);
+    assert_eq!(standing(&after(&held, &complete(1), 5), 6), BucketState::Known);
+    assert_eq!(standing(&after(&others, &complete(2), 5), 6), BucketState::Completed);
     let fail = |retryable| Event::Fail { lease_id: ours.clone(), error: "no".into(), retryable, after: None };
-    assert_eq!(standing(&after(&held, &fail(true), 5), 6), Standing::Returned);
-    assert_eq!(standing(&after(&held, &Event::Release { lease_id: ours.clone() }, 5), 6), Standing::Returned);
+    assert_eq!(standing(&after(&held, &fail(true), 5), 6), BucketState::Returned);
+    assert_eq!(
+        standing(&after(&held, &Event::Release { lease_id: ours.clone() }, 5), 6),
+        BucketState::Returned
+    );
     let failed = after(&held, &fail(false), 5);
-    assert_eq!(standing(&failed, 6), Standing::Failed);
+    assert_eq!(standing(&failed, 6), BucketState::Failed);
     let returned = after(&held, &Event::Release { lease_id: ours.clone() }, 5);
-    assert_eq!(standing(&after(&returned, &Event::Cancel, 6), 7), Standing::Cancelled);
-    assert_eq!(standing(&after(&failed, &Event::Retry, 6), 7), Standing::Another);
-    // The node has retried it, and the bucket has not.
-    let ahead = Known { generation: 1, ..known.clone() };
+    assert_eq!(standing(&after(&returned, &Event::Cancel, 6), 7), BucketState::Cancelled);
+    assert_eq!(standing(&after(&failed, &Event::Retry, 6), 7), BucketState::Another);
+    // The node has retried the task, and the bucket has not.
+    let ahead = KnownState { generation: 1, ..known.clone() };
     for task in [&free, &held, &failed] {
-        assert_eq!(Standing::of(Some(task), &ahead, at(6)), Standing::Another);
+        assert_eq!(BucketState::of(Some(task), &ahead, at(6)), BucketState::Another);
     }
 }

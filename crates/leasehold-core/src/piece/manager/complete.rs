@@ -1,15 +1,16 @@
-//! How a piece ends.
+//! Completion of a piece.
 
 use std::time::Duration;
 
 use super::messages::{
-    CancelReason, Cancelled, Completed, CompletionError, FailureKind, Outcome, PieceCompletion, PieceResult,
+    CancelReason, Cancelled, Completed, CompletionError, CompletionOutcome, FailureKind, PieceCompletion,
+    PieceResult,
 };
-use super::peer::Fault;
+use super::peer::PeerFault;
 use super::{PeerId, PieceLeaseManager};
 
 impl PieceLeaseManager {
-    /// Takes note of how a piece under a lease ended. An error changes nothing.
+    /// Records the result of a piece under a lease. An error changes nothing.
     pub fn complete_piece(
         &mut self,
         completion: &PieceCompletion,
@@ -22,15 +23,15 @@ impl PieceLeaseManager {
             (PieceResult::Success, true) => return Ok(self.come_late(completion, now)),
             (PieceResult::Failure(kind), false) => self.fail(completion, kind, now),
             (PieceResult::Failure(_), true) => return Err(CompletionError::LeaseEnded),
-            // Both mean the same: whoever fetches may look at the clock first.
+            // Expired and not expired are treated alike: the fetcher may have read the clock first.
             (PieceResult::Expired, _) => {
                 vec![self.expire_one(completion.lease, now).ok_or(CompletionError::LeaseEnded)?]
             }
         };
-        Ok(Completed { outcome: Outcome::Accepted, cancelled })
+        Ok(Completed { outcome: CompletionOutcome::Accepted, cancelled })
     }
 
-    /// Whether the peer has, or had, a lease on this piece, and whether that is over.
+    /// Checks that the peer has, or had, a lease on this piece. Returns true if that lease is over.
     fn check(&self, completion: &PieceCompletion, now: Duration) -> Result<bool, CompletionError> {
         let (holder, is_part, is_over) = if let Some(held) = self.leases.get(completion.lease) {
             (&held.peer, held.open.contains(&completion.piece), held.is_expired(now))
@@ -61,17 +62,18 @@ impl PieceLeaseManager {
         self.verify(piece)
     }
 
-    /// Right data is right whoever holds the piece by now; that one is not to blame, and this one is not rewarded.
+    /// Accepts correct data after the lease is over, whichever peer holds the piece now. That peer gets no penalty,
+    /// and this one no reward.
     fn come_late(&mut self, completion: &PieceCompletion, now: Duration) -> Completed {
         let is_wanted = self.sets.is_wanted(completion.piece);
         let mut cancelled: Vec<_> = self.expire_one(completion.lease, now).into_iter().collect();
         if !is_wanted {
-            return Completed { outcome: Outcome::NotNeeded, cancelled };
+            return Completed { outcome: CompletionOutcome::NotNeeded, cancelled };
         }
         self.late += 1;
         self.count_delivery(completion, u64::from(self.cut.len_of(completion.piece)));
         cancelled.extend(self.verify(completion.piece));
-        Completed { outcome: Outcome::Late, cancelled }
+        Completed { outcome: CompletionOutcome::Late, cancelled }
     }
 
     fn count_delivery(&mut self, completion: &PieceCompletion, bytes: u64) {
@@ -82,7 +84,7 @@ impl PieceLeaseManager {
     }
 
     fn fail(&mut self, completion: &PieceCompletion, kind: FailureKind, now: Duration) -> Vec<Cancelled> {
-        let fault = Fault::Failed(kind);
+        let fault = PeerFault::Failed(kind);
         let is_probe = self.leases.get(completion.lease).is_some_and(|held| held.is_probe);
         self.close(completion.lease, completion.piece);
         if fault.is_about_the_piece() {
@@ -91,8 +93,8 @@ impl PieceLeaseManager {
         self.blame(&completion.peer, fault, is_probe, now)
     }
 
-    /// Blames, and shuts out whoever has sent corrupt data once too often: nothing it still sends is waited for.
-    fn blame(&mut self, id: &PeerId, fault: Fault, is_probe: bool, now: Duration) -> Vec<Cancelled> {
+    /// Penalises a peer. A peer that has sent corrupt data too often is quarantined, and its leases end.
+    fn blame(&mut self, id: &PeerId, fault: PeerFault, is_probe: bool, now: Duration) -> Vec<Cancelled> {
         let Some(peer) = self.peers.get_mut(id) else { return Vec::new() };
         let was_in = !peer.is_quarantined(&self.config);
         peer.blame(fault, is_probe, &self.config, now);

@@ -1,46 +1,46 @@
-//! The leases that live, in the order of their end, and for a while those that lived.
+//! Live leases in the order of their expiry, and recently ended leases.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Duration;
 
-use super::messages::{CancelReason, Cancelled, PeerId, PieceLease, PieceLeaseId};
+use super::messages::{CancelReason, Cancelled, PeerId, PieceLeaseId, PieceRequest};
 use crate::limits::ENDED_LEASES_MAX;
 
-/// Progress counts in steps of this part of a lease. Otherwise a peer that sends a byte now and then could hold a piece
-/// for ever; this way it has to send the whole in sixty-four times the length of its lease at most.
+/// Number of steps in which progress extends a lease. Without steps, a peer that sends single bytes could hold a piece
+/// for ever; with them it must send the whole within sixty-four times the duration of its lease.
 const PROGRESS_STEPS: u64 = 64;
 
-/// A lease that lives.
+/// Live lease.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct LiveLease {
     pub(super) peer: PeerId,
     pub(super) pieces: Range<u32>,
-    /// Those that have not ended yet.
+    /// Pieces that have not ended yet.
     pub(super) open: BTreeSet<u32>,
-    /// Those of them whose bytes are all here, and since when.
+    /// Fully received pieces, with the time of their last byte.
     pub(super) verifying: BTreeMap<u32, Duration>,
     pub(super) granted_at: Duration,
     pub(super) expires_at: Duration,
-    /// How long it lasts from the last progress on.
+    /// Duration from the last progress on.
     pub(super) length: Duration,
-    /// All its bytes.
+    /// Total bytes.
     pub(super) bytes: u64,
-    /// How many had come when it was last made longer.
+    /// Bytes received when it was last extended.
     pub(super) progressed: u64,
-    /// How many have been verified.
+    /// Verified bytes.
     pub(super) verified_bytes: u64,
-    /// Whether it is to find out if a peer has become better.
+    /// True for a probe of a peer with too low a score.
     pub(super) is_probe: bool,
 }
 
-impl Held {
-    /// The one place that says what expired means.
+impl LiveLease {
+    /// True if the lease has expired. The only definition of expiry.
     pub(super) fn is_expired(&self, now: Duration) -> bool {
         now >= self.expires_at
     }
 
-    /// Whether so many bytes are enough of a step to make it longer.
+    /// True if so many received bytes are enough to extend the lease.
     pub(super) fn is_progress(&self, bytes: u64) -> bool {
         let step = (self.bytes / PROGRESS_STEPS).max(1);
         bytes.min(self.bytes) >= self.progressed.saturating_add(step)
@@ -49,29 +49,29 @@ impl Held {
 
 /// All leases.
 #[derive(Debug, Default)]
-pub(super) struct Leases {
-    live: BTreeMap<PieceLeaseId, Held>,
+pub(super) struct PieceLeases {
+    live: BTreeMap<PieceLeaseId, LiveLease>,
     expiries: BTreeSet<(Duration, PieceLeaseId)>,
-    /// Of whom, and on what: their data may still come.
+    /// Peer and pieces of ended leases, whose data may still arrive.
     ended: BTreeMap<PieceLeaseId, (PeerId, Range<u32>)>,
     last: u64,
 }
 
-impl Leases {
-    pub(super) fn insert(&mut self, held: Held) -> PieceLease {
+impl PieceLeases {
+    pub(super) fn insert(&mut self, held: LiveLease) -> PieceRequest {
         self.last += 1;
         let id = PieceLeaseId(self.last);
         let (peer, pieces, expires_at) = (held.peer.clone(), held.pieces.clone(), held.expires_at);
         self.expiries.insert((expires_at, id));
         self.live.insert(id, held);
-        PieceLease { id, peer, pieces, expires_at }
+        PieceRequest { id, peer, pieces, expires_at }
     }
 
-    pub(super) fn get(&self, id: PieceLeaseId) -> Option<&Held> {
+    pub(super) fn get(&self, id: PieceLeaseId) -> Option<&LiveLease> {
         self.live.get(&id)
     }
 
-    pub(super) fn get_mut(&mut self, id: PieceLeaseId) -> Option<&mut Held> {
+    pub(super) fn get_mut(&mut self, id: PieceLeaseId) -> Option<&mut LiveLease> {
         self.live.get_mut(&id)
     }
 
@@ -79,7 +79,7 @@ impl Leases {
         self.ended.get(&id)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (PieceLeaseId, &Held)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (PieceLeaseId, &LiveLease)> {
         self.live.iter().map(|(id, held)| (*id, held))
     }
 
@@ -91,13 +91,13 @@ impl Leases {
         self.expiries.first().map(|(at, _)| *at)
     }
 
-    /// The first of those that are over.
+    /// Returns the first expired lease.
     pub(super) fn first_expired(&self, now: Duration) -> Option<PieceLeaseId> {
         let (_, id) = self.expiries.first()?;
         self.get(*id).is_some_and(|held| held.is_expired(now)).then_some(*id)
     }
 
-    /// Never earlier than it was.
+    /// Extends a lease; never shortens it.
     pub(super) fn postpone(&mut self, id: PieceLeaseId, to: Duration) {
         let Some(held) = self.live.get_mut(&id).filter(|held| to > held.expires_at) else { return };
         self.expiries.remove(&(held.expires_at, id));
@@ -105,8 +105,8 @@ impl Leases {
         self.expiries.insert((to, id));
     }
 
-    /// Takes it out. If it has not delivered everything, it is remembered, because it still may.
-    pub(super) fn remove(&mut self, id: PieceLeaseId) -> Option<Held> {
+    /// Removes a lease. One that has not delivered everything is remembered, because its data may still arrive.
+    pub(super) fn remove(&mut self, id: PieceLeaseId) -> Option<LiveLease> {
         let held = self.live.remove(&id)?;
         self.expiries.remove(&(held.expires_at, id));
         if held.verified_bytes < held.bytes {
@@ -120,7 +120,7 @@ impl Leases {
 }
 
 impl Cancelled {
-    pub(super) fn whole(lease: PieceLeaseId, held: &Held, why: CancelReason) -> Self {
+    pub(super) fn whole(lease: PieceLeaseId, held: &LiveLease, why: CancelReason) -> Self {
         Self { lease, peer: held.peer.clone(), pieces: held.pieces.clone(), why }
     }
 }

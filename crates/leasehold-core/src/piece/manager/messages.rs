@@ -1,4 +1,4 @@
-//! What is said to a manager, and what it answers.
+//! Requests to a manager and its responses.
 
 use std::fmt;
 use std::ops::Range;
@@ -8,12 +8,12 @@ use std::time::Duration;
 use crate::piece::map::PieceMap;
 use crate::piece::picker::PieceOrder;
 
-/// The name of someone who has pieces.
+/// Id of a peer.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerId(Arc<str>);
 
 impl PeerId {
-    /// The name as text.
+    /// Returns the id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -38,16 +38,16 @@ impl fmt::Display for PeerId {
     }
 }
 
-/// What someone who has pieces is.
+/// Kind of peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeerKind {
-    /// The cache of another node. It may be slow, gone or wrong, and is ranked.
+    /// Cache of another node. It may be slow, gone or wrong, and is ranked.
     Peer,
-    /// The bucket. It is the last resort: never ranked, never overtaken, never shut out. What it gets wrong is counted.
+    /// The bucket, as the last resort: never ranked, overtaken or quarantined. Its errors are counted.
     Origin,
 }
 
-/// One lease on pieces; ids are never used twice by one manager.
+/// Id of a lease on pieces; a manager never uses one twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PieceLeaseId(pub(super) u64);
 
@@ -57,119 +57,119 @@ impl fmt::Display for PieceLeaseId {
     }
 }
 
-/// Asks what a peer should be asked for next.
+/// Request for the next pieces to fetch from a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseRequest {
-    /// Who would give the pieces.
+    /// Peer that would send the pieces.
     pub peer: PeerId,
-    /// From which pieces to choose; not necessarily all that the peer has.
+    /// Pieces to choose from; not necessarily all that the peer has.
     pub have: PieceMap,
-    /// Most leases to grant.
+    /// Maximum number of leases to grant.
     pub max_leases: u32,
-    /// Most bytes of a run of neighbours from the origin; 0 for single pieces. A peer is always asked for single ones.
+    /// Maximum size of a run of adjacent pieces from the origin; 0 for single pieces. Peers always send single pieces.
     pub run_bytes_max: u64,
-    /// Which pieces come first.
+    /// Order in which pieces are chosen.
     pub order: PieceOrder,
 }
 
-/// The right, and the duty, to fetch pieces from a peer for a while.
+/// Lease to fetch pieces from a peer for a limited time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PieceLease {
-    /// Its id.
+pub struct PieceRequest {
+    /// Id of the lease.
     pub id: PieceLeaseId,
-    /// From whom.
+    /// Peer that sends the pieces.
     pub peer: PeerId,
-    /// Which: one, or from the origin a run of neighbours.
+    /// One piece, or from the origin a run of adjacent pieces.
     pub pieces: Range<u32>,
-    /// Until when, unless progress is made.
+    /// Expiry, unless progress is made.
     pub expires_at: Duration,
 }
 
-/// Why a request got nothing.
+/// Reason for the rejection of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RejectedReason {
-    /// No leases were asked for, the map is of another artifact, or nobody knows the peer.
+    /// No leases were requested, the map is of another artifact, or the peer is unknown.
     InvalidRequest,
     /// The peer has failed too often, or sent corrupt data too often.
     PeerRankingTooLow,
-    /// The peer has as many leases as it may have.
+    /// The peer has the maximum number of leases.
     PeerAtCapacity,
-    /// The peer has nothing that is still wanted.
+    /// The peer has no pieces that are still needed.
     NoMatchingPieces,
-    /// What the peer has and is wanted is leased, or is left to others after it failed.
+    /// The needed pieces of the peer are leased, or left to other peers after it failed with them.
     NoAvailablePieces,
 }
 
-/// The answer to a [`LeaseRequest`].
+/// Response to a [`LeaseRequest`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseResponse {
-    /// Counts the requests of this manager.
+    /// Number of the request, counted by the manager.
     pub request_id: u64,
-    /// Who asked.
+    /// Peer of the request.
     pub peer: PeerId,
-    /// What it got.
-    pub granted: Vec<PieceLease>,
-    /// Why it got nothing.
+    /// Granted leases.
+    pub granted: Vec<PieceRequest>,
+    /// Reason, if nothing was granted.
     pub rejected: Option<RejectedReason>,
-    /// Leases that ended meanwhile, of any peer: stop waiting for their data.
+    /// Leases of any peer that ended meanwhile: stop waiting for their data.
     pub cancelled: Vec<Cancelled>,
 }
 
-/// A lease, or some pieces of it, that ended without its holder's doing.
+/// Lease, or some pieces of it, that was ended by the manager.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cancelled {
-    /// Which lease.
+    /// Id of the lease.
     pub lease: PieceLeaseId,
-    /// Whose.
+    /// Holder of the lease.
     pub peer: PeerId,
-    /// Which pieces of it; the others of a run go on.
+    /// Pieces that ended; the other pieces of a run continue.
     pub pieces: Range<u32>,
-    /// Why.
+    /// Reason.
     pub why: CancelReason,
 }
 
-/// Why a lease ended without its holder's doing.
+/// Reason why the manager ended a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CancelReason {
-    /// Its time was over. The only one that costs the holder something.
+    /// The lease expired. The only reason with a penalty for the holder.
     Expired,
-    /// Another has delivered the piece.
+    /// Another peer delivered the piece.
     Verified,
-    /// Another who is much faster has it now.
+    /// A much faster peer has the lease now.
     Overtaken,
-    /// The peer has left.
+    /// The peer left.
     Left,
-    /// The peer has been shut out for corrupt data.
+    /// The peer was quarantined for corrupt data.
     Quarantined,
-    /// The piece is not wanted any more.
+    /// The piece is no longer needed.
     Skipped,
 }
 
-/// How a piece under a lease ended.
+/// Result of a piece under a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PieceCompletion {
-    /// Under which lease.
+    /// Lease of the piece.
     pub lease: PieceLeaseId,
-    /// Which piece of it.
+    /// Number of the piece.
     pub piece: u32,
-    /// By whom.
+    /// Peer that sent it.
     pub peer: PeerId,
-    /// How.
+    /// Result.
     pub result: PieceResult,
 }
 
-/// How it ended.
+/// Result of fetching a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PieceResult {
-    /// Its bytes have the right hash.
+    /// The bytes have the right hash.
     Success,
-    /// They could not be had.
+    /// The bytes could not be fetched.
     Failure(FailureKind),
-    /// Whoever fetches has given the lease up for its time; all of a run ends with it.
+    /// The fetcher gave up the expired lease; a run ends as a whole.
     Expired,
 }
 
-/// Why a piece could not be had.
+/// Reason why a piece could not be fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureKind {
     /// The bytes have the wrong hash: corrupt data.
@@ -178,40 +178,40 @@ pub enum FailureKind {
     NetworkError,
     /// No answer came in time.
     Timeout,
-    /// The answer was not what was asked for, and could not even be hashed.
+    /// The answer did not match the request and could not be hashed.
     InvalidData,
 }
 
-/// What became of a completion.
+/// Response to a completion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Completed {
-    /// Whether the data is of use.
-    pub outcome: Outcome,
-    /// Leases that ended by it.
+    /// Use of the data.
+    pub outcome: CompletionOutcome,
+    /// Leases that ended because of it.
     pub cancelled: Vec<Cancelled>,
 }
 
-/// Whether the data of a completion is of use.
+/// Use of the data of a completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// It was the holder's word, and it counts.
+pub enum CompletionOutcome {
+    /// The holder's data was accepted.
     Accepted,
-    /// The lease was over, the data is right all the same: keep it.
+    /// The lease was over, but the data is needed: keep it.
     Late,
-    /// The lease was over, and the piece is verified already or not wanted any more: drop it.
+    /// The lease was over, and the piece is already verified or no longer needed: drop it.
     NotNeeded,
 }
 
-/// Why a completion was refused. Nothing has changed.
+/// Reason why a completion was rejected. Nothing has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CompletionError {
-    /// There is no such lease, or it ended too long ago to be remembered.
+    /// No such lease, or it ended too long ago.
     UnknownLease,
-    /// It ended before.
+    /// The lease has ended.
     LeaseEnded,
-    /// Another peer holds it.
+    /// Another peer holds the lease.
     NotTheHolder,
-    /// This piece is not, or not any more, part of it.
+    /// The piece is not, or no longer, part of the lease.
     NotInLease,
 }
 

@@ -1,4 +1,4 @@
-//! What is known of a peer.
+//! State of a peer.
 
 use std::time::Duration;
 
@@ -7,23 +7,23 @@ use crate::piece::config::ManagerConfig;
 use crate::piece::map::PieceMap;
 use crate::piece::score::Score;
 
-/// Someone who is here.
+/// Peer that is connected.
 #[derive(Debug)]
-pub(super) struct Peer {
+pub(super) struct ConnectedPeer {
     pub(super) kind: PeerKind,
     pub(super) have: PieceMap,
-    /// Pieces with which it failed, and which others try first.
+    /// Pieces with which it failed, and for which other peers are preferred.
     pub(super) wary_of: PieceMap,
     /// Leases that it holds.
     pub(super) live: u32,
-    /// Whether one of them is a probe.
+    /// True if one of them is a probe.
     pub(super) is_probed: bool,
-    pub(super) standing: Standing,
+    pub(super) standing: PeerRecord,
 }
 
-/// What is remembered of a peer, also when it leaves: to come back is no way to become innocent.
+/// Record of a peer, kept after it leaves: reconnecting does not reset it.
 #[derive(Debug, Clone)]
-pub(super) struct Standing {
+pub(super) struct PeerRecord {
     pub(super) score: Score,
     probe: Option<Probe>,
     /// Bytes per second under one lease.
@@ -31,17 +31,17 @@ pub(super) struct Standing {
     pub(super) tally: PeerTally,
 }
 
-/// When a peer with too low a score may try again.
+/// Next probe of a peer with too low a score.
 #[derive(Debug, Clone, Copy)]
 struct Probe {
     due: Duration,
     pause: Duration,
 }
 
-/// What a peer has done.
+/// Counters of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PeerTally {
-    /// Pieces that were verified, late ones too.
+    /// Verified pieces, including late ones.
     pub pieces: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -51,62 +51,62 @@ pub struct PeerTally {
     pub network_errors: u32,
     /// Answers that did not come.
     pub timeouts: u32,
-    /// Answers that made no sense.
+    /// Invalid answers.
     pub invalid_data: u32,
-    /// Leases whose time ran out.
+    /// Leases that expired.
     pub expiries: u32,
 }
 
-/// What went wrong.
+/// Fault of a peer.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Fault {
+pub(super) enum PeerFault {
     Failed(FailureKind),
     Expired,
 }
 
-impl Fault {
-    /// Whether another peer should try the piece next. A connection that broke says nothing about the piece.
+impl PeerFault {
+    /// True if another peer should try the piece next. A broken connection does not concern the piece.
     pub(super) fn is_about_the_piece(self) -> bool {
-        !matches!(self, Fault::Failed(FailureKind::NetworkError))
+        !matches!(self, PeerFault::Failed(FailureKind::NetworkError))
     }
 
     fn penalty(self, config: &ManagerConfig) -> f64 {
         match self {
-            Fault::Failed(FailureKind::VerificationFailed) => config.corrupt_penalty,
-            Fault::Failed(_) => config.failure_penalty,
-            Fault::Expired => config.expiry_penalty,
+            PeerFault::Failed(FailureKind::VerificationFailed) => config.corrupt_penalty,
+            PeerFault::Failed(_) => config.failure_penalty,
+            PeerFault::Expired => config.expiry_penalty,
         }
     }
 }
 
-impl Standing {
+impl PeerRecord {
     pub(super) fn first(config: &ManagerConfig, now: Duration) -> Self {
         Self { score: Score::first(config, now), probe: None, rate: None, tally: PeerTally::default() }
     }
 
-    /// Takes a measurement of the rate in.
+    /// Adds a measurement of the rate.
     #[expect(clippy::cast_precision_loss, reason = "a rate is an estimate, and far below 2^52")]
     pub(super) fn measure(&mut self, bytes: u64, took: Duration, config: &ManagerConfig) {
-        // Whoever calls with the same time twice must not make a rate without end.
+        // Two calls with the same time must not give an infinite rate.
         let sample = bytes as f64 / took.max(Duration::from_millis(1)).as_secs_f64();
         let rate = self.rate.unwrap_or(sample);
         self.rate = Some(rate + config.rate_weight * (sample - rate));
     }
 
-    fn count(&mut self, fault: Fault) {
+    fn count(&mut self, fault: PeerFault) {
         let tally = &mut self.tally;
         let count = match fault {
-            Fault::Failed(FailureKind::VerificationFailed) => &mut tally.corrupt,
-            Fault::Failed(FailureKind::NetworkError) => &mut tally.network_errors,
-            Fault::Failed(FailureKind::Timeout) => &mut tally.timeouts,
-            Fault::Failed(FailureKind::InvalidData) => &mut tally.invalid_data,
-            Fault::Expired => &mut tally.expiries,
+            PeerFault::Failed(FailureKind::VerificationFailed) => &mut tally.corrupt,
+            PeerFault::Failed(FailureKind::NetworkError) => &mut tally.network_errors,
+            PeerFault::Failed(FailureKind::Timeout) => &mut tally.timeouts,
+            PeerFault::Failed(FailureKind::InvalidData) => &mut tally.invalid_data,
+            PeerFault::Expired => &mut tally.expiries,
         };
         *count = count.saturating_add(1);
     }
 
-    /// After a fault: one who is too low now has to wait, and longer each time that a probe failed. Leases that fail
-    /// together, as when a network is gone for a moment, are not probes and count as one.
+    /// Sets the next probe after a fault, if the score is too low now. Each failed probe doubles the wait. Leases that
+    /// fail together, as in a short network outage, are not probes and count as one.
     fn wait(&mut self, was_probe: bool, config: &ManagerConfig, now: Duration) {
         let pause = match self.probe {
             Some(probe) if was_probe => probe.pause.saturating_mul(2).min(config.probe_max),
@@ -118,8 +118,8 @@ impl Standing {
     }
 }
 
-impl Peer {
-    pub(super) fn new(kind: PeerKind, have: PieceMap, standing: Standing) -> Self {
+impl ConnectedPeer {
+    pub(super) fn new(kind: PeerKind, have: PieceMap, standing: PeerRecord) -> Self {
         let wary_of = PieceMap::none(have.len());
         Self { kind, have, wary_of, live: 0, is_probed: false, standing }
     }
@@ -148,7 +148,7 @@ impl Peer {
         }
     }
 
-    /// When it may be tried again, if it has to wait for that.
+    /// Time of the next probe, if the peer waits for one.
     pub(super) fn probe_due(&self, config: &ManagerConfig, now: Duration) -> Option<Duration> {
         let waits = !self.is_probed && !self.is_quarantined(config) && self.is_ranked_too_low(config, now);
         self.standing.probe.filter(|_| waits).map(|probe| probe.due)
@@ -163,7 +163,7 @@ impl Peer {
         }
     }
 
-    pub(super) fn blame(&mut self, fault: Fault, was_probe: bool, config: &ManagerConfig, now: Duration) {
+    pub(super) fn blame(&mut self, fault: PeerFault, was_probe: bool, config: &ManagerConfig, now: Duration) {
         self.standing.count(fault);
         if self.is_ranked() {
             self.standing.score.change(-fault.penalty(config), config, now);

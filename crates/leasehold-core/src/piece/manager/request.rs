@@ -1,37 +1,37 @@
-//! What a peer is given, and why not.
+//! Grant or rejection of a request.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Duration;
 
-use super::leases::Held;
-use super::messages::{Cancelled, LeaseRequest, LeaseResponse, PeerKind, PieceLease, RejectedReason};
-use super::peer::Peer;
+use super::leases::LiveLease;
+use super::messages::{Cancelled, LeaseRequest, LeaseResponse, PeerKind, PieceRequest, RejectedReason};
+use super::peer::ConnectedPeer;
 use super::{PeerId, PieceLeaseManager};
 use crate::limits::RANGE_BYTES_MAX;
 use crate::piece::config::ManagerConfig;
 use crate::piece::map::PieceMap;
 
-/// What a request may be given at most.
+/// Maximum grant of a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Room {
     pub(super) leases: u32,
     pub(super) terms: Terms,
 }
 
-/// Why a peer may be given anything.
+/// Terms under which a peer gets leases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Terms {
-    /// It is good enough.
+    /// Its score is high enough.
     Ranked,
-    /// It is not, but some pieces nobody else has; it gets only those.
+    /// Its score is too low, but no other peer has some of its pieces; it gets only those.
     SoleSource,
-    /// It is not, but it is time to see whether it has become better.
+    /// Its score is too low, but a probe is due.
     Probe,
 }
 
 impl PieceLeaseManager {
-    /// Decides what a peer should be asked for. Leases that are over end first, also if the request is then rejected.
+    /// Decides which pieces to fetch from a peer. Expired leases end first, even if the request is then rejected.
     pub fn request_lease(&mut self, request: &LeaseRequest, now: Duration) -> LeaseResponse {
         let mut cancelled = self.expire(now);
         self.requests += 1;
@@ -47,7 +47,7 @@ impl PieceLeaseManager {
         LeaseResponse { request_id, peer, granted, rejected, cancelled }
     }
 
-    /// The checks, in the order in which a request is told of them.
+    /// Checks a request, in the order of the rejection reasons.
     fn admit(&self, request: &LeaseRequest, now: Duration) -> Result<Room, RejectedReason> {
         if request.max_leases == 0 || request.have.len() != self.cut.pieces() {
             return Err(RejectedReason::InvalidRequest);
@@ -65,7 +65,7 @@ impl PieceLeaseManager {
         Ok(Room { leases: room.min(request.max_leases), terms })
     }
 
-    fn terms(&self, peer: &Peer, request: &LeaseRequest, now: Duration) -> Option<Terms> {
+    fn terms(&self, peer: &ConnectedPeer, request: &LeaseRequest, now: Duration) -> Option<Terms> {
         if peer.is_quarantined(&self.config) {
             return None;
         }
@@ -79,12 +79,12 @@ impl PieceLeaseManager {
         is_due.then_some(Terms::Probe)
     }
 
-    fn is_sole_source(&self, peer: &Peer, piece: u32) -> bool {
+    fn is_sole_source(&self, peer: &ConnectedPeer, piece: u32) -> bool {
         self.picker.sources(piece) == u32::from(peer.have.has(piece))
     }
 
-    /// Whether it may be given this piece at all: not one with which it failed while someone else is left to try.
-    pub(super) fn may_take(&self, peer: &Peer, piece: u32) -> bool {
+    /// True if the peer may get this piece: not one with which it failed, as long as another peer can try it.
+    pub(super) fn may_take(&self, peer: &ConnectedPeer, piece: u32) -> bool {
         !peer.wary_of.has(piece) || self.picker.willing(piece) == 0
     }
 
@@ -94,17 +94,17 @@ impl PieceLeaseManager {
         room: Room,
         now: Duration,
         cancelled: &mut Vec<Cancelled>,
-    ) -> Vec<PieceLease> {
+    ) -> Vec<PieceRequest> {
         let candidates = self.candidates(request, room.terms);
         let runs = self.pick(candidates, request, room);
         if !runs.is_empty() {
             return runs.into_iter().map(|run| self.lease(&request.peer, run, room.terms, now)).collect();
         }
-        // Nothing to pick: what others have not finished is all that is left for it.
+        // Nothing to pick: only unfinished pieces of other peers are left.
         self.rival(request, room, now, cancelled)
     }
 
-    /// What is missing, and this peer may be given.
+    /// Missing pieces that this peer may get.
     fn candidates(&self, request: &LeaseRequest, terms: Terms) -> PieceMap {
         let mut candidates = request.have.clone();
         candidates.keep(&self.sets.missing);
@@ -134,15 +134,21 @@ impl PieceLeaseManager {
         (0..room.leases).map_while(run).collect()
     }
 
-    /// Writes a lease down.
-    pub(super) fn lease(&mut self, id: &PeerId, run: Range<u32>, terms: Terms, now: Duration) -> PieceLease {
+    /// Records a lease.
+    pub(super) fn lease(
+        &mut self,
+        id: &PeerId,
+        run: Range<u32>,
+        terms: Terms,
+        now: Duration,
+    ) -> PieceRequest {
         let range = self.cut.bytes_of_run(&run);
         let bytes = range.end - range.start;
-        let peer = self.peers.get_mut(id).expect("admitted, and nobody has left since");
+        let peer = self.peers.get_mut(id).expect("the request was admitted, and no peer has left since");
         let length = length(bytes, peer.standing.rate, &self.config);
         peer.live += 1;
         peer.is_probed |= terms == Terms::Probe;
-        let lease = self.leases.insert(Held {
+        let lease = self.leases.insert(LiveLease {
             peer: id.clone(),
             pieces: run.clone(),
             open: run.clone().collect::<BTreeSet<_>>(),
@@ -160,7 +166,7 @@ impl PieceLeaseManager {
     }
 }
 
-/// Several times what the bytes should take; a guess as long as nothing is measured.
+/// Duration of a lease: a multiple of the expected time for the bytes, or a guess without a measured rate.
 #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 bytes")]
 fn length(bytes: u64, rate: Option<f64>, config: &ManagerConfig) -> Duration {
     let bytes = bytes as f64;
@@ -171,7 +177,7 @@ fn length(bytes: u64, rate: Option<f64>, config: &ManagerConfig) -> Duration {
                 + config.lease_per_mib.as_secs_f64() * bytes / (1_024.0 * 1_024.0)
         }
     };
-    // A rate close to nothing asks for more than a duration can say.
+    // With a rate close to zero the result exceeds the range of a duration.
     let wanted = Duration::try_from_secs_f64(seconds).unwrap_or(config.lease_max);
     wanted.clamp(config.lease_min, config.lease_max)
 }

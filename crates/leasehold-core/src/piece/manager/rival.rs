@@ -1,14 +1,14 @@
-//! Pieces that have a holder, for a peer that finds nothing else: the end game, and slow holders.
+//! Pieces that already have a holder, for a peer without other work: the end game, and slow holders.
 //!
-//! A single slow peer must not decide how long the whole takes. Towards the end a piece is asked of two peers, and before
-//! that a holder that is much slower than one who has nothing to do loses its piece. Neither is anyone's fault.
+//! A single slow peer must not determine the duration of the whole fetch. Towards the end a piece is requested from two
+//! peers, and before that a holder that is much slower than an idle peer loses its piece. Neither has a penalty.
 
 use std::time::Duration;
 
 use super::PieceLeaseManager;
-use super::leases::Held;
-use super::messages::{CancelReason, Cancelled, LeaseRequest, PeerKind, PieceLease, PieceLeaseId};
-use super::peer::Peer;
+use super::leases::LiveLease;
+use super::messages::{CancelReason, Cancelled, LeaseRequest, PeerKind, PieceLeaseId, PieceRequest};
+use super::peer::ConnectedPeer;
 use super::request::{Room, Terms};
 
 impl PieceLeaseManager {
@@ -18,10 +18,10 @@ impl PieceLeaseManager {
         room: Room,
         now: Duration,
         cancelled: &mut Vec<Cancelled>,
-    ) -> Vec<PieceLease> {
+    ) -> Vec<PieceRequest> {
         let mut granted = Vec::new();
         if room.terms != Terms::Ranked {
-            // Whoever has to prove itself does so with pieces that nobody works on.
+            // A peer on probation only gets pieces without a holder.
             return granted;
         }
         for (slow, piece) in self.slow_holders(request, room.leases) {
@@ -37,7 +37,7 @@ impl PieceLeaseManager {
         granted
     }
 
-    /// Leases that this peer takes over, slowest first. A peer without leases takes one; it is not idle any more then.
+    /// Leases that this peer takes over, slowest first. An idle peer takes one, and then is no longer idle.
     fn slow_holders(&self, request: &LeaseRequest, most: u32) -> Vec<(PieceLeaseId, u32)> {
         let Some(peer) = self.peers.get(&request.peer) else { return Vec::new() };
         let Some(rate) = peer.standing.rate else { return Vec::new() };
@@ -55,12 +55,12 @@ impl PieceLeaseManager {
         slow.into_iter().map(|(_, id, piece)| (id, piece)).collect()
     }
 
-    /// By how many times a lease's holder is slower, if its piece can be taken over.
+    /// Factor by which a lease's holder is slower, if its piece can be taken over.
     fn slower(
         &self,
         id: PieceLeaseId,
-        held: &Held,
-        peer: &Peer,
+        held: &LiveLease,
+        peer: &ConnectedPeer,
         request: &LeaseRequest,
         rate: f64,
     ) -> Option<(f64, PieceLeaseId, u32)> {
@@ -74,21 +74,21 @@ impl PieceLeaseManager {
         ))
     }
 
-    /// In the end game: pieces with one holder, those that were leased first first.
+    /// Pieces with one holder in the end game, in the order in which they were leased.
     fn unfinished(&self, request: &LeaseRequest, most: u32) -> Vec<u32> {
         let is_end_game =
             self.sets.missing.count() == 0 && self.sets.leased.count() <= self.config.endgame_pieces;
         let Some(peer) = self.peers.get(&request.peer).filter(|_| is_end_game) else { return Vec::new() };
         let open = self.leases.iter().flat_map(|(_, held)| held.open.iter().map(move |piece| (held, *piece)));
-        let joins = |(held, piece): &(&Held, u32)| {
+        let joins = |(held, piece): &(&LiveLease, u32)| {
             self.sets.holders(*piece).count() == 1 && self.may_join(held, peer, request, *piece)
         };
         open.filter(joins).map(|(_, piece)| piece).take(most as usize).collect()
     }
 
-    /// Whether a piece of someone's lease could be given to this peer too. Not if its bytes are here: then it is as good
-    /// as done.
-    fn may_join(&self, held: &Held, peer: &Peer, request: &LeaseRequest, piece: u32) -> bool {
+    /// True if this peer can get a piece of another peer's lease too. Not if all its bytes were received: then it is
+    /// almost done.
+    fn may_join(&self, held: &LiveLease, peer: &ConnectedPeer, request: &LeaseRequest, piece: u32) -> bool {
         let is_free_for_it = held.peer != request.peer && !held.verifying.contains_key(&piece);
         is_free_for_it && request.have.has(piece) && self.may_take(peer, piece)
     }

@@ -1,18 +1,18 @@
-//! The four sets that every piece is in one of, and who holds those that are leased.
+//! The four sets of pieces, and the holders of leased pieces. Every piece is in exactly one set.
 
 use std::collections::BTreeSet;
 
 use super::messages::PieceLeaseId;
 use crate::piece::map::PieceMap;
 
-/// Every piece is in exactly one of the maps.
+/// Partition of all pieces into four maps.
 #[derive(Debug)]
 pub(super) struct Sets {
     pub(super) missing: PieceMap,
     pub(super) leased: PieceMap,
     pub(super) verified: PieceMap,
     pub(super) skipped: PieceMap,
-    /// One holder of every leased piece, two at most.
+    /// One or two holders of every leased piece.
     holders: BTreeSet<(u32, PieceLeaseId)>,
 }
 
@@ -28,7 +28,7 @@ impl Sets {
         self.holders.range(all).map(|(_, lease)| *lease)
     }
 
-    /// Whether someone still works, or has to work, for this piece.
+    /// True if the piece is still to be fetched, or is being fetched.
     pub(super) fn is_wanted(&self, piece: u32) -> bool {
         self.missing.has(piece) || self.leased.has(piece)
     }
@@ -39,7 +39,7 @@ impl Sets {
         self.holders.insert((piece, lease));
     }
 
-    /// One holder less; without any the piece is missing again.
+    /// Removes a holder; without any, the piece is missing again.
     pub(super) fn let_go(&mut self, piece: u32, lease: PieceLeaseId) {
         self.holders.remove(&(piece, lease));
         if self.holders(piece).next().is_none() && self.leased.remove(piece) {
@@ -47,14 +47,14 @@ impl Sets {
         }
     }
 
-    /// For good. Nobody may hold it any more.
+    /// Marks a piece as verified. It must have no holders.
     pub(super) fn verify(&mut self, piece: u32) {
         self.missing.remove(piece);
         self.skipped.remove(piece);
         self.verified.insert(piece);
     }
 
-    /// Nobody may hold it any more.
+    /// Excludes a missing piece. It must have no holders.
     pub(super) fn skip(&mut self, piece: u32) {
         if self.missing.remove(piece) {
             self.skipped.insert(piece);

@@ -1,61 +1,61 @@
-//! What can be told of a fetch while it goes on.
+//! Statistics of a fetch in progress.
 
 use std::time::Duration;
 
 use super::PieceLeaseManager;
 use super::messages::{PeerId, PeerKind};
-use super::peer::{Peer, PeerTally};
+use super::peer::{ConnectedPeer, PeerTally};
 
-/// The whole.
+/// Statistics of a manager.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ManagerStats {
-    /// Pieces that are wanted and nobody fetches.
+    /// Pieces that are needed and not leased.
     pub missing: u32,
-    /// Pieces that someone fetches.
+    /// Pieces that are being fetched.
     pub leased: u32,
-    /// Pieces that are here and right.
+    /// Pieces that are verified.
     pub verified: u32,
-    /// Pieces that are not wanted.
+    /// Pieces that are not needed.
     pub skipped: u32,
     /// Requests so far.
     pub requests: u64,
-    /// Second leases that were granted in the end game.
+    /// Second leases granted in the end game.
     pub duplicates: u64,
-    /// Pieces that slow holders have lost to faster peers.
+    /// Pieces that slow holders lost to faster peers.
     pub overtaken: u64,
-    /// Pieces that came after their lease was over, and were still of use.
+    /// Pieces that arrived after their lease was over and were still needed.
     pub late: u64,
-    /// Pieces that all picks together have looked at.
+    /// Pieces examined by all picks together.
     pub looked_at: u64,
-    /// Those who are here, by name.
+    /// Connected peers, by id.
     pub peers: Vec<PeerStats>,
 }
 
-/// One of those who are here.
+/// Statistics of a peer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PeerStats {
-    /// Its name.
+    /// Id of the peer.
     pub peer: PeerId,
-    /// What it is.
+    /// Kind of the peer.
     pub kind: PeerKind,
-    /// How far it is trusted at the time asked for. The origin's stays where it began.
+    /// Score at the requested time. That of the origin never changes.
     pub score: f64,
     /// Leases that it holds.
     pub live_leases: u32,
-    /// What it has done.
+    /// Counters of the peer.
     pub tally: PeerTally,
-    /// Whether it holds one lease at a time, for corrupt data.
+    /// True if it may hold only one lease at a time, because of corrupt data.
     pub is_on_parole: bool,
-    /// Whether it is shut out, for more of it.
+    /// True if it gets no leases, because of more corrupt data.
     pub is_quarantined: bool,
-    /// When it may be tried again, if its score is too low.
+    /// Time of the next probe, if its score is too low.
     pub probe_due: Option<Duration>,
     /// Bytes per second under one lease, newer measurements counting more.
     pub rate: Option<f64>,
 }
 
 impl PieceLeaseManager {
-    /// How it stands.
+    /// Returns the statistics at a time.
     #[must_use]
     pub fn stats(&self, now: Duration) -> ManagerStats {
         ManagerStats {
@@ -72,7 +72,7 @@ impl PieceLeaseManager {
         }
     }
 
-    fn stats_of(&self, id: &PeerId, peer: &Peer, now: Duration) -> PeerStats {
+    fn stats_of(&self, id: &PeerId, peer: &ConnectedPeer, now: Duration) -> PeerStats {
         PeerStats {
             peer: id.clone(),
             kind: peer.kind,

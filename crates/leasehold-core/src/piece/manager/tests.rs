@@ -32,7 +32,7 @@ fn map(len: u32, pieces: impl IntoIterator<Item = u32>) -> PieceMap {
     map
 }
 
-/// A manager of so many pieces of a MiB, and what is said to it in the tests.
+/// Manager of a number of pieces of a MiB, with shortcuts for the tests.
 struct Bench {
     manager: PieceLeaseManager,
     pieces: u32,
@@ -44,11 +44,11 @@ impl Bench {
     }
 
     fn with(pieces: u32, config: ManagerConfig) -> Self {
-        let cut = Cut::new(u64::from(pieces) * MIB, 1_024 * 1_024).unwrap();
+        let cut = PieceCut::new(u64::from(pieces) * MIB, 1_024 * 1_024).unwrap();
         Self { manager: PieceLeaseManager::new(cut, config, 7).unwrap(), pieces }
     }
 
-    /// With peers that have everything.
+    /// Adds peers that have all pieces.
     fn peers(mut self, names: &[&str]) -> Self {
         for name in names {
             self.join(name, PieceMap::all(self.pieces));
@@ -75,14 +75,14 @@ impl Bench {
         self.manager.request_lease(&request, now)
     }
 
-    fn get(&mut self, name: &str, max_leases: u32, now: Duration) -> Vec<PieceLease> {
+    fn get(&mut self, name: &str, max_leases: u32, now: Duration) -> Vec<PieceRequest> {
         let response = self.ask(name, max_leases, now);
         assert_eq!(response.rejected, None);
         response.granted
     }
 
-    /// One lease; it has to be granted.
-    fn one(&mut self, name: &str, now: Duration) -> PieceLease {
+    /// Requests one lease, which must be granted.
+    fn one(&mut self, name: &str, now: Duration) -> PieceRequest {
         self.get(name, 1, now).remove(0)
     }
 
@@ -94,7 +94,7 @@ impl Bench {
 
     fn end(
         &mut self,
-        lease: &PieceLease,
+        lease: &PieceRequest,
         result: PieceResult,
         now: Duration,
     ) -> Result<Completed, CompletionError> {
@@ -103,7 +103,7 @@ impl Bench {
 
     fn end_piece(
         &mut self,
-        lease: &PieceLease,
+        lease: &PieceRequest,
         piece: u32,
         result: PieceResult,
         now: Duration,
@@ -112,13 +112,13 @@ impl Bench {
         self.manager.complete_piece(&completion, now)
     }
 
-    fn succeed(&mut self, lease: &PieceLease, now: Duration) -> Vec<Cancelled> {
+    fn succeed(&mut self, lease: &PieceRequest, now: Duration) -> Vec<Cancelled> {
         let completed = self.end(lease, PieceResult::Success, now).unwrap();
-        assert_eq!(completed.outcome, Outcome::Accepted);
+        assert_eq!(completed.outcome, CompletionOutcome::Accepted);
         completed.cancelled
     }
 
-    fn fail(&mut self, lease: &PieceLease, kind: FailureKind, now: Duration) -> Vec<Cancelled> {
+    fn fail(&mut self, lease: &PieceRequest, kind: FailureKind, now: Duration) -> Vec<Cancelled> {
         self.end(lease, PieceResult::Failure(kind), now).unwrap().cancelled
     }
 
@@ -130,16 +130,16 @@ impl Bench {
         self.stats(name, now).score
     }
 
-    /// Missing, leased, verified, skipped.
+    /// Numbers of missing, leased, verified and skipped pieces.
     fn counts(&self) -> [u32; 4] {
         let stats = self.manager.stats(START);
         [stats.missing, stats.leased, stats.verified, stats.skipped]
     }
 
-    /// A peer that has delivered one piece of a MiB in so many seconds, at the beginning.
+    /// Adds a peer that has delivered one piece of a MiB in `seconds`, at the beginning.
     fn trained(&mut self, name: &str, seconds: u64) {
         let lease = self.one(name, at(0));
-        // Its bytes keep coming, so that slow ones do not expire meanwhile.
+        // Its progress is reported, so that the lease of a slow peer does not expire.
         for second in 1..seconds {
             self.manager.progress(lease.id, second * MIB / seconds, at(second)).unwrap();
         }

@@ -1,27 +1,31 @@
-//! When a lease may be taken over: when it has run out beyond doubt, and not a moment before.
+//! Take-over of a lease: once it has certainly expired, and not before.
 
 use futures::FutureExt;
 use leasehold_core::lease::RELEASED_BYTES;
 use leasehold_store::Purpose;
 use std::time::Duration;
 
-use super::{Check, Checked, Process, Suite, Time, failed, same};
+use super::{Check, Checked, LeaseSuite, Process, Time, failed, same};
 use crate::lease::{HeldLease, Taken};
 
 pub(super) const CHECKS: &[Check] = &[
-    ("nobody takes what is trusted", |suite| trusted(suite).boxed()),
+    ("a trusted lease cannot be taken", |suite| trusted(suite).boxed()),
     ("the boundary at expiry", |suite| boundary(suite).boxed()),
-    ("what was released can be taken at once", |suite| released(suite).boxed()),
+    ("a released lease can be taken at once", |suite| released(suite).boxed()),
     ("a renewed lease outlives its first expiry", |suite| renewed(suite).boxed()),
 ];
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// How often one looks whether real time has passed, in parts of a ttl.
+/// Number of polls per ttl while real time passes.
 const LOOKS: u32 = 20;
 
-/// Lets time pass until each of these processes sees beyond doubt that a lease has run out.
-pub(super) async fn until_run_out(suite: &Suite, processes: &[Process], held: Option<&HeldLease>) -> Checked {
+/// Lets time pass until a lease has certainly expired for each of these processes.
+pub(super) async fn until_run_out(
+    suite: &LeaseSuite,
+    processes: &[Process],
+    held: Option<&HeldLease>,
+) -> Checked {
     let Some(held) = held else { return Ok(()) };
     if let Time::Moved(_) = suite.time {
         suite.pass(suite.extent.ttl + MILLISECOND).await;
@@ -29,20 +33,20 @@ pub(super) async fn until_run_out(suite: &Suite, processes: &[Process], held: Op
     for process in processes {
         while !process.now()?.is_past(held.lease().expires_at) {
             suite.pass(suite.extent.ttl / LOOKS).await;
-            // Answers narrow what is known of the time.
+            // Each answer narrows the estimate of the store's time.
             process.client.get(Purpose::Lease, held.key()).await.map_err(failed)?;
         }
     }
     Ok(())
 }
 
-/// The first holder does nothing more; another one tries until it gets it. Neither ever trusts while the other does.
-async fn trusted(suite: &Suite) -> Checked {
+/// The first holder stops renewing; another process tries until it gets the lease. At no time do both trust it.
+async fn trusted(suite: &LeaseSuite) -> Checked {
     let (first, second) = (suite.brief("first").await?, suite.process("second").await?);
     let key = suite.key("trusted");
     let held = first.hold(&key).await?;
     if !first.trusts(&held)? {
-        return Err(format!("a lease of {:?} is not trusted by who took it just now", suite.extent.ttl));
+        return Err(format!("a lease of {:?} is not trusted by its new holder", suite.extent.ttl));
     }
     let mut refusals = 0;
     loop {
@@ -61,7 +65,7 @@ async fn trusted(suite: &Suite) -> Checked {
     if refusals == 0 { Err("a lease that was just taken was taken again".into()) } else { Ok(()) }
 }
 
-async fn boundary(suite: &Suite) -> Checked {
+async fn boundary(suite: &LeaseSuite) -> Checked {
     let Time::Moved(_) = suite.time else { return Ok(()) };
     let (first, second) = (suite.process("first").await?, suite.process("second").await?);
     let key = suite.key("boundary");
@@ -77,7 +81,7 @@ async fn boundary(suite: &Suite) -> Checked {
     first.has_lost(&mut held).await
 }
 
-async fn released(suite: &Suite) -> Checked {
+async fn released(suite: &LeaseSuite) -> Checked {
     let (first, second) = (suite.process("first").await?, suite.process("second").await?);
     let key = suite.key("given-back");
     let held = first.hold(&key).await?;
@@ -86,7 +90,7 @@ async fn released(suite: &Suite) -> Checked {
     first.release(held).await?;
     is_shown_as(&second, &key, true).await?;
     same("the lease after release", &second.read(&key).await?.map(|lease| lease.epoch), &Some(1))?;
-    // Whoever has released it cannot have it back by a renewal.
+    // A holder that has released it cannot get it back by a renewal.
     first.has_lost(&mut copy).await?;
     let taken = second.hold(&key).await?;
     same("the epoch after release", &taken.lease().epoch, &2)?;
@@ -94,14 +98,14 @@ async fn released(suite: &Suite) -> Checked {
     first.is_refused(&key).await
 }
 
-/// A list shows by its size whether a lease was released.
+/// Checks that a list shows by the size whether a lease was released.
 async fn is_shown_as(process: &Process, key: &str, released: bool) -> Checked {
     let size = process.size(key).await?;
     let shown = size.map(|size| size >= RELEASED_BYTES);
     same(&format!("a lease of {size:?} bytes, as released,"), &shown, &Some(released))
 }
 
-async fn renewed(suite: &Suite) -> Checked {
+async fn renewed(suite: &LeaseSuite) -> Checked {
     let Time::Moved(_) = suite.time else { return Ok(()) };
     let (first, second) = (suite.process("first").await?, suite.process("second").await?);
     let key = suite.key("renewed");

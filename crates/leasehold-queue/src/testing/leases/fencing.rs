@@ -1,20 +1,20 @@
-//! Who has lost a lease cannot change it any more, whatever its name.
+//! Fencing: a process that has lost a lease can no longer change it, even under the same worker id.
 
 use futures::FutureExt;
 
 use super::expiry::until_run_out;
-use super::{Check, Checked, Process, Suite, same};
+use super::{Check, Checked, LeaseSuite, Process, same};
 use crate::lease::{HeldLease, break_lease};
 
 pub(super) const CHECKS: &[Check] = &[
     ("a former holder changes nothing", |suite| former(suite).boxed()),
     ("a name is not an identity", |suite| namesakes(suite).boxed()),
-    ("who held it before takes it anew", |suite| again(suite).boxed()),
+    ("a former holder can take it again", |suite| again(suite).boxed()),
     ("a broken lease", |suite| broken(suite).boxed()),
     ("unknown fields survive", |suite| unknown_fields(suite).boxed()),
 ];
 
-/// Renewal and release by someone who has lost the lease leave every byte as it is.
+/// Renewal and release by a former holder leave every byte unchanged.
 async fn is_fenced(former: &Process, held: HeldLease, key: &str) -> Checked {
     let before = former.bytes(key).await?;
     former.release(held.clone()).await?;
@@ -26,7 +26,7 @@ async fn is_fenced(former: &Process, held: HeldLease, key: &str) -> Checked {
     same("the lease after all that a former holder tried", &former.bytes(key).await?, &before)
 }
 
-async fn former(suite: &Suite) -> Checked {
+async fn former(suite: &LeaseSuite) -> Checked {
     let (first, second) = (suite.brief("first").await?, suite.process("second").await?);
     let key = suite.key("former");
     let held = first.hold(&key).await?;
@@ -36,7 +36,7 @@ async fn former(suite: &Suite) -> Checked {
     second.keeps(&mut taken).await
 }
 
-async fn namesakes(suite: &Suite) -> Checked {
+async fn namesakes(suite: &LeaseSuite) -> Checked {
     let (first, second) = (suite.process("same").await?, suite.process("same").await?);
     let key = suite.key("namesakes");
     let held = first.hold(&key).await?;
@@ -48,8 +48,8 @@ async fn namesakes(suite: &Suite) -> Checked {
     second.keeps(&mut taken).await
 }
 
-/// A process whose lease was released or has run out does not take its own old claim for the new one.
-async fn again(suite: &Suite) -> Checked {
+/// A process whose lease was released or has expired does not mistake its old claim for the new one.
+async fn again(suite: &LeaseSuite) -> Checked {
     let (first, second) = (suite.process("first").await?, suite.process("second").await?);
     let key = suite.key("again");
     let held = first.hold(&key).await?;
@@ -67,7 +67,7 @@ async fn again(suite: &Suite) -> Checked {
     first.keeps(&mut held).await
 }
 
-async fn broken(suite: &Suite) -> Checked {
+async fn broken(suite: &LeaseSuite) -> Checked {
     let (first, second) = (suite.process("first").await?, suite.process("second").await?);
     let key = suite.key("broken");
     same("breaking what is not there", &breaks(&second, &key).await?, &None)?;
@@ -83,14 +83,14 @@ async fn broken(suite: &Suite) -> Checked {
     second.keeps(&mut taken).await
 }
 
-/// Breaks what stands there, and gives the epoch that it had.
+/// Breaks the lease at a key, and returns its epoch.
 async fn breaks(process: &Process, key: &str) -> Result<Option<u64>, String> {
     let broken = break_lease(&process.client, key).await.map_err(super::failed)?;
     Ok(broken.map(|lease| lease.epoch))
 }
 
-/// A newer program has added a field; it stays through renewal, release, break and take-over.
-async fn unknown_fields(suite: &Suite) -> Checked {
+/// A field added by a newer program survives renewal, release, break and take-over.
+async fn unknown_fields(suite: &LeaseSuite) -> Checked {
     let (first, second) = (suite.process("first").await?, suite.process("second").await?);
     let key = suite.key("unknown");
     let mut lease = first.hold(&key).await?.lease().clone();

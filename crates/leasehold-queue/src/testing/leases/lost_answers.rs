@@ -1,8 +1,8 @@
-//! Requests whose answer is lost, and requests that land late: whoever still holds a lease goes on holding it.
+//! Requests whose answer is lost, and requests that are applied late: the holder of a lease continues to hold it.
 
 use futures::FutureExt;
 
-use super::{Check, Checked, Process, Suite, failed, same};
+use super::{Check, Checked, LeaseSuite, Process, failed, same};
 use crate::lease::HeldLease;
 use crate::testing::Luck;
 
@@ -17,16 +17,16 @@ pub(super) const CHECKS: &[Check] = &[
     ("a break whose answer is lost", |suite| lost_break(suite).boxed()),
 ];
 
-/// An operation of an impatient process that did not learn how it ended.
+/// Checks that an operation of an impatient process ended with an unknown outcome.
 fn in_doubt<T>(result: leasehold_core::Result<T>) -> Checked {
     match result {
         Err(error) if error.outcome_is_unknown() => Ok(()),
-        Err(error) => Err(format!("a request without an answer gave: {error}")),
-        Ok(_) => Err("a request without an answer was taken for answered".into()),
+        Err(error) => Err(format!("a request without an answer returned: {error}")),
+        Ok(_) => Err("a request without an answer was treated as answered".into()),
     }
 }
 
-/// It holds the lease: a renewal says so, and nobody else gets it.
+/// Checks that a process holds the lease: its renewal succeeds, and another process is refused.
 async fn goes_on(holder: &Process, held: &mut HeldLease, epoch: u64, other: &Process) -> Checked {
     same("trust", &holder.trusts(held)?, &true)?;
     holder.keeps(held).await?;
@@ -35,7 +35,7 @@ async fn goes_on(holder: &Process, held: &mut HeldLease, epoch: u64, other: &Pro
     other.is_refused(held.key()).await
 }
 
-async fn lost_take(suite: &Suite) -> Checked {
+async fn lost_take(suite: &LeaseSuite) -> Checked {
     let (first, second) = (suite.process("first").await?, suite.process("second").await?);
     let key = suite.key("lost-take");
     first.store.next(Luck::AnswerLost);
@@ -47,7 +47,7 @@ async fn lost_take(suite: &Suite) -> Checked {
     goes_on(&first, &mut held, 2, &second).await
 }
 
-async fn lost_renewal(suite: &Suite) -> Checked {
+async fn lost_renewal(suite: &LeaseSuite) -> Checked {
     let (first, second) = (suite.process("first").await?, suite.process("second").await?);
     let key = suite.key("lost-renewal");
     let mut held = first.hold(&key).await?;
@@ -56,7 +56,7 @@ async fn lost_renewal(suite: &Suite) -> Checked {
     goes_on(&first, &mut held, 1, &second).await
 }
 
-async fn late_renewal(suite: &Suite) -> Checked {
+async fn late_renewal(suite: &LeaseSuite) -> Checked {
     let (first, second) = (suite.impatient("first").await?, suite.process("second").await?);
     let key = suite.key("late-renewal");
     let mut held = first.hold(&key).await?;
@@ -71,7 +71,7 @@ async fn late_renewal(suite: &Suite) -> Checked {
     goes_on(&first, &mut held, 1, &second).await
 }
 
-async fn overtaken_renewal(suite: &Suite) -> Checked {
+async fn overtaken_renewal(suite: &LeaseSuite) -> Checked {
     let (first, second) = (suite.impatient("first").await?, suite.process("second").await?);
     let key = suite.key("overtaken-renewal");
     let mut held = first.hold(&key).await?;
@@ -89,7 +89,7 @@ async fn overtaken_renewal(suite: &Suite) -> Checked {
     same("the epoch after release", &second.hold(&key).await?.lease().epoch, &2)
 }
 
-async fn lost_release(suite: &Suite) -> Checked {
+async fn lost_release(suite: &LeaseSuite) -> Checked {
     let (first, second) = (suite.process("first").await?, suite.process("second").await?);
     let key = suite.key("lost-release");
     let held = first.hold(&key).await?;
@@ -98,8 +98,8 @@ async fn lost_release(suite: &Suite) -> Checked {
     same("the epoch after release", &second.hold(&key).await?.lease().epoch, &2)
 }
 
-/// Whoever does not know whether it has a lease does not have it; when it asks again, it learns that it has.
-async fn late_take(suite: &Suite) -> Checked {
+/// A process with an unknown outcome does not hold the lease; when it tries again, it finds that it does.
+async fn late_take(suite: &LeaseSuite) -> Checked {
     let (first, second) = (suite.impatient("first").await?, suite.process("second").await?);
     let key = suite.key("late-take");
     first.store.next(Luck::Late);
@@ -108,7 +108,7 @@ async fn late_take(suite: &Suite) -> Checked {
     second.is_refused(&key).await?;
     let mut held = first.hold(&key).await?;
     goes_on(&first, &mut held, 2, &second).await?;
-    // Too late: someone else was faster.
+    // Too late: another process was faster.
     let key = suite.key("too-late-take");
     first.store.next(Luck::Late);
     in_doubt(first.take(&key).await)?;
@@ -118,8 +118,8 @@ async fn late_take(suite: &Suite) -> Checked {
     goes_on(&second, &mut taken, 1, &first).await
 }
 
-/// Whoever takes again what it has released holds it, whenever that release lands.
-async fn late_release(suite: &Suite) -> Checked {
+/// A process that takes a lease again after releasing it holds it, whenever the release is applied.
+async fn late_release(suite: &LeaseSuite) -> Checked {
     let (first, second) = (suite.impatient("first").await?, suite.process("second").await?);
     let key = suite.key("late-release");
     let held = first.hold(&key).await?;
@@ -132,8 +132,8 @@ async fn late_release(suite: &Suite) -> Checked {
     goes_on(&first, &mut held, 2, &second).await
 }
 
-/// A break ends the lease that was there when it was asked for, not the next one too.
-async fn lost_break(suite: &Suite) -> Checked {
+/// A break ends the lease that was held when it was requested, not the next one too.
+async fn lost_break(suite: &LeaseSuite) -> Checked {
     let (first, second) = (suite.process("first").await?, suite.impatient("second").await?);
     let key = suite.key("lost-break");
     let mut held = first.hold(&key).await?;

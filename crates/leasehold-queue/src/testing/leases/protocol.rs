@@ -1,4 +1,4 @@
-//! The protocol as the suite sees it, so that broken variants can stand in for the real one.
+//! The interface of the protocol, so that the suite can run broken variants of it.
 
 use futures::future::BoxFuture;
 use leasehold_core::{Holder, Result};
@@ -7,9 +7,9 @@ use serde_json::{Map, Value};
 
 use crate::lease::{HeldLease, Leases, Renewed, Taken};
 
-/// A way to hold something for a while. What a variant does not break, it leaves to the real one.
+/// A lease protocol. The default methods are the real protocol; a variant overrides what it breaks.
 pub trait Protocol: Send + Sync {
-    /// Takes what lies at `key`, if it is free.
+    /// Takes the lease at `key` if it is free.
     fn take<'a>(
         &'a self,
         client: &'a Client,
@@ -20,7 +20,7 @@ pub trait Protocol: Send + Sync {
         Box::pin(async move { leases(client, holder)?.take(key, subject, None).await })
     }
 
-    /// Keeps it for longer.
+    /// Renews a lease.
     fn renew<'a>(
         &'a self,
         client: &'a Client,
@@ -30,7 +30,7 @@ pub trait Protocol: Send + Sync {
         Box::pin(async move { leases(client, holder)?.renew(held).await })
     }
 
-    /// Gives it back.
+    /// Releases a lease.
     fn release<'a>(
         &'a self,
         client: &'a Client,

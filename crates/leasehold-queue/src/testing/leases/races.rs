@@ -1,22 +1,22 @@
-//! Many takers at once: one of them gets it, whether nothing was there, it was released, or it ran out.
+//! Many concurrent takers: one of them wins, whether the lease is new, was released, or has expired.
 
 use futures::FutureExt;
 use tokio::task::JoinSet;
 
-use super::{Check, Checked, Process, Suite, failed, same};
+use super::{Check, Checked, LeaseSuite, Process, failed, same};
 use crate::lease::{HeldLease, Taken};
 
 pub(super) const CHECKS: &[Check] = &[
     ("one taker wins", |suite| winners(suite).boxed()),
-    ("one taker wins what was released", |suite| released(suite).boxed()),
-    ("one taker wins what has run out", |suite| run_out(suite).boxed()),
+    ("one taker wins a released lease", |suite| released(suite).boxed()),
+    ("one taker wins an expired lease", |suite| run_out(suite).boxed()),
 ];
 
-fn keys(suite: &Suite, name: &str) -> Vec<String> {
+fn keys(suite: &LeaseSuite, name: &str) -> Vec<String> {
     (0..suite.extent.contested).map(|number| suite.key(&format!("{name}/{number:03}"))).collect()
 }
 
-async fn processes(suite: &Suite) -> Result<Vec<Process>, String> {
+async fn processes(suite: &LeaseSuite) -> Result<Vec<Process>, String> {
     let mut processes = Vec::new();
     for number in 0..suite.extent.takers {
         processes.push(suite.process(&format!("w{number}")).await?);
@@ -24,7 +24,7 @@ async fn processes(suite: &Suite) -> Result<Vec<Process>, String> {
     Ok(processes)
 }
 
-/// All processes try to take all keys; for each key there must be one winner, with this epoch. Gives the winners.
+/// Lets all processes try to take all keys. Each key must have one winner, with this epoch. Returns the winners.
 async fn race(
     processes: &[Process],
     keys: &[String],
@@ -58,11 +58,11 @@ fn epoch_of((_, held): &(Process, HeldLease)) -> u64 {
     held.lease().epoch
 }
 
-async fn winners(suite: &Suite) -> Checked {
+async fn winners(suite: &LeaseSuite) -> Checked {
     race(&processes(suite).await?, &keys(suite, "new"), 1).await.map(|_| ())
 }
 
-async fn released(suite: &Suite) -> Checked {
+async fn released(suite: &LeaseSuite) -> Checked {
     let (processes, keys) = (processes(suite).await?, keys(suite, "released"));
     for epoch in 1..4 {
         for (process, held) in race(&processes, &keys, epoch).await? {
@@ -72,7 +72,7 @@ async fn released(suite: &Suite) -> Checked {
     Ok(())
 }
 
-async fn run_out(suite: &Suite) -> Checked {
+async fn run_out(suite: &LeaseSuite) -> Checked {
     let (processes, keys) = (processes(suite).await?, keys(suite, "run-out"));
     let mut first = Vec::new();
     let former = suite.brief("former").await?;

@@ -1,4 +1,4 @@
-//! Objects that are no leases: nonsense, nothing, gone.
+//! Objects that are not leases: corrupt, empty, deleted.
 
 use bytes::Bytes;
 use futures::FutureExt;
@@ -6,45 +6,45 @@ use leasehold_core::Kind;
 use leasehold_store::{Purpose, Store};
 use std::time::Duration;
 
-use super::{Check, Checked, LEASE_TTL_MAX, Suite, Time, failed, same};
+use super::{Check, Checked, LEASE_TTL_MAX, LeaseSuite, Time, failed, same};
 
 pub(super) const CHECKS: &[Check] = &[
-    ("young nonsense is left alone", |suite| young(suite).boxed()),
-    ("old nonsense is replaced", |suite| old(suite).boxed()),
-    ("a lease that became nonsense", |suite| corrupted(suite).boxed()),
+    ("a young corrupt lease is not touched", |suite| young(suite).boxed()),
+    ("an old corrupt lease is replaced", |suite| old(suite).boxed()),
+    ("a lease that becomes corrupt", |suite| corrupted(suite).boxed()),
     ("a lease that was deleted", |suite| deleted(suite).boxed()),
 ];
 
-/// Nothing, no JSON, JSON that is no lease, a lease without its expiry.
+/// An empty body, no JSON, JSON that is no lease, a lease without its expiry.
 const NONSENSE: [&str; 4] = ["", "\u{0}\u{1}", "[]", r#"{"epoch": 41, "worker_id": "w"}"#];
 
-/// More than stamps are rough.
+/// More than the resolution of timestamps.
 const MORE: Duration = Duration::from_secs(5);
 
-async fn young(suite: &Suite) -> Checked {
+async fn young(suite: &LeaseSuite) -> Checked {
     let process = suite.process("first").await?;
     for (number, body) in NONSENSE.into_iter().enumerate() {
         let key = suite.key(&format!("young/{number}"));
         process.scribble(&key, body).await?;
         let taken = process.take(&key).await.map_err(|error| error.kind());
-        same("taking nonsense", &taken, &Err(Kind::Corrupt))?;
-        same("the nonsense", &process.bytes(&key).await?, &Some(Bytes::from_static(body.as_bytes())))?;
+        same("taking a corrupt lease", &taken, &Err(Kind::Corrupt))?;
+        same("the corrupt lease", &process.bytes(&key).await?, &Some(Bytes::from_static(body.as_bytes())))?;
     }
     Ok(())
 }
 
-async fn old(suite: &Suite) -> Checked {
+async fn old(suite: &LeaseSuite) -> Checked {
     let Time::Moved(_) = suite.time else { return Ok(()) };
     let (first, second) = (suite.process("first").await?, suite.process("second").await?);
     let keys: Vec<_> = (0..NONSENSE.len()).map(|number| suite.key(&format!("old/{number}"))).collect();
     for (key, body) in keys.iter().zip(NONSENSE) {
         first.scribble(key, body).await?;
     }
-    // Just as long as the longest lease: not beyond doubt.
+    // Exactly as long as the longest lease: it may not have expired.
     suite.pass(LEASE_TTL_MAX).await;
     for key in &keys {
         let taken = first.take(key).await.map_err(|error| error.kind());
-        same("taking nonsense that may be a lease", &taken, &Err(Kind::Corrupt))?;
+        same("taking a corrupt lease that may be held", &taken, &Err(Kind::Corrupt))?;
     }
     suite.pass(MORE).await;
     for (key, body) in keys.iter().zip(NONSENSE) {
@@ -59,15 +59,15 @@ async fn old(suite: &Suite) -> Checked {
     Ok(())
 }
 
-/// The holder learns that its lease is no more; who comes next has an epoch above.
-async fn corrupted(suite: &Suite) -> Checked {
+/// The holder notices that its lease is corrupt; the next holder has a higher epoch.
+async fn corrupted(suite: &LeaseSuite) -> Checked {
     let Time::Moved(_) = suite.time else { return Ok(()) };
     let (first, second) = (suite.process("first").await?, suite.process("second").await?);
     let key = suite.key("corrupted");
     let mut held = first.hold(&key).await?;
     first.scribble(&key, "{").await?;
     first.has_lost(&mut held).await?;
-    same("the nonsense", &first.bytes(&key).await?, &Some(Bytes::from_static(b"{")))?;
+    same("the corrupt lease", &first.bytes(&key).await?, &Some(Bytes::from_static(b"{")))?;
     suite.pass(LEASE_TTL_MAX + MORE).await;
     let mut taken = second.hold(&key).await?;
     if taken.lease().epoch <= held.lease().epoch {
@@ -77,15 +77,15 @@ async fn corrupted(suite: &Suite) -> Checked {
     second.keeps(&mut taken).await
 }
 
-/// Nobody deletes leases; if it happens all the same, the former holder stops and cannot bring it back.
-async fn deleted(suite: &Suite) -> Checked {
+/// No client deletes held leases; if one is deleted all the same, the former holder stops and cannot recreate it.
+async fn deleted(suite: &LeaseSuite) -> Checked {
     let (first, second) = (suite.process("first").await?, suite.process("second").await?);
     let key = suite.key("deleted");
     let mut held = first.hold(&key).await?;
     first.store.delete(&key).await.map_err(|failure| failed(failure.error))?;
     first.has_lost(&mut held).await?;
     first.release(held).await?;
-    same("what stands there", &first.client.get(Purpose::Lease, &key).await.map_err(failed)?, &None)?;
+    same("the deleted lease", &first.client.get(Purpose::Lease, &key).await.map_err(failed)?, &None)?;
     let mut taken = second.hold(&key).await?;
     first.is_refused(&key).await?;
     second.keeps(&mut taken).await

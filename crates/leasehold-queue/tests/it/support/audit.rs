@@ -1,4 +1,4 @@
-//! Reads raw objects and knows nothing of the queue's code: what it says of coverage (promise P5) is a second opinion.
+//! Audit of raw objects, independent of the queue's code: a second opinion on coverage (promise P5).
 
 use leasehold_core::TaskId;
 use leasehold_store::{List, MemoryStore, Store};
@@ -18,7 +18,7 @@ pub(crate) async fn keys(store: &MemoryStore, prefix: &str) -> Vec<String> {
     }
 }
 
-/// The raw record of a task, wherever it lies.
+/// The raw record of a task, at any key.
 pub(crate) async fn task(store: &MemoryStore, id: &TaskId) -> Option<Value> {
     let name = format!("/{id}.json");
     let key = keys(store, "tasks/").await.into_iter().find(|key| key.ends_with(&name))?;
@@ -66,7 +66,7 @@ fn due_minute(task: &Value) -> Option<String> {
     }
 }
 
-/// Whether a raw record is the mark of an abandoned submit.
+/// True if a raw record is the tombstone of an abandoned submit.
 pub(crate) fn is_tombstone(task: &Value) -> bool {
     task["history"][0]["event"] == "abandon"
 }

@@ -1,4 +1,4 @@
-//! Queues with a task in every state, migrated; and an audit of the raw objects that knows nothing of the queue's code.
+//! Queues with a task in every state, migrated; and an audit of the raw objects, independent of the queue's code.
 
 use leasehold_core::new_task::Start;
 use leasehold_core::{NewTask, Result, TaskId};
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use super::audit::{self, assert_covered};
 use super::{World, mins, order};
 
-/// The real durations: time in a test costs nothing.
+/// The default durations: time in a test costs nothing.
 pub(crate) fn options() -> MigrateOptions {
     MigrateOptions::default()
 }
@@ -21,12 +21,12 @@ pub(crate) async fn migrate(queue: &Queue, to: u8) -> Result<Migrated> {
     queue.migrate(to, &options(), &quiet).await
 }
 
-/// Up to the switch.
+/// Migrates up to the switch.
 pub(crate) async fn switch(queue: &Queue, to: u8) -> Result<Migrated> {
     queue.migrate(to, &MigrateOptions { sweeps: false, ..options() }, &quiet).await
 }
 
-/// Until everything is back.
+/// Aborts a migration, until everything is moved back.
 pub(crate) async fn turn_back(queue: &Queue) -> Result<Migrated> {
     queue.abort_migration(&MigrateOptions { sweeps: false, ..options() }, &quiet).await
 }
@@ -61,8 +61,8 @@ impl Every {
         Self { held, before: snapshot(&world.store).await }
     }
 
-    /// Every task is there once, in a shard of this length, as it was but for its shard and revision, and covered; and
-    /// there is nothing else.
+    /// Asserts that every task exists once, in a shard of this length, unchanged but for its shard and revision, and
+    /// covered; and that nothing else exists.
     pub(crate) async fn assert_there(&self, store: &MemoryStore, len: usize, context: &str) {
         let after = snapshot(store).await;
         assert_eq!(after.keys().collect::<Vec<_>>(), self.before.keys().collect::<Vec<_>>(), "{context}");
@@ -74,7 +74,7 @@ impl Every {
     }
 }
 
-/// What does not change when a task moves.
+/// The fields that do not change when a task is moved.
 fn essence(task: &Value) -> Value {
     let mut task = task.clone();
     for field in ["shard", "rev", "write_id", "updated_at"] {
@@ -83,7 +83,7 @@ fn essence(task: &Value) -> Value {
     task
 }
 
-/// All tasks by their ids. None is there twice, none is a mark.
+/// All tasks by id. None exists twice, none is a forwarding marker.
 async fn snapshot(store: &MemoryStore) -> BTreeMap<String, Value> {
     let mut tasks = BTreeMap::new();
     for key in audit::keys(store, "tasks/").await {
@@ -95,7 +95,7 @@ async fn snapshot(store: &MemoryStore) -> BTreeMap<String, Value> {
     tasks
 }
 
-/// Tasks and entries lie in shards of this length only.
+/// Asserts that tasks and entries are in shards of this length only.
 pub(crate) async fn assert_all_of(store: &MemoryStore, len: usize, context: &str) {
     for key in audit::keys(store, "").await {
         let Some((root, rest)) = key.split_once('/') else { continue };

@@ -1,9 +1,9 @@
-//! Every operation of the queue, prepared so that it can be run once, anywhere, under any fate.
+//! Every operation of the queue, prepared so that it can be run once, under any fault.
 
 use leasehold_core::new_task::Start;
 use leasehold_core::{Error, Index, NewTask, Result, Status, TaskId};
 use leasehold_queue::purge::{Purged, Retention};
-use leasehold_queue::{Claimed, Met, Operated, Queue, Renewal, Settlement, UniqueKey};
+use leasehold_queue::{ClaimOutcome, Claimed, Operated, Queue, Renewal, Settlement, UniqueKey};
 use serde_json::json;
 use std::time::Duration;
 
@@ -70,11 +70,11 @@ pub(crate) const ALL: [Operation; 26] = [
     Op::RemoveKey,
 ];
 
-/// What an operation needs.
+/// The inputs of an operation.
 #[derive(Debug, Clone)]
 pub(crate) struct Ready {
     pub(crate) op: Operation,
-    /// The task it is about, unless it is about to make one.
+    /// The task of the operation, unless it creates one.
     pub(crate) id: Option<TaskId>,
     claimed: Option<Claimed>,
 }
@@ -91,7 +91,7 @@ fn planned(after: Duration) -> NewTask {
     NewTask { start: Start::After(after), ..order() }
 }
 
-/// A submit that got no further than its entry.
+/// A submit that stopped after its entry.
 async fn abandoned(world: &World) -> TaskId {
     let (queue, stage) = world.staged().await;
     stage.play_at(1, super::stage::Fate::Die);
@@ -100,7 +100,7 @@ async fn abandoned(world: &World) -> TaskId {
     leasehold_core::Entry::parse(&key).unwrap().id
 }
 
-/// A final task, and the entry of a retry that got no further.
+/// A final task, and the entry of an unfinished retry.
 async fn half_retried(world: &World) -> TaskId {
     let id = world.submit().await;
     world.queue.cancel(&id).await.unwrap();
@@ -111,7 +111,7 @@ async fn half_retried(world: &World) -> TaskId {
     id
 }
 
-/// A task that was claimed by someone who died right after.
+/// A task that was claimed by a worker that died right after.
 async fn half_claimed(world: &World) -> TaskId {
     let id = world.submit().await;
     let (queue, stage) = world.staged().await;
@@ -157,7 +157,7 @@ impl Ready {
                 let claimed = world.claim(&id).await;
                 world.advance(secs(40));
                 let Renewal::Kept(claimed) = world.queue.renew(&claimed, mins(5), None).await.unwrap() else {
-                    panic!("nobody else is there")
+                    panic!("there is no other worker")
                 };
                 self.claimed = Some(*claimed);
             }
@@ -169,7 +169,7 @@ impl Ready {
         match self.op {
             Op::TimeOut | Op::SweepRenewed => world.advance(secs(150)),
             Op::Expire => world.advance(mins(3)),
-            // The claim has almost run out, and its maker had time enough to remove the entry.
+            // The claim has almost expired, and its worker had enough time to remove the entry.
             Op::SweepStale => world.advance(secs(59)),
             Op::Bury | Op::Fence => world.advance(mins(31)),
             Op::Purge => world.advance(hours(25)),
@@ -184,7 +184,7 @@ impl Ready {
         }
     }
 
-    /// Runs it. Gives the id of a task that was acknowledged, if any.
+    /// Runs it. Returns the id of a task that was acknowledged, if any.
     pub(crate) async fn run(&self, world: &World, queue: &Queue) -> Result<Option<TaskId>> {
         let (id, claimed) = (self.id, self.claimed.as_ref());
         let now = world.now();
@@ -227,7 +227,7 @@ impl Ready {
                 let due = world.due(Index::Ready).await;
                 let Some(found) = due.iter().find(|found| found.entry.id == id) else { return Ok(None) };
                 let met = queue.claim(found, &worker("w1"), LEASE, &any_type).await?;
-                Ok(matches!(met, Met::Claimed(_)).then_some(id))
+                Ok(matches!(met, ClaimOutcome::Claimed(_)).then_some(id))
             }
             Op::TimeOut | Op::Expire | Op::SweepStale | Op::SweepRenewed | Op::Bury | Op::Fence => {
                 let due = [world.due(Index::Ready).await, world.due(Index::Lease).await].concat();

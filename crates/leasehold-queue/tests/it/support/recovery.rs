@@ -1,13 +1,13 @@
-//! What workers do all day, by hand: claim and complete what is due, sweep the rest, minute by minute.
+//! The work of a worker, by hand: claim and complete due tasks, clean up the rest, minute by minute.
 
 use leasehold_core::Index;
-use leasehold_queue::{Met, Settlement};
+use leasehold_queue::{ClaimOutcome, Settlement};
 use serde_json::json;
 
 use super::audit::assert_covered;
 use super::{LEASE, World, any_type, mins, worker};
 
-/// Lets a healthy worker run for so many minutes, and looks after every step whether all tasks are covered.
+/// Runs a healthy worker for this number of minutes, and checks after every step that all tasks are covered.
 pub(crate) async fn recover(world: &World, minutes: u64, context: &str) {
     for _ in 0..minutes {
         world.advance(mins(1));
@@ -23,9 +23,9 @@ async fn round(world: &World, context: &str) {
     for found in world.due(Index::Ready).await {
         let met = world.queue.claim(&found, &worker("healer"), LEASE, &any_type).await.unwrap();
         assert_covered(&world.store, context).await;
-        if let Met::Claimed(claimed) = met {
+        if let ClaimOutcome::Claimed(claimed) = met {
             let settled = world.queue.settle(&claimed, Settlement::complete(json!("healed"))).await.unwrap();
-            assert!(settled.is_some(), "{context}: nobody else runs");
+            assert!(settled.is_some(), "{context}: no other worker runs");
         } else {
             world.queue.sweep(&found).await.unwrap();
         }
@@ -33,5 +33,5 @@ async fn round(world: &World, context: &str) {
     }
 }
 
-/// After so many minutes every grace is over and nothing waits any more.
+/// Minutes after which every grace period is over and nothing waits.
 pub(crate) const LONG: u64 = 45;

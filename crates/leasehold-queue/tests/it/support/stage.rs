@@ -1,35 +1,35 @@
-//! A store on which requests are lost, refused, late, or the last ones of a process.
+//! A store whose requests are lost, refused, late, or the last ones of a process.
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use leasehold_core::Kind;
-use leasehold_store::seam::Answer;
+use leasehold_store::store::Answer;
 use leasehold_store::{
-    Around, Cause, Failure, Get, List, MemoryStore, Page, PutAnswer, Store, Verb, Version, When,
+    Cause, DelegatingStore, Failure, Get, List, MemoryStore, Page, PutAnswer, Store, Verb, Version, When,
 };
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-/// What becomes of a request.
+/// Fault of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// Nothing out of the ordinary.
+    /// None.
     Pass,
-    /// Carried out, but its answer is lost.
+    /// Applied, but its answer is lost.
     LoseAnswer,
-    /// Lost on its way, which nobody can tell from a lost answer.
+    /// Lost in flight, which looks like a lost answer.
     LoseRequest,
-    /// Turned away for good.
+    /// Refused permanently.
     Refuse,
     /// Never sent.
     Unreached,
-    /// Without an answer; carried out when the test says so.
+    /// Without an answer; applied when the test says so.
     Hold,
     /// The process dies before it.
     Die,
-    /// The process dies right after it was carried out.
+    /// The process dies right after it was applied.
     PassThenDie,
-    /// The process dies after sending it; carried out when the test says so.
+    /// The process dies after sending it; applied when the test says so.
     HoldThenDie,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// Whether its body holds this text.
+    /// True if its body contains this text.
     pub(crate) fn body_has(&self, text: &str) -> bool {
         String::from_utf8_lossy(&self.body).contains(text)
     }
@@ -52,7 +52,7 @@ impl Asked {
 type Script = Box<dyn Fn(usize, &Asked) -> Fate + Send + Sync>;
 type Fits = Box<dyn Fn(usize, &Asked) -> bool + Send + Sync>;
 
-/// A store with a script. Requests are numbered from 0, anew with every script.
+/// A store with a script of faults. Requests are numbered from 0, again with every script.
 pub(crate) struct Stage {
     inner: Arc<MemoryStore>,
     state: Mutex<State>,
@@ -84,19 +84,19 @@ impl Stage {
         Self { inner, state: Mutex::new(state) }
     }
 
-    /// From now on requests fare as the script says.
+    /// Sets the script for the following requests.
     pub(crate) fn play(&self, script: impl Fn(usize, &Asked) -> Fate + Send + Sync + 'static) {
         let mut state = self.state.lock().unwrap();
         state.script = Box::new(script);
         state.asked.clear();
     }
 
-    /// Only the request with this number fares so.
+    /// Sets the fault of the request with this number only.
     pub(crate) fn play_at(&self, number: usize, fate: Fate) {
         self.play(move |n, _| if n == number { fate } else { Fate::Pass });
     }
 
-    /// Before the first request that fits, something else happens.
+    /// Runs something else before the first matching request.
     pub(crate) fn interrupt(
         &self,
         fits: impl Fn(usize, &Asked) -> bool + Send + Sync + 'static,
@@ -112,7 +112,7 @@ impl Stage {
         self.state.lock().unwrap().asked.clone()
     }
 
-    /// Carries out what was held, on its own condition.
+    /// Applies the late requests, each on its own condition.
     pub(crate) async fn land(&self) {
         let held = std::mem::take(&mut self.state.lock().unwrap().held);
         for asked in held {
@@ -172,7 +172,7 @@ fn asked(verb: Verb, key: &str, body: Bytes, when: Option<&When>) -> Asked {
     Asked { verb, key: key.to_owned(), body, when: when.cloned() }
 }
 
-impl Around for Stage {
+impl DelegatingStore for Stage {
     fn inner(&self) -> &dyn Store {
         &*self.inner
     }

@@ -1,10 +1,10 @@
-//! What each operation asks of the store, and in which order: the queue's own order, unless a rule is left out.
+//! Requests of each operation, in the queue's own order unless a rule is left out.
 
-use super::small::{Happens, Kind, Pointer, Small};
-use super::{Doing, Held, IndexModel, Op, Operation, Request, Rule};
+use super::small::{Happens, Pointer, Small, TaskState};
+use super::{Doing, Held, IndexModel, IndexRule, Op, Operation, Request};
 
 impl IndexModel {
-    /// The requests of an operation, in order; none if there is nothing to be done.
+    /// Requests of an operation, in order; empty if there is nothing to do.
     pub(super) fn plan(&self, doing: Doing, held: Option<Held>) -> Vec<Request> {
         let Doing { op, seen, .. } = doing;
         let put = |to: Small| Request::Put { to, on: seen };
@@ -12,15 +12,15 @@ impl IndexModel {
             (Op::Submit, _) => {
                 let write = Small::FIRST.called_for().map(Request::Write);
                 let requests = write.into_iter().chain([put(Small::FIRST)]);
-                if self.has(Rule::PointerFirst) { requests.collect() } else { reversed(requests) }
+                if self.has(IndexRule::PointerFirst) { requests.collect() } else { reversed(requests) }
             }
             (Op::Bury, _) => vec![put(Small::TOMBSTONE)],
             (Op::Withdraw, _) => Small::FIRST.called_for().map(Request::Remove).into_iter().collect(),
             (Op::Sweep(met), _) => self.sweep(met, seen),
             (_, None) => Vec::new(),
             (Op::Delete, Some(task)) => {
-                let may_go =
-                    task.kind == Kind::Purged || !self.has(Rule::MarkBeforeDelete) && task.is_final();
+                let may_go = task.kind == TaskState::Purged
+                    || !self.has(IndexRule::MarkBeforeDelete) && task.is_final();
                 if may_go { vec![Request::Delete] } else { Vec::new() }
             }
             (_, Some(task)) => self.change(op, task, held),
@@ -35,30 +35,30 @@ impl IndexModel {
         let put = Request::Put { to: moved.task, on: Some(from) };
         let (before, after) = (moved.before.map(Request::Write), moved.after.map(Request::Write));
         let remove = moved.remove.map(Request::Remove);
-        // What a renewal has left behind, or the ready entry that an owner came by.
+        // A leftover of a renewal, or the ready entry that led an owner to the task.
         let other =
             held.and_then(|held| held.entry).map(Request::Remove).filter(|other| Some(*other) != remove);
         let all = match op {
-            Op::Claim { owner: true } if self.has(Rule::OwnerLeavesEntry) => return vec![put],
+            Op::Claim { owner: true } if self.has(IndexRule::OwnerLeavesEntry) => return vec![put],
             Op::Claim { owner: true } => [Some(put), remove, None, None, None],
             Op::Renew | Op::Cancel => [before, Some(put), after, remove, None],
-            _ if !self.has(Rule::EntryFirst) => [Some(put), before, after, remove, other],
-            _ if !self.has(Rule::NewBeforeOld) => [before, Some(put), remove, other, after],
+            _ if !self.has(IndexRule::EntryFirst) => [Some(put), before, after, remove, other],
+            _ if !self.has(IndexRule::NewBeforeOld) => [before, Some(put), remove, other, after],
             _ => [before, Some(put), after, remove, other],
         };
         all.into_iter().flatten().collect()
     }
 
-    /// Rules 2 and 4.
+    /// Index cleanup: rules 2 and 4.
     fn sweep(&self, met: Pointer, seen: Option<Small>) -> Vec<Request> {
-        let (remove, fence) = (Request::Remove(met), self.has(Rule::FenceBeforeRemoval));
+        let (remove, fence) = (Request::Remove(met), self.has(IndexRule::FenceBeforeRemoval));
         match seen {
             Some(task) if met.rev <= task.rev => {
                 let called_for = task.called_for();
                 if called_for.is_some_and(|called_for| self.bit(called_for) == self.bit(met)) {
                     return Vec::new();
                 }
-                let cover = called_for.map(Request::Write).filter(|_| self.has(Rule::CoverThenSweep));
+                let cover = called_for.map(Request::Write).filter(|_| self.has(IndexRule::CoverThenSweep));
                 cover.into_iter().chain([remove]).collect()
             }
             None if met.rev > 1 => vec![remove],

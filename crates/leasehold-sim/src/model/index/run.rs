@@ -1,10 +1,14 @@
-//! One request after another: carried out, refused and read, lost, late; and what whoever made it does next.
+//! Transitions of the model: each request is carried out, refused and read back, lost or delayed, and its actor
+//! continues.
 
-use super::small::{Due, Kind, Small};
-use super::{Action, Actor, Doing, Fate, Held, IndexModel, Op, Operation, PRODUCER, Request, Rule, World};
+use super::small::{Due, Small, TaskState};
+use super::{
+    Actor, Doing, Held, IndexAction, IndexModel, IndexRule, IndexWorld, Op, Operation, PRODUCER, Request,
+    RequestFate,
+};
 
 impl IndexModel {
-    fn start(&self, world: &mut World, me: usize, op: Operation) -> Option<()> {
+    fn start(&self, world: &mut IndexWorld, me: usize, op: Operation) -> Option<()> {
         let actor = world.actors[me];
         let is_settlement = matches!(op, Op::Renew | Op::Complete | Op::Fail | Op::FailForGood);
         let seen = if is_settlement { Some(actor.held?.seen) } else { world.object };
@@ -17,25 +21,25 @@ impl IndexModel {
         Some(())
     }
 
-    fn go(&self, world: &mut World, me: usize, fate: Fate) -> Option<()> {
+    fn go(&self, world: &mut IndexWorld, me: usize, fate: RequestFate) -> Option<()> {
         let Actor { doing, held, .. } = world.actors[me];
         let doing = doing?;
         let plan = self.plan(doing, held);
         let request = *plan.get(doing.made)?;
-        if fate != Fate::Answered && doing.op == Op::Submit && matches!(request, Request::Put { .. }) {
+        if fate != RequestFate::Answered && doing.op == Op::Submit && matches!(request, Request::Put { .. }) {
             world.actors[me].doing = Some(Doing { in_doubt: true, ..doing });
         }
         match fate {
-            Fate::Answered => {}
-            Fate::AnswerLost => {
+            RequestFate::Answered => {}
+            RequestFate::AnswerLost => {
                 world.lost_answers -= 1;
                 self.perform(world, me, request);
                 return Some(());
             }
-            Fate::Late => {
+            RequestFate::Late => {
                 world.late_left -= 1;
                 world.late.push((me, request));
-                // A removal is sent once and not waited for.
+                // A removal is sent once, without waiting for its answer.
                 return if matches!(request, Request::Remove(_) | Request::Delete) {
                     Self::made(world, me, &plan)
                 } else {
@@ -50,8 +54,15 @@ impl IndexModel {
         Self::made(world, me, &plan)
     }
 
-    /// A put on condition with the read that follows a refusal.
-    fn put(&self, world: &mut World, me: usize, request: Request, to: Small, plan: &[Request]) -> Option<()> {
+    /// A conditional put, with the read that follows a refusal.
+    fn put(
+        &self,
+        world: &mut IndexWorld,
+        me: usize,
+        request: Request,
+        to: Small,
+        plan: &[Request],
+    ) -> Option<()> {
         let was_written = world.authors[usize::from(to.rev)] == Some((me, to));
         let stands = world.object.is_some_and(|object| object.rev == to.rev);
         if was_written && stands || !was_written && self.perform(world, me, request) {
@@ -59,11 +70,11 @@ impl IndexModel {
         }
         let doing = world.actors[me].doing?;
         if was_written {
-            // Others have gone on from it, and seen to its entries.
+            // Other actors have written later revisions and updated the entries.
             Self::end(world, me, doing.op, Some(to));
             return Some(());
         }
-        if !self.has(Rule::RefusedRemovesNothing)
+        if !self.has(IndexRule::RefusedRemovesNothing)
             && let Some(place) = plan.iter().position(|request| matches!(request, Request::Remove(_)))
         {
             world.actors[me].doing = Some(Doing { made: place, ..doing });
@@ -73,13 +84,13 @@ impl IndexModel {
         Some(())
     }
 
-    fn decide_again(&self, world: &mut World, me: usize, doing: Doing) {
+    fn decide_again(&self, world: &mut IndexWorld, me: usize, doing: Doing) {
         let again = Doing { seen: world.object, made: 0, ..doing };
         let is_once = matches!(doing.op, Op::Submit | Op::Bury | Op::Sweep(_) | Op::TimeOut | Op::Purge);
         if is_once || self.plan(again, world.actors[me].held).is_empty() {
             if matches!(doing.op, Op::Submit | Op::Bury) {
-                // It stands there already: the task, or a tombstone.
-                let is_tombstone = world.object.is_some_and(|task| task.kind == Kind::Tombstone);
+                // An object exists already: the task, or a tombstone.
+                let is_tombstone = world.object.is_some_and(|task| task.kind == TaskState::Tombstone);
                 world.denied |= is_tombstone;
                 world.acknowledged |= !is_tombstone;
             }
@@ -90,8 +101,8 @@ impl IndexModel {
         }
     }
 
-    /// One request more is made; the last one ends the operation.
-    fn made(world: &mut World, me: usize, plan: &[Request]) -> Option<()> {
+    /// Counts a request as made; the last one ends the operation.
+    fn made(world: &mut IndexWorld, me: usize, plan: &[Request]) -> Option<()> {
         let doing = world.actors[me].doing?;
         if doing.made + 1 < plan.len() {
             world.actors[me].doing = Some(Doing { made: doing.made + 1, ..doing });
@@ -105,7 +116,7 @@ impl IndexModel {
         Some(())
     }
 
-    fn end(world: &mut World, me: usize, op: Operation, written: Option<Small>) {
+    fn end(world: &mut IndexWorld, me: usize, op: Operation, written: Option<Small>) {
         let seen = world.actors[me].doing.and_then(|doing| doing.seen);
         let actor = &mut world.actors[me];
         actor.doing = None;
@@ -122,22 +133,22 @@ impl IndexModel {
         }
     }
 
-    /// Carries out a request; whether its condition held.
-    fn perform(&self, world: &mut World, by: usize, request: Request) -> bool {
+    /// Carries out a request. Returns whether its condition held.
+    fn perform(&self, world: &mut IndexWorld, by: usize, request: Request) -> bool {
         match request {
             Request::Write(pointer) => world.entries |= self.bit(pointer),
             Request::Remove(pointer) => world.entries &= !self.bit(pointer),
             Request::Put { to, on } => {
-                if world.object != on && self.has(Rule::OnCondition) {
+                if world.object != on && self.has(IndexRule::OnCondition) {
                     return false;
                 }
-                let had_waited = world.object.is_some_and(|task| task.kind == Kind::Waiting(Due::Later));
-                if had_waited && matches!(to.kind, Kind::Running { .. }) {
+                let had_waited = world.object.is_some_and(|task| task.kind == TaskState::Waiting(Due::Later));
+                if had_waited && matches!(to.kind, TaskState::Running { .. }) {
                     world.later_until = to.rev;
                 }
                 world.object = Some(to);
                 world.authors[usize::from(to.rev)] = Some((by, to));
-                world.completed |= to.kind == Kind::Completed;
+                world.completed |= to.kind == TaskState::Completed;
             }
             Request::Delete => {
                 world.lost |= world.object.is_some_and(|task| !task.is_final());
@@ -148,28 +159,28 @@ impl IndexModel {
         true
     }
 
-    pub(super) fn act(&self, world: &mut World, action: Action) -> Option<()> {
+    pub(super) fn act(&self, world: &mut IndexWorld, action: IndexAction) -> Option<()> {
         match action {
-            Action::Start(me, op) => self.start(world, me, op)?,
-            Action::Go(me, fate) => self.go(world, me, fate)?,
-            Action::GiveUp if self.has(Rule::FenceOwnSubmit) => {
+            IndexAction::Start(me, op) => self.start(world, me, op)?,
+            IndexAction::Go(me, fate) => self.go(world, me, fate)?,
+            IndexAction::GiveUp if self.has(IndexRule::FenceOwnSubmit) => {
                 let bury = Doing { op: Op::Bury, seen: None, made: 0, in_doubt: false };
                 world.actors[PRODUCER].doing = Some(bury);
             }
-            Action::Fail => {
+            IndexAction::Fail => {
                 let withdraw = Doing { op: Op::Withdraw, seen: None, made: 0, in_doubt: false };
                 world.actors[PRODUCER].doing = Some(withdraw);
             }
-            Action::GiveUp => {
+            IndexAction::GiveUp => {
                 world.denied = true;
                 world.actors[PRODUCER].doing = None;
             }
-            Action::Crash(me) => {
+            IndexAction::Crash(me) => {
                 world.crashes -= 1;
                 let left = if me == PRODUCER { 0 } else { world.actors[me].left };
                 world.actors[me] = Actor { left, ..Actor::default() };
             }
-            Action::Land(number) => {
+            IndexAction::Land(number) => {
                 let (by, request) = world.late.remove(number);
                 self.perform(world, by, request);
             }

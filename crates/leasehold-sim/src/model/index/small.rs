@@ -1,27 +1,27 @@
-//! A task with all that does not matter for the index left out, moved by the real [`step()`].
+//! A task reduced to the fields that the index depends on, changed by the real [`step()`].
 
 use leasehold_core::step::{Order, Step};
 use leasehold_core::task::Claim;
 use leasehold_core::{
-    Act, Artifacts, Entry, Event, HexName, LeaseId, Name, NewTask, Now, ShardLen, State, StoreTime, Task,
-    TaskId, Where, step,
+    Artifacts, Entry, Event, HexName, IndexLocation, LeaseId, Name, NewTask, Now, ShardLen, State,
+    StepContext, StoreTime, Task, TaskId, step,
 };
 use serde_json::Value;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// A task.
+/// A reduced task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Small {
     pub(super) rev: u8,
-    pub(super) kind: Kind,
-    /// The revision that made the claim, which names it; zero for none.
+    pub(super) kind: TaskState,
+    /// Revision of the claim, which identifies it; zero for none.
     pub(super) claim: u8,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Kind {
+pub(super) enum TaskState {
     Waiting(Due),
     Running { cancel: bool },
     Completed,
@@ -31,7 +31,7 @@ pub(super) enum Kind {
     Purged,
 }
 
-/// When a waiting task may start.
+/// Start time of a pending task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in crate::model) enum Due {
     Soon,
@@ -61,7 +61,7 @@ pub(super) enum Happens {
     Fence,
 }
 
-/// What [`step()`] says: the task, and the entries to write before it, to write after it, to remove.
+/// Result of [`step()`]: the task, and the entries to write before it, to write after it, and to remove.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Moved {
     pub(super) task: Small,
@@ -71,14 +71,14 @@ pub(super) struct Moved {
 }
 
 impl Small {
-    pub(super) const FIRST: Small = Small { rev: 1, kind: Kind::Waiting(Due::Soon), claim: 0 };
-    pub(super) const TOMBSTONE: Small = Small { rev: 1, kind: Kind::Tombstone, claim: 0 };
+    pub(super) const FIRST: Small = Small { rev: 1, kind: TaskState::Waiting(Due::Soon), claim: 0 };
+    pub(super) const TOMBSTONE: Small = Small { rev: 1, kind: TaskState::Tombstone, claim: 0 };
 
     pub(super) fn is_final(self) -> bool {
-        !matches!(self.kind, Kind::Waiting(_) | Kind::Running { .. })
+        !matches!(self.kind, TaskState::Waiting(_) | TaskState::Running { .. })
     }
 
-    /// The entry that the record calls for.
+    /// Returns the entry that the record requires.
     pub(super) fn called_for(self) -> Option<Pointer> {
         thread_local!(static KNOWN: RefCell<HashMap<Small, Option<Pointer>>> = RefCell::default());
         KNOWN.with_borrow_mut(|known| {
@@ -86,7 +86,7 @@ impl Small {
         })
     }
 
-    /// What an event makes of it. The real function is asked once for each question.
+    /// Applies an event. Results of the real function are cached.
     pub(super) fn moved(self, event: Happens) -> Option<Moved> {
         thread_local!(static KNOWN: RefCell<HashMap<(Small, Happens), Option<Moved>>> = RefCell::default());
         KNOWN.with_borrow_mut(|known| *known.entry((self, event)).or_insert_with(|| ask(self, event)))
@@ -95,14 +95,14 @@ impl Small {
 
 const HOUR: Duration = Duration::from_hours(1);
 
-/// A full hour, so that buckets are as simple as can be.
+/// Start of the model's time: a full hour, which keeps index buckets simple.
 fn start() -> StoreTime {
     StoreTime::from_millis(1_699_999_200_000)
 }
 
 fn ask(from: Small, event: Happens) -> Option<Moved> {
     let now = match event {
-        // Late enough for whatever was planned.
+        // Late enough for any scheduled task.
         Happens::Claim => start().plus(2 * HOUR),
         Happens::TimeOut => start().plus(Duration::from_secs(61)),
         _ => start(),
@@ -140,8 +140,8 @@ fn real(from: Small, event: Happens) -> Event {
     }
 }
 
-fn act(now: StoreTime) -> Act {
-    Act { by: "model".into(), now: Now::exactly(now), write_id: HexName::from_random(0), chance: 0 }
+fn act(now: StoreTime) -> StepContext {
+    StepContext { by: "model".into(), now: Now::exactly(now), write_id: HexName::from_random(0), chance: 0 }
 }
 
 fn at(due: Due) -> StoreTime {
@@ -149,7 +149,7 @@ fn at(due: Due) -> StoreTime {
 }
 
 fn worker() -> leasehold_core::WorkerId {
-    Name::checked("worker id", "w").expect("a letter is a name")
+    Name::checked("worker id", "w").expect("a letter is a valid name")
 }
 
 fn lease_id(claim: u8) -> LeaseId {
@@ -159,20 +159,22 @@ fn lease_id(claim: u8) -> LeaseId {
 fn task(small: Small) -> Task {
     let (id, finished_at) = (TaskId::from_random(7), start());
     let shard = ShardLen::DEFAULT.shard_of(&id);
-    let order = NewTask::new("model", Value::Null).expect("a word is a task type");
+    let order = NewTask::new("model", Value::Null).expect("the task type is valid");
     let state = match small.kind {
-        Kind::Tombstone => {
+        TaskState::Tombstone => {
             return Task { rev: small.rev.into(), ..Task::tombstone(id, shard, "model", &act(start())) };
         }
-        Kind::Waiting(due) => State::Pending { available_at: at(due) },
-        Kind::Running { cancel } => {
+        TaskState::Waiting(due) => State::Pending { available_at: at(due) },
+        TaskState::Running { cancel } => {
             let expires_at = start().plus(Duration::from_mins(1));
             State::Running(Claim { by: worker(), expires_at, renewed_at: None, cancel_requested: cancel })
         }
-        Kind::Completed => State::Completed { output: Value::Null, results: Artifacts::new(), finished_at },
-        Kind::Failed => State::Failed { finished_at },
-        Kind::Cancelled => State::Cancelled { finished_at },
-        Kind::Purged => State::Purged { finished_at },
+        TaskState::Completed => {
+            State::Completed { output: Value::Null, results: Artifacts::new(), finished_at }
+        }
+        TaskState::Failed => State::Failed { finished_at },
+        TaskState::Cancelled => State::Cancelled { finished_at },
+        TaskState::Purged => State::Purged { finished_at },
     };
     Task {
         rev: small.rev.into(),
@@ -185,23 +187,25 @@ fn task(small: Small) -> Task {
 
 fn small(from: Small, task: &Task) -> Small {
     let kind = match &task.state {
-        State::Pending { available_at } if available_at.since(start()) >= HOUR => Kind::Waiting(Due::Later),
-        State::Pending { .. } => Kind::Waiting(Due::Soon),
-        State::Running(claim) => Kind::Running { cancel: claim.cancel_requested },
-        State::Completed { .. } => Kind::Completed,
-        State::Failed { .. } => Kind::Failed,
-        // A fence leaves a tombstone what it is.
-        State::Cancelled { .. } if from.kind == Kind::Tombstone => Kind::Tombstone,
-        State::Cancelled { .. } | State::Expired { .. } => Kind::Cancelled,
-        State::Purged { .. } => Kind::Purged,
+        State::Pending { available_at } if available_at.since(start()) >= HOUR => {
+            TaskState::Waiting(Due::Later)
+        }
+        State::Pending { .. } => TaskState::Waiting(Due::Soon),
+        State::Running(claim) => TaskState::Running { cancel: claim.cancel_requested },
+        State::Completed { .. } => TaskState::Completed,
+        State::Failed { .. } => TaskState::Failed,
+        // A fence does not change a tombstone.
+        State::Cancelled { .. } if from.kind == TaskState::Tombstone => TaskState::Tombstone,
+        State::Cancelled { .. } | State::Expired { .. } => TaskState::Cancelled,
+        State::Purged { .. } => TaskState::Purged,
     };
     let claim = task.lease_id.as_ref().map_or(0, |id| u8::from_str_radix(id.as_str(), 16).unwrap_or(0));
-    Small { rev: u8::try_from(task.rev).expect("the world is small"), kind, claim }
+    Small { rev: u8::try_from(task.rev).expect("the model is small"), kind, claim }
 }
 
 fn pointer(entry: &Entry) -> Pointer {
-    let is_lease = matches!(entry.place, Where::Lease(_));
+    let is_lease = matches!(entry.place, IndexLocation::Lease(_));
     let is_later = !is_lease && entry.bucket.start().since(start()) >= HOUR;
     let due = if is_later { Due::Later } else { Due::Soon };
-    Pointer { is_lease, due, rev: u8::try_from(entry.rev).expect("the world is small") }
+    Pointer { is_lease, due, rev: u8::try_from(entry.rev).expect("the model is small") }
 }

@@ -1,38 +1,41 @@
 //! The steps of a counterexample in words.
 
-use super::small::{Due, Kind, Pointer};
+use super::small::{Due, Pointer, TaskState};
 use super::{
-    Action, Fate, IndexModel, JANITOR, OPERATOR, Op, Operation, PRODUCER, Request, Rule, WORKERS, World,
+    IndexAction, IndexModel, IndexRule, IndexWorld, JANITOR, OPERATOR, Op, Operation, PRODUCER, Request,
+    RequestFate, WORKERS,
 };
 use crate::model::Told;
 
 impl Told for IndexModel {
-    fn tell(&self, world: &World, action: &Action) -> String {
+    fn tell(&self, world: &IndexWorld, action: &IndexAction) -> String {
         match action {
-            Action::Start(me, op) => format!("{} begins to {}", name(*me), op_told(*op)),
-            Action::Go(me, fate) => format!("{} {}", name(*me), self.go_told(world, *me, *fate)),
-            Action::GiveUp => "producer gives up".into(),
-            Action::Fail => "producer's put of the task fails".into(),
-            Action::Crash(me) => format!("{} crashes", name(*me)),
-            Action::Land(number) => format!("it lands: {}", request_told(world.late[*number].1)),
+            IndexAction::Start(me, op) => format!("{} begins to {}", name(*me), op_told(*op)),
+            IndexAction::Go(me, fate) => format!("{} {}", name(*me), self.go_told(world, *me, *fate)),
+            IndexAction::GiveUp => "producer abandons its submit".into(),
+            IndexAction::Fail => "producer's put of the task fails".into(),
+            IndexAction::Crash(me) => format!("{} crashes", name(*me)),
+            IndexAction::Land(number) => {
+                format!("the delayed request arrives: {}", request_told(world.late[*number].1))
+            }
         }
     }
 }
 
 impl IndexModel {
-    fn go_told(&self, world: &World, me: usize, fate: Fate) -> String {
+    fn go_told(&self, world: &IndexWorld, me: usize, fate: RequestFate) -> String {
         let actor = world.actors[me];
         let request = actor.doing.and_then(|doing| self.plan(doing, actor.held).get(doing.made).copied());
-        let Some(request) = request else { return "goes on".into() };
+        let Some(request) = request else { return "continues".into() };
         let holds = match request {
             Request::Put { on, .. } => world.object == on,
             _ => true,
         };
         let how = match fate {
-            Fate::Answered if !holds && self.has(Rule::OnCondition) => ": refused",
-            Fate::Answered => "",
-            Fate::AnswerLost => ": its answer is lost",
-            Fate::Late => ": it stays under way",
+            RequestFate::Answered if !holds && self.has(IndexRule::OnCondition) => ": refused",
+            RequestFate::Answered => "",
+            RequestFate::AnswerLost => ": the answer is lost",
+            RequestFate::Late => ": the request is delayed",
         };
         format!("{}{how}", request_told(request))
     }
@@ -44,15 +47,15 @@ fn request_told(request: Request) -> String {
         Request::Remove(pointer) => format!("removes {}", pointer_told(pointer)),
         Request::Put { to, .. } => {
             let kind = match to.kind {
-                Kind::Waiting(Due::Soon) => "pending",
-                Kind::Waiting(Due::Later) => "pending for later",
-                Kind::Running { cancel: false } => "running",
-                Kind::Running { cancel: true } => "running, to be cancelled",
-                Kind::Completed => "completed",
-                Kind::Failed => "failed",
-                Kind::Cancelled => "cancelled",
-                Kind::Tombstone => "tombstone",
-                Kind::Purged => "purged",
+                TaskState::Waiting(Due::Soon) => "pending",
+                TaskState::Waiting(Due::Later) => "pending, due later",
+                TaskState::Running { cancel: false } => "running",
+                TaskState::Running { cancel: true } => "running, cancel requested",
+                TaskState::Completed => "completed",
+                TaskState::Failed => "failed",
+                TaskState::Cancelled => "cancelled",
+                TaskState::Tombstone => "tombstone",
+                TaskState::Purged => "purged",
             };
             format!("puts revision {}, {kind}", to.rev)
         }
@@ -83,15 +86,15 @@ fn op_told(op: Operation) -> String {
         Op::Claim { owner: false } => "claim".into(),
         Op::Renew => "renew".into(),
         Op::Complete => "complete".into(),
-        Op::Fail => "fail with another attempt".into(),
-        Op::FailForGood => "fail for good".into(),
+        Op::Fail => "fail with a retry".into(),
+        Op::FailForGood => "fail without a retry".into(),
         Op::Cancel => "cancel".into(),
         Op::Retry => "retry".into(),
-        Op::Reschedule(Due::Soon) => "reschedule to earlier".into(),
-        Op::Reschedule(Due::Later) => "reschedule to later".into(),
+        Op::Reschedule(Due::Soon) => "reschedule to an earlier time".into(),
+        Op::Reschedule(Due::Later) => "reschedule to a later time".into(),
         Op::Purge => "mark as purged".into(),
         Op::Delete => "delete".into(),
-        Op::Sweep(pointer) => format!("sweep {}", pointer_told(pointer)),
+        Op::Sweep(pointer) => format!("clean up {}", pointer_told(pointer)),
         Op::TimeOut => "time out".into(),
     }
 }

@@ -1,31 +1,30 @@
-//! A lease in a few small numbers, and the real one that it stands for.
+//! A lease reduced to a few small numbers, and its conversion from and to the real [`Lease`].
 
 use leasehold_core::{HexName, Holder, Lease, Name, Now, StoreTime};
 use serde_json::Map;
 use std::time::Duration;
 
-/// How many moments a lease lasts.
+/// Lifetime of a lease in moments.
 pub(super) const TTL: u8 = 1;
 
-/// It is always this moment: when time passes, everything else becomes earlier. So there are few worlds, and no end of
-/// time.
+/// The present, a constant: when time passes, all other moments become earlier. This keeps the number of states finite.
 pub(super) const NOW: u8 = 2;
 
-/// Long ago, but not released.
+/// Expired, but not released.
 const PAST: u8 = 1;
 
-/// A lease as it is written, small.
+/// A reduced lease record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(in crate::model) struct Claim {
+pub(in crate::model) struct SmallLease {
     pub(super) epoch: u8,
     pub(super) instance: u8,
     /// Zero when it was released.
     pub(super) expires: u8,
-    /// Which write made it so: the version.
+    /// Number of the write that produced it: the version.
     pub(super) write: u8,
 }
 
-pub(super) fn is_same_claim(found: Claim, held: Claim) -> bool {
+pub(super) fn is_same_claim(found: SmallLease, held: SmallLease) -> bool {
     lease(found).is_same_claim(&lease(held))
 }
 
@@ -33,12 +32,12 @@ pub(super) fn now() -> Now {
     Now::exactly(moment(NOW))
 }
 
-/// The same moment after time has passed; what was released stays so.
+/// Shifts a moment when time passes; a released lease stays released.
 pub(super) fn earlier(moment: u8) -> u8 {
     if moment == 0 { 0 } else { (moment - 1).max(PAST) }
 }
 
-/// A write id that nobody has.
+/// An unused write id.
 pub(super) fn fresh() -> HexName {
     write_id(u8::MAX)
 }
@@ -52,7 +51,7 @@ pub(super) fn write_id(write: u8) -> HexName {
 }
 
 pub(super) fn holder(instance: u8) -> Holder {
-    let worker_id = Name::checked("worker id", "w").expect("a letter is a name");
+    let worker_id = Name::checked("worker id", "w").expect("a letter is a valid name");
     Holder {
         worker_id,
         instance: HexName::from_random(instance.into()),
@@ -60,7 +59,7 @@ pub(super) fn holder(instance: u8) -> Holder {
     }
 }
 
-pub(super) fn lease(claim: Claim) -> Lease {
+pub(super) fn lease(claim: SmallLease) -> Lease {
     let Holder { worker_id, instance, .. } = holder(claim.instance);
     Lease {
         subject: Map::new(),
@@ -73,11 +72,11 @@ pub(super) fn lease(claim: Claim) -> Lease {
     }
 }
 
-pub(super) fn claim(lease: &Lease) -> Claim {
+pub(super) fn claim(lease: &Lease) -> SmallLease {
     let number =
-        |name: &HexName| u8::from_str_radix(name.as_str(), 16).expect("it was made from a small number");
-    let small = |number: u64| u8::try_from(number).expect("the world is small");
-    Claim {
+        |name: &HexName| u8::from_str_radix(name.as_str(), 16).expect("it was created from a small number");
+    let small = |number: u64| u8::try_from(number).expect("the model is small");
+    SmallLease {
         epoch: small(lease.epoch),
         instance: number(&lease.instance),
         expires: small(lease.expires_at.as_millis().unsigned_abs() / 1_000),

@@ -1,35 +1,37 @@
 //! The steps of a counterexample in words.
 
-use super::{Action, Fate, LeaseModel, Request, World};
+use super::{LeaseAction, LeaseModel, LeaseWorld, Request, RequestFate};
 use crate::model::Told;
 
 impl Told for LeaseModel {
-    fn tell(&self, world: &World, action: &Action) -> String {
+    fn tell(&self, world: &LeaseWorld, action: &LeaseAction) -> String {
         match action {
-            Action::Tick => "time passes".into(),
-            Action::Take(me) => format!("{} decides to take", name(*me)),
-            Action::Renew(me) => format!("{} decides to renew", name(*me)),
-            Action::Release(me) => format!("{} decides to release", name(*me)),
-            Action::Send(me, fate) => format!("{} {}", name(*me), self.send_told(world, *me, *fate)),
-            Action::GiveUp(me) => format!("{} gives up waiting", name(*me)),
-            Action::Crash(me) => format!("{} crashes and starts anew", name(*me)),
-            Action::Land(number) => format!("it lands: {}", request_told(world.late[*number])),
+            LeaseAction::Tick => "time passes".into(),
+            LeaseAction::Take(me) => format!("{} decides to take the lease", name(*me)),
+            LeaseAction::Renew(me) => format!("{} decides to renew the lease", name(*me)),
+            LeaseAction::Release(me) => format!("{} decides to release the lease", name(*me)),
+            LeaseAction::Send(me, fate) => format!("{} {}", name(*me), self.send_told(world, *me, *fate)),
+            LeaseAction::GiveUp(me) => format!("{} gives up waiting", name(*me)),
+            LeaseAction::Crash(me) => format!("{} crashes and restarts", name(*me)),
+            LeaseAction::Land(number) => {
+                format!("the delayed request arrives: {}", request_told(world.late[*number]))
+            }
         }
     }
 }
 
 impl LeaseModel {
-    fn send_told(&self, world: &World, me: usize, fate: Fate) -> String {
-        let Some(request) = self.request(world.processes[me].phase) else { return "goes on".into() };
+    fn send_told(&self, world: &LeaseWorld, me: usize, fate: RequestFate) -> String {
+        let Some(request) = self.request(world.processes[me].phase) else { return "continues".into() };
         let holds = match request {
             Request::Put { on, always, .. } => always || world.object.map(|object| object.write) == on,
             Request::Delete => true,
         };
         let how = match fate {
-            Fate::Answered if !holds => ": refused",
-            Fate::Answered => "",
-            Fate::AnswerLost => ": its answer is lost",
-            Fate::Late => ": it stays under way",
+            RequestFate::Answered if !holds => ": refused",
+            RequestFate::Answered => "",
+            RequestFate::AnswerLost => ": the answer is lost",
+            RequestFate::Late => ": the request is delayed",
         };
         format!("{}{how}", request_told(request))
     }

@@ -2,7 +2,7 @@ use leasehold_store::{Purpose, Verb};
 
 use super::*;
 use crate::faults::Faults;
-use crate::mutants::{Broken, Mutant};
+use crate::mutants::{BrokenRule, Mutant};
 use crate::scenario::{Options, Scenario};
 
 #[test]
@@ -19,7 +19,7 @@ fn waited(seed: u64, mutant: Option<Mutant>, leasing: Option<&ShardLeasing>) -> 
     longest_wait(&mut world, leasing).unwrap_or_else(|failed| panic!("{failed}"))
 }
 
-/// The same when three workers have divided the shards among themselves.
+/// Three workers divide the shards among themselves.
 #[test]
 fn nothing_waits_for_longer_than_a_poll_in_leased_shards() {
     for seed in crate::seeds(0..15) {
@@ -29,14 +29,14 @@ fn nothing_waits_for_longer_than_a_poll_in_leased_shards() {
 }
 
 #[test]
-fn with_every_ring_lost_everything_is_seen_by_the_sweep() {
+fn without_the_bell_every_task_is_found_by_a_full_scan() {
     let mut longest = Duration::ZERO;
     for seed in crate::seeds(0..10) {
-        let waited = waited(seed, Some(Mutant::Store(Broken::NoRing)), None);
+        let waited = waited(seed, Some(Mutant::Store(BrokenRule::NoRing)), None);
         assert!(waited <= SWEEP + SEEN_WITHIN, "seed {seed}: {waited:?}");
         longest = longest.max(waited);
     }
-    assert!(longest > SEEN_WITHIN, "the rings were not lost");
+    assert!(longest > SEEN_WITHIN, "the bell was not lost");
 }
 
 /// Fifty idle workers with 256 shards, for an hour.
@@ -62,11 +62,11 @@ fn an_idle_cluster_makes_few_requests() {
         lists += spent.verb(Verb::List);
         all += spent.requests();
     }
-    // One get a poll; one list of each index a sweep, one of the overflow every other minute, and one of the expired keys
-    // each half hour; one worker lists the inboxes, every minute. `queue.json` is asked for every half minute, and whose turn
-    // it is at the inboxes every two and a half.
+    // One get per poll; per full scan one list of each index, one of the overflow every other minute, and one
+    // of the expired keys each half hour. One worker lists the inboxes, every minute. `queue.json` is read
+    // every half minute, and the lease of the inbox duty every two and a half.
     assert!(gets <= polls * 11 / 10, "{gets} gets for {polls} polls");
-    assert!(lists <= 2 * sweeps + 33 * WORKERS + 70, "{lists} lists for {sweeps} sweeps");
+    assert!(lists <= 2 * sweeps + 33 * WORKERS + 70, "{lists} lists for {sweeps} full scans");
     let (layout, turns) = (130 * WORKERS, 30 * WORKERS + 70);
     assert!(all <= gets + lists + layout + turns, "{all} requests, {gets} gets, {lists} lists");
 }

@@ -2,7 +2,7 @@ use super::*;
 use crate::host::{Host, SystemHost};
 use crate::ledger::Purpose;
 use crate::object::AccessKey;
-use crate::{BucketAddress, BucketStore, Client, List, Put, When};
+use crate::{BucketAddress, BucketStore, Client, List, PutOutcome, When};
 use http::{Method, Request, Response, StatusCode};
 use leasehold_core::Kind;
 use object_store::StaticCredentialProvider;
@@ -37,7 +37,7 @@ fn signed(method: Method, uri: &str, body: &'static str, credential: &AwsCredent
     request
 }
 
-/// A signer, and the credentials that have to outlive it.
+/// Signer, and the credentials that must outlive it.
 fn signer(credential: AwsCredential) -> (Signer, AwsCredentialProvider) {
     let credentials: AwsCredentialProvider = Arc::new(StaticCredentialProvider::new(credential));
     let signer = Signer::default();
@@ -46,7 +46,7 @@ fn signer(credential: AwsCredential) -> (Signer, AwsCredentialProvider) {
 }
 
 #[tokio::test]
-async fn signing_anew_gives_byte_for_byte_what_object_store_would_have_signed() {
+async fn re_signing_gives_the_same_bytes_as_object_store() {
     for uri in [
         "https://bucket.s3.eu-west-1.amazonaws.com/",
         "https://s3.eu-west-1.amazonaws.com:443/bucket/a%20b/%C3%A4%2B~'()!*,:@=$&",
@@ -57,7 +57,7 @@ async fn signing_anew_gives_byte_for_byte_what_object_store_would_have_signed() 
         for (method, body, token) in [(Method::GET, "", None), (Method::PUT, "hello", Some("tok/en+=="))] {
             let expected = signed(method.clone(), uri, body, &credential(token));
             let at = signed_at(&expected).unwrap();
-            // The same request, signed by a machine whose clock is a year behind.
+            // An equal request, signed by a machine whose clock is a year behind.
             let mut request = signed(method, uri, body, &credential(token));
             let old = at.minus(YEAR);
             Signed::read(&request).unwrap().sign(&mut request, SECRET, old).unwrap();
@@ -87,7 +87,7 @@ async fn a_clock_that_is_years_off_leads_to_the_signature_that_aws_publishes() {
 }
 
 #[tokio::test]
-async fn what_is_not_surely_wrong_or_not_ours_to_sign_is_left_alone() {
+async fn requests_that_are_not_surely_wrong_or_not_ours_stay_unchanged() {
     let sound = || signed(Method::GET, "http://127.0.0.1/b/k", "", &credential(None));
     let with = |name: &'static str, value: String| {
         let mut request = sound();
@@ -120,7 +120,7 @@ async fn what_is_not_surely_wrong_or_not_ours_to_sign_is_left_alone() {
         assert_eq!(after.headers(), request.headers());
     }
     let mut request = sound();
-    assert!(ours.redate(&mut request, later).await.is_some(), "but this one is signed anew");
+    assert!(ours.redate(&mut request, later).await.is_some(), "but this one is re-signed");
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn nothing_secret_is_shown() {
     assert_eq!(format!("{signer:?}"), "Signer");
 }
 
-/// A bucket that lives a year ahead of us: to it, our clock is a year behind. Keeps the statuses it gave.
+/// Bucket whose time is a year ahead of ours. Records the statuses of its answers.
 struct Future {
     credentials_are_good: bool,
     answers: Mutex<Vec<u16>>,
@@ -169,7 +169,7 @@ impl Future {
             let service =
                 hyper::service::service_fn(async |request| Ok::<_, Infallible>(self.answer(&request)));
             let stream = hyper_util::rt::TokioIo::new(stream);
-            // An error is the client's leaving.
+            // An error means that the client closed the connection.
             let _ = hyper::server::conn::http1::Builder::new()
                 .keep_alive(false)
                 .serve_connection(stream, service)
@@ -188,7 +188,7 @@ fn client_of(server: SocketAddr) -> Client {
     Client::new(Arc::new(BucketStore::open(address, &host).unwrap()), host)
 }
 
-/// Runs a test against such a bucket and gives the statuses of its answers.
+/// Runs a test against such a bucket and returns the statuses of its answers.
 async fn in_future(credentials_are_good: bool, test: impl AsyncFnOnce(Client)) -> Vec<u16> {
     let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let client = client_of(listener.local_addr().unwrap());
@@ -204,7 +204,7 @@ async fn in_future(credentials_are_good: bool, test: impl AsyncFnOnce(Client)) -
 async fn a_machine_whose_clock_is_a_year_off_is_refused_once_and_then_served() {
     let answers = in_future(true, async |client| {
         let put = client.put(Purpose::Submit, "a", "x".into(), &When::Absent).await.unwrap();
-        assert!(matches!(put, Put::Written(_)));
+        assert!(matches!(put, PutOutcome::Written(_)));
         client.put_always(Purpose::Submit, "b+c", "y".into()).await.unwrap();
         client.list(Purpose::Discover, &List::all("a").after("a~b")).await.unwrap();
         client.delete(Purpose::Sweep, "a").await.unwrap();
@@ -215,7 +215,7 @@ async fn a_machine_whose_clock_is_a_year_off_is_refused_once_and_then_served() {
 }
 
 #[tokio::test]
-async fn bad_credentials_on_a_machine_whose_clock_is_a_year_off_are_told_at_once() {
+async fn bad_credentials_on_a_machine_whose_clock_is_a_year_off_fail_at_once() {
     let answers = in_future(false, async |client| {
         let error = client.get(Purpose::Submit, "a").await.unwrap_err();
         assert_eq!(error.kind(), Kind::Denied);
@@ -225,7 +225,7 @@ async fn bad_credentials_on_a_machine_whose_clock_is_a_year_off_are_told_at_once
 }
 
 #[tokio::test]
-async fn a_removal_is_not_repeated_and_says_that_the_clock_is_wrong() {
+async fn a_removal_is_not_retried_and_reports_that_the_clock_is_wrong() {
     let answers = in_future(true, async |client| {
         let error = client.delete(Purpose::Sweep, "a").await.unwrap_err();
         assert_eq!(error.kind(), Kind::Unavailable);

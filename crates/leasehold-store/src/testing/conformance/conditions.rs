@@ -1,15 +1,15 @@
-//! One writer: what a condition admits and refuses, what a read tells, what a removal leaves.
+//! Single writer: conditions, reads and removals.
 
 use bytes::Bytes;
 use futures::FutureExt;
 
 use super::{Check, Checked, Suite, failed, same};
-use crate::seam::{Get, Object, PutAnswer, Version, When};
+use crate::store::{Get, Object, PutAnswer, Version, When};
 
 pub(super) const CHECKS: &[Check] = &[
     ("create when absent", |suite| create(suite).boxed()),
     ("replace when unchanged", |suite| replace(suite).boxed()),
-    ("replace what is gone", |suite| gone(suite).boxed()),
+    ("replace a missing object", |suite| gone(suite).boxed()),
     ("read unless unchanged", |suite| read_unless(suite).boxed()),
     ("write without condition", |suite| always(suite).boxed()),
     ("remove", |suite| remove(suite).boxed()),
@@ -60,7 +60,7 @@ async fn replace(suite: &Suite) -> Checked {
     }
     refused(suite, &key, &When::Unchanged(first)).await?;
     same("after", &read(suite, &key, None).await?, &found("two", second.clone()))?;
-    // The version that a read shows serves as a condition just as well.
+    // The version of a read is also valid as a condition.
     let third = written(suite, &key, "three", &When::Unchanged(second)).await?;
     same("at last", &read(suite, &key, None).await?, &found("three", third))
 }

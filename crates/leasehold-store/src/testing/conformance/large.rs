@@ -9,23 +9,23 @@ use std::ops::Range;
 use super::{Check, Checked, Suite, failed, same};
 use crate::ledger::Purpose::Admin;
 use crate::ledger::{Snapshot, Verb};
-use crate::seam::{Answer, Cause, List, Object, PartId, Ranged, UploadId, Version};
+use crate::store::{Answer, Cause, List, Object, PartId, Ranged, UploadId, Version};
 
 pub(super) const CHECKS: &[Check] = &[
     ("ranges at the edges", |suite| edges(suite).boxed()),
     ("ranges beyond the end", |suite| beyond(suite).boxed()),
-    ("a range of what has changed", |suite| changed(suite).boxed()),
+    ("a range of a changed object", |suite| changed(suite).boxed()),
     ("an upload out of order", |suite| out_of_order(suite).boxed()),
     ("an upload over an object", |suite| replaced(suite).boxed()),
-    ("an upload that is given up", |suite| given_up(suite).boxed()),
+    ("an aborted upload", |suite| given_up(suite).boxed()),
     ("ranges and uploads are counted", |suite| counted(suite).boxed()),
 ];
 
-/// The smallest that S3 takes.
+/// Minimum part size of S3.
 const PART_BYTES: usize = 5 * 1_024 * 1_024;
 const LAST_BYTES: usize = 1_000;
 
-async fn told<T>(answer: Answer<'_, T>) -> Result<T, String> {
+async fn answered<T>(answer: Answer<'_, T>) -> Result<T, String> {
     answer.await.map_err(|failure| failed(failure.error))
 }
 
@@ -34,11 +34,11 @@ async fn written(suite: &Suite, key: &str, body: Bytes) -> Checked {
 }
 
 async fn read(suite: &Suite, key: &str, range: Range<u64>) -> Result<Object, String> {
-    let read = told(suite.store.get_range(key, range.clone(), None)).await?;
+    let read = answered(suite.store.get_range(key, range.clone(), None)).await?;
     read.found().ok_or_else(|| format!("{range:?} cannot be read"))
 }
 
-/// A violation unless it is refused for good, and as this kind.
+/// Fails unless the request is refused with a final failure of this kind.
 async fn refused<T>(what: &str, answer: Answer<'_, T>, kind: Kind) -> Checked {
     match answer.await {
         Ok(_) => Err(format!("{what} is not refused")),
@@ -46,7 +46,7 @@ async fn refused<T>(what: &str, answer: Answer<'_, T>, kind: Kind) -> Checked {
     }
 }
 
-/// Bytes that differ from place to place, and from one seed to another.
+/// Creates bytes that differ by position and seed.
 fn body(bytes: usize, seed: usize) -> Bytes {
     (0..bytes).map(|place| u8::try_from((place + place / 251 + seed) % 251).unwrap_or(0)).collect()
 }
@@ -79,19 +79,19 @@ async fn beyond(suite: &Suite) -> Checked {
 
 async fn changed(suite: &Suite) -> Checked {
     let key = suite.key("changed");
-    same("nothing", &told(suite.store.get_range(&key, 0..1, None)).await?, &Ranged::Missing)?;
+    same("nothing", &answered(suite.store.get_range(&key, 0..1, None)).await?, &Ranged::Missing)?;
     written(suite, &key, body(100, 1)).await?;
     let first = read(suite, &key, 0..10).await?.version;
-    let again = told(suite.store.get_range(&key, 10..20, Some(&first))).await?;
+    let again = answered(suite.store.get_range(&key, 10..20, Some(&first))).await?;
     let expected = Object { body: body(100, 1).slice(10..20), version: first.clone() };
     same("the same version", &again, &Ranged::Found(expected))?;
     written(suite, &key, body(100, 2)).await?;
     for range in [10..20, 200..300] {
-        let after = told(suite.store.get_range(&key, range, Some(&first))).await?;
+        let after = answered(suite.store.get_range(&key, range, Some(&first))).await?;
         same("another version", &after, &Ranged::Changed)?;
     }
-    told(suite.store.delete(&key)).await?;
-    same("no object", &told(suite.store.get_range(&key, 0..1, None)).await?, &Ranged::Missing)
+    answered(suite.store.delete(&key)).await?;
+    same("no object", &answered(suite.store.get_range(&key, 0..1, None)).await?, &Ranged::Missing)
 }
 
 /// Sends two parts of an object in the wrong order, and one of them twice.
@@ -102,16 +102,16 @@ async fn send_parts(
     whole: &Bytes,
 ) -> Result<Vec<PartId>, String> {
     let (first, last) = (whole.slice(..PART_BYTES), whole.slice(PART_BYTES..));
-    let last = told(suite.store.upload_part(key, upload, 1, last)).await?;
-    told(suite.store.upload_part(key, upload, 0, first.clone())).await?;
-    let first = told(suite.store.upload_part(key, upload, 0, first)).await?;
+    let last = answered(suite.store.upload_part(key, upload, 1, last)).await?;
+    answered(suite.store.upload_part(key, upload, 0, first.clone())).await?;
+    let first = answered(suite.store.upload_part(key, upload, 0, first)).await?;
     Ok(vec![first, last])
 }
 
 async fn upload(suite: &Suite, key: &str, whole: &Bytes) -> Result<Version, String> {
-    let upload = told(suite.store.upload_begin(key, PART_BYTES as u64)).await?;
+    let upload = answered(suite.store.upload_begin(key, PART_BYTES as u64)).await?;
     let parts = send_parts(suite, key, &upload, whole).await?;
-    told(suite.store.upload_end(key, &upload, parts)).await
+    answered(suite.store.upload_end(key, &upload, parts)).await
 }
 
 async fn sizes(suite: &Suite, prefix: &str) -> Result<Vec<u64>, String> {
@@ -122,17 +122,17 @@ async fn sizes(suite: &Suite, prefix: &str) -> Result<Vec<u64>, String> {
 async fn out_of_order(suite: &Suite) -> Checked {
     let key = suite.key("upload/whole");
     let whole = body(PART_BYTES + LAST_BYTES, 0);
-    let upload = told(suite.store.upload_begin(&key, PART_BYTES as u64)).await?;
+    let upload = answered(suite.store.upload_begin(&key, PART_BYTES as u64)).await?;
     let parts = send_parts(suite, &key, &upload, &whole).await?;
-    same("the object before the end", &told(suite.store.get(&key, None)).await?.found(), &None)?;
+    same("the object before the end", &answered(suite.store.get(&key, None)).await?.found(), &None)?;
     same("the list before the end", &sizes(suite, &suite.key("upload/")).await?, &Vec::new())?;
-    let version = told(suite.store.upload_end(&key, &upload, parts)).await?;
+    let version = answered(suite.store.upload_end(&key, &upload, parts)).await?;
     same("the size", &sizes(suite, &suite.key("upload/")).await?, &vec![whole.len() as u64])?;
     let border = PART_BYTES as u64;
     for range in [0..10, border - 10..border + 10, border + LAST_BYTES as u64 - 1..border * 2] {
         let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(whole.len());
         let expected = whole.slice(place(range.start)..place(range.end));
-        let found = told(suite.store.get_range(&key, range.clone(), Some(&version))).await?;
+        let found = answered(suite.store.get_range(&key, range.clone(), Some(&version))).await?;
         let expected = Ranged::Found(Object { body: expected, version: version.clone() });
         same(&format!("the range {range:?}"), &found, &expected)?;
     }
@@ -140,9 +140,9 @@ async fn out_of_order(suite: &Suite) -> Checked {
 }
 
 async fn is_whole(suite: &Suite, key: &str, whole: &Bytes) -> Checked {
-    let read = told(suite.store.get(key, None)).await?.found();
+    let read = answered(suite.store.get(key, None)).await?.found();
     let is_same = read.is_some_and(|object| object.body == *whole);
-    if is_same { Ok(()) } else { Err("what was uploaded comes back different".into()) }
+    if is_same { Ok(()) } else { Err("the uploaded object differs".into()) }
 }
 
 async fn replaced(suite: &Suite) -> Checked {
@@ -154,26 +154,26 @@ async fn replaced(suite: &Suite) -> Checked {
         upload(suite, &key, &whole).await?;
         is_whole(suite, &key, &whole).await?;
     }
-    let after = told(suite.store.get_range(&key, 0..1, Some(&before))).await?;
+    let after = answered(suite.store.get_range(&key, 0..1, Some(&before))).await?;
     same("the version from before", &after, &Ranged::Changed)
 }
 
 async fn given_up(suite: &Suite) -> Checked {
     let key = suite.key("given-up/x");
     let whole = body(PART_BYTES + LAST_BYTES, 0);
-    let upload = told(suite.store.upload_begin(&key, PART_BYTES as u64)).await?;
+    let upload = answered(suite.store.upload_begin(&key, PART_BYTES as u64)).await?;
     let parts = send_parts(suite, &key, &upload, &whole).await?;
     refused("an end without parts", suite.store.upload_end(&key, &upload, Vec::new()), Kind::Invalid).await?;
     for _ in 0..2 {
-        told(suite.store.upload_abort(&key, &upload)).await?;
+        answered(suite.store.upload_abort(&key, &upload)).await?;
     }
     if suite.extent.clear_uploads {
         let part = suite.store.upload_part(&key, &upload, 0, body(10, 0));
-        refused("a part of what was given up", part, Kind::Lost).await?;
+        refused("a part of an aborted upload", part, Kind::Lost).await?;
         let end = suite.store.upload_end(&key, &upload, parts);
-        refused("the end of what was given up", end, Kind::Lost).await?;
+        refused("the end of an aborted upload", end, Kind::Lost).await?;
     }
-    same("the object", &told(suite.store.get(&key, None)).await?.found(), &None)?;
+    same("the object", &answered(suite.store.get(&key, None)).await?.found(), &None)?;
     same("the list", &sizes(suite, &suite.key("given-up/")).await?, &Vec::new())
 }
 

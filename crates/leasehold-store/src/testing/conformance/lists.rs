@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use super::{Check, Checked, Suite, failed, same};
 use crate::ledger::Purpose::Admin;
-use crate::seam::{List, Page};
+use crate::store::{List, Page};
 
 pub(super) const CHECKS: &[Check] = &[
     ("a page shows what was just written and removed", |suite| fresh(suite).boxed()),
@@ -33,7 +33,7 @@ async fn page(suite: &Suite, list: &List) -> Result<Page, String> {
     Ok(page)
 }
 
-/// All pages, as keys and folded prefixes, in the order in which they came.
+/// Lists all pages, as keys and folded prefixes, in order.
 async fn pages(suite: &Suite, list: List) -> Result<(Vec<String>, Vec<String>), String> {
     let (mut keys, mut prefixes, mut list) = (Vec::new(), Vec::new(), list);
     loop {

@@ -1,13 +1,13 @@
-//! Many writers at once: no update lost, no two winners.
+//! Concurrent writers: no lost updates, no two winners.
 
 use bytes::Bytes;
 use futures::FutureExt;
 use tokio::task::JoinSet;
 
 use super::{Check, Checked, Suite, failed, same};
-use crate::client::{Client, Put};
+use crate::client::{Client, PutOutcome};
 use crate::ledger::Purpose::Admin;
-use crate::seam::When;
+use crate::store::When;
 use crate::update::{Decision, update};
 
 pub(super) const CHECKS: &[Check] = &[
@@ -15,9 +15,9 @@ pub(super) const CHECKS: &[Check] = &[
     ("one creator wins", |suite| creators(suite).boxed()),
 ];
 
-/// Counts up the number in an object, which is followed by the newest write id of every writer. Without them a
-/// writer whose answer was lost could not tell its own write, overwritten since, from a lost race, however many
-/// others have written while it waited. One writer makes one increment after another.
+/// Increments the number in an object, which is followed by the newest write id of every writer. With them a writer
+/// whose answer was lost can distinguish its own write, overwritten since, from a lost race, however many writes
+/// followed. One writer makes one increment after another.
 pub async fn increment(client: &Client, key: &str, writer: &str) -> leasehold_core::Result<u64> {
     let updated = update(client, Admin, key, |found| {
         let text = found.map(|object| String::from_utf8_lossy(&object.body).into_owned()).unwrap_or_default();
@@ -32,20 +32,20 @@ pub async fn increment(client: &Client, key: &str, writer: &str) -> leasehold_co
     Ok(updated.await?.result)
 }
 
-/// The number in an object that [`increment`] has written.
+/// Returns the number in an object written by [`increment`].
 #[must_use]
 pub fn number(body: &[u8]) -> u64 {
     let text = String::from_utf8_lossy(body);
     text.split(' ').next().and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
-/// Tries to create `count` keys, and says how many of them this creator got.
+/// Tries to create `count` keys, and returns the number that succeeded.
 pub async fn create_all(client: &Client, root: &str, count: usize) -> leasehold_core::Result<usize> {
     let mut won = 0;
     for number in 0..count {
         let body = Bytes::from(client.write_id().to_string());
         let put = client.put(Admin, &format!("{root}{number:04}"), body, &When::Absent).await?;
-        won += usize::from(matches!(put, Put::Written(_)));
+        won += usize::from(matches!(put, PutOutcome::Written(_)));
     }
     Ok(won)
 }

@@ -1,4 +1,4 @@
-//! Time: answers are dated, and stamps in lists are in the same time.
+//! Time: answers have dates, and the modification times in lists use the same clock.
 
 use bytes::Bytes;
 use futures::FutureExt;
@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use super::{Check, Checked, Suite, failed};
 use crate::ledger::Purpose::Admin;
-use crate::seam::List;
+use crate::store::List;
 
-pub(super) const CHECKS: &[Check] = &[("stamps are in the store's time", |suite| stamps(suite).boxed())];
+pub(super) const CHECKS: &[Check] =
+    &[("modification times are in store time", |suite| stamps(suite).boxed())];
 
-/// Stamps may have whole seconds, and hosts of one store may differ.
+/// Tolerance: modification times may have whole seconds, and hosts of one store may differ.
 const STAMP_SLACK: Duration = Duration::from_millis(1_500);
 
 async fn stamps(suite: &Suite) -> Checked {

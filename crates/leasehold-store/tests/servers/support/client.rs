@@ -1,4 +1,4 @@
-//! What the tests share: a client without retries, and the real server that must be there.
+//! Shared by the tests: a client without retries, and the path of the real server.
 
 use std::path::PathBuf;
 
@@ -9,22 +9,22 @@ use object_store::{
 
 pub(crate) const BUCKET: &str = "bucket-1";
 
-/// The real server's binary.
+/// Path of the real server.
 pub(crate) fn binary() -> PathBuf {
     crate::program("LEASEHOLD_WEED")
 }
 
-/// An S3 client whose every call is one request.
+/// S3 client that sends one request per call.
 pub(crate) fn client(endpoint: &str) -> AmazonS3 {
     client_of(endpoint, BUCKET)
 }
 
-/// The same for another bucket.
+/// S3 client for another bucket.
 pub(crate) fn client_of(endpoint: &str, bucket: &str) -> AmazonS3 {
     builder(endpoint, bucket).with_disable_bulk_delete(true).build().unwrap()
 }
 
-/// The settings of both, with which a delete would be a `POST ?delete`.
+/// Builder of both, with which a delete would be a `POST ?delete`.
 pub(crate) fn builder(endpoint: &str, bucket: &str) -> AmazonS3Builder {
     AmazonS3Builder::new()
         .with_endpoint(endpoint)

@@ -27,7 +27,7 @@ async fn with_good_manners_conditions_hold() {
     let store = client(&server.endpoint());
     let missing =
         update(&store, "a/key", "x", &put(&store, "other", "x", PutMode::Overwrite).await.unwrap()).await;
-    // The server says 404, as AWS does; the client makes this of it.
+    // The server answers 404, as AWS does; the client maps it to this.
     assert!(matches!(missing, Err(Error::Precondition { .. })), "{missing:?}");
     let first = create(&store, "a/key", "first").await.unwrap();
     let again = create(&store, "a/key", "again").await;
@@ -93,7 +93,7 @@ async fn racing_creators_have_one_winner() {
 }
 
 #[tokio::test]
-async fn lists_know_prefix_start_pages_and_delimiter() {
+async fn lists_support_prefix_start_pages_and_delimiter() {
     let server = start(Manners::default()).await;
     let store = client(&server.endpoint());
     for key in ["a/1", "a/2", "a/b/3", "a/b/4", "a/c&d/5", "b/6"] {
@@ -182,7 +182,7 @@ pub(crate) async fn raw(endpoint: &str) -> Response<Incoming> {
 }
 
 #[tokio::test]
-async fn answers_have_a_date_unless_told_otherwise() {
+async fn answers_have_a_date_unless_configured_otherwise() {
     let dated = start(Manners::default()).await;
     let answer = raw(&dated.endpoint()).await;
     assert_eq!(answer.status(), StatusCode::NOT_FOUND);

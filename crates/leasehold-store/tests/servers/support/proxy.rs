@@ -2,44 +2,46 @@ use std::future::Future;
 use std::time::Duration;
 
 use futures::TryStreamExt;
-use leasehold_store::testing::{Counts, Fault, Lawless, Manners, Plan, Proxy, RequestKind, Weed, once, pass};
+use leasehold_store::testing::{
+    Fault, FaultPlan, Lawless, Manners, Proxy, RequestCounts, RequestKind, Weed, once, pass,
+};
 use object_store::aws::AmazonS3;
 use object_store::{Error, ObjectStore, ObjectStoreExt, PutMode, PutResult};
 use tokio::sync::mpsc;
 
 use super::client::{BUCKET, binary, client, create, is_missing, put, read, update};
 
-/// Longer than any test: what waits for it must be shown not to have happened.
+/// Longer than any test: a request with this delay is never applied.
 const NEVER: Duration = Duration::from_hours(1);
 
-/// One proxy with a client through it and another that goes straight to the server.
+/// Proxy, with a client through it and another that connects directly to the server.
 struct Scene {
     proxy: Proxy,
     via: AmazonS3,
     direct: AmazonS3,
 }
 
-async fn scene(upstream: &str, plan: Plan) -> Scene {
+async fn scene(upstream: &str, plan: FaultPlan) -> Scene {
     let proxy = Proxy::start(upstream, plan).await.unwrap();
     let via = client(&proxy.endpoint());
     Scene { proxy, via, direct: client(upstream) }
 }
 
-fn always(fault: Fault) -> Plan {
+fn always(fault: Fault) -> FaultPlan {
     Box::new(move |_| fault.clone())
 }
 
-/// The fault for every request, and word of each one's arrival.
-fn announced(fault: Fault) -> (Plan, mpsc::UnboundedReceiver<u64>) {
+/// Plan with one fault for every request, and a channel that reports their arrival.
+fn announced(fault: Fault) -> (FaultPlan, mpsc::UnboundedReceiver<u64>) {
     let (sender, receiver) = mpsc::unbounded_channel();
-    let plan = Box::new(move |seen: &leasehold_store::testing::Seen| {
+    let plan = Box::new(move |seen: &leasehold_store::testing::ObservedRequest| {
         sender.send(seen.index).unwrap();
         fault.clone()
     });
     (plan, receiver)
 }
 
-/// Drives the future until the request has arrived at the proxy, then gives it up.
+/// Polls the future until the request has arrived at the proxy, then drops it.
 async fn give_up_after_arrival(
     call: impl Future<Output = object_store::Result<PutResult>>,
     mut arrivals: mpsc::UnboundedReceiver<u64>,
@@ -50,7 +52,7 @@ async fn give_up_after_arrival(
     }
 }
 
-/// Whether the failure leaves open if the request was applied: no status came back.
+/// True if the outcome of the request is unknown: there was no status.
 fn is_transport_failure<T>(result: &object_store::Result<T>) -> bool {
     matches!(result, Err(error @ Error::Generic { .. }) if !error.to_string().contains("status code"))
 }
@@ -66,14 +68,14 @@ async fn nothing_is_changed_and_all_is_counted(upstream: &str) {
     let found: Vec<_> = via.list(Some(&"pass".into())).try_collect().await.unwrap();
     assert_eq!(found.len(), 1);
     via.delete(&"pass/ä key+%&".into()).await.unwrap();
-    let expected = Counts { put: 3, get: 1, list: 1, delete: 1, head: 1, other: 0 };
+    let expected = RequestCounts { put: 3, get: 1, list: 1, delete: 1, head: 1, other: 0 };
     assert_eq!(proxy.counts(), expected);
     assert_eq!(proxy.forwarded(), expected);
 }
 
 async fn the_plan_sees_the_request(upstream: &str) {
     let (sender, mut seen) = mpsc::unbounded_channel();
-    let plan = Box::new(move |one: &leasehold_store::testing::Seen| {
+    let plan = Box::new(move |one: &leasehold_store::testing::ObservedRequest| {
         sender.send(one.clone()).unwrap();
         Fault::Pass
     });
@@ -95,7 +97,7 @@ async fn a_dropped_answer_was_applied(upstream: &str) {
     put(&via, "answer/other", "x", PutMode::Overwrite).await.unwrap();
     let lost = create(&via, "answer/key", "first").await;
     assert!(is_transport_failure(&lost), "{lost:?}");
-    assert_eq!(proxy.counts().put, 2, "the client must not try again by itself");
+    assert_eq!(proxy.counts().put, 2, "the client must not retry");
     assert_eq!(read(&direct, "answer/key").await.unwrap(), "first");
     let again = create(&via, "answer/key", "again").await;
     assert!(matches!(again, Err(Error::AlreadyExists { .. })), "{again:?}");
@@ -256,12 +258,12 @@ async fn a_stopped_proxy_is_gone() {
     let Scene { proxy, via, .. } = scene(&server.endpoint(), pass()).await;
     create(&via, "a/key", "first").await.unwrap();
     proxy.stop().await;
-    // To ask for a refused connection would be too much: a process that a test beside this one is
-    // just starting holds a copy of the port for a moment.
+    // A refused connection is not guaranteed: a process that a concurrent test is starting holds a copy of the port
+    // for a moment.
     assert!(read(&via, "a/key").await.is_err());
 }
 
 #[tokio::test]
-async fn an_address_that_is_none_is_refused() {
+async fn an_invalid_address_is_refused() {
     assert!(Proxy::start("/no/host", pass()).await.is_err());
 }

@@ -10,13 +10,13 @@ use tokio::process::Command;
 
 use super::client::{BUCKET, binary, client, client_of, create, is_missing, read, update};
 
-/// Whether the process runs; one that has ended but was not collected by its parent does not.
+/// True if the process is running; a zombie is not.
 fn runs(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with(['Z', 'X']))
 }
 
-/// No event tells of the end of a process that is not our child, so this looks again and again.
+/// Waits for the end of a process by polling: there is no event for one that is not our child.
 async fn gone(pid: u32) {
     let look = async {
         while runs(pid) {
@@ -85,7 +85,7 @@ async fn a_bucket_that_was_not_created_is_not_there() {
     let store = client_of(&weed.endpoint(), "later");
     let refused = create(&store, "a/key", "first").await.unwrap_err();
     assert!(refused.to_string().contains("NoSuchBucket"), "{refused}");
-    // To have asked too early leaves no trace.
+    // The earlier request has no lasting effect.
     weed.create_bucket("later").await.unwrap();
     create(&store, "a/key", "first").await.unwrap();
 }
@@ -105,7 +105,7 @@ async fn a_killed_parent_leaves_no_server() {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(parent.stdout.take().unwrap()).lines();
-    let pid = lines.next_line().await.unwrap().expect("the parent names its server").parse().unwrap();
+    let pid = lines.next_line().await.unwrap().expect("the parent prints the process id").parse().unwrap();
     assert!(runs(pid));
     parent.kill().await.unwrap();
     gone(pid).await;

@@ -1,4 +1,4 @@
-// Artifacts: large files in the store, by their hash.
+// Artifacts view: large files in the store, identified by their hash.
 
 import * as api from '../api.js';
 import { h } from '../dom.js';
@@ -13,12 +13,12 @@ export function render({ artifacts, total, age_secs: age }) {
   return [
     heading('Artifacts', h('span', { class: 'soft' }, counted(total, 'artifact'))),
     h('section', { class: 'card flush' }, artifacts.length === 0
-      ? age === null ? reading() : empty('There are no artifacts', 'Large files that tasks need are put here in pieces.', 'leasehold artifact put FILE')
-      : plainTable('Artifacts', [{ name: 'artifact' }, { name: 'state' }, { name: 'size', isNumber: true }, { name: 'put' }],
+      ? age === null ? reading() : empty('No artifacts yet', 'Artifacts are large files that tasks use, stored in pieces.', 'leasehold artifact put FILE')
+      : plainTable('Artifacts', [{ name: 'artifact' }, { name: 'state' }, { name: 'size', isNumber: true }, { name: 'created' }],
         artifacts.map((one) => ({
           key: one.id,
           cells: [
-            h('span', { class: 'mono hash' }, h('span', { title: one.id }, `${one.id.slice(0, 16)}…`), copyButton(one.id, 'Copy the hash')),
+            h('span', { class: 'mono hash' }, h('span', { title: one.id }, `${one.id.slice(0, 16)}…`), copyButton(one.id, 'Copy hash')),
             pill(one.state), one.bytes === null ? '–' : bytes(one.bytes), time(one.created_at),
           ],
         })), { isStacked: true })),

@@ -1,5 +1,5 @@
-// Outposts: machines that keep their part of the queue as files and are brought into line with the bucket later. Told as
-// far as the bucket knows.
+// Outposts view: machines that keep their part of the queue as files and sync with the bucket later. Shows the state
+// recorded in the bucket.
 
 import * as api from '../api.js';
 import { h } from '../dom.js';
@@ -14,8 +14,8 @@ export function render({ nodes }) {
   return [
     heading('Outposts', h('span', { class: 'soft' }, counted(nodes.length, 'node'))),
     h('section', { class: 'card flush' }, nodes.length === 0
-      ? empty('No outpost has been seen', 'A node appears here once it has checked out tasks.', 'leasehold outpost init')
-      : plainTable('Outposts', [{ name: 'node' }, { name: 'tasks it holds', isNumber: true }, { name: 'completed offline', isNumber: true }, { name: 'last seen' }],
+      ? empty('No outposts yet', 'A node appears here after it has checked out tasks.', 'leasehold outpost init')
+      : plainTable('Outposts', [{ name: 'node' }, { name: 'tasks held', isNumber: true }, { name: 'completed offline', isNumber: true }, { name: 'last seen' }],
         nodes.map((node) => ({
           key: node.node_id, cells: [h('span', { class: 'mono strong' }, node.node_id), node.holds, node.completed_offline, time(node.last_seen_at)],
         })), { isStacked: true })),

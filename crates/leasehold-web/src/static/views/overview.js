@@ -1,4 +1,4 @@
-// The queue at a glance: what waits, what runs, what went wrong, what it costs.
+// Overview: waiting and running tasks, failures and cost.
 
 import { chart, roundDuration } from '../charts.js';
 import { h } from '../dom.js';
@@ -7,13 +7,13 @@ import { card, empty, gist, heading, lasting, lastingSince, now, plainTable, rea
 import { link, taskLink } from '../router.js';
 
 const MINUTE_MS = 60_000;
-/** Moments of less than this differ in their seconds. */
+/** Time span below which labels include seconds. */
 const SHORT_MS = 10 * MINUTE_MS;
-/** So many moments of the depth are drawn: more than there are pixels on a phone would be lost. */
+/** Largest number of points in the depth chart: a phone has no pixels for more. */
 const DEPTH_MOMENTS = 180;
-/** So many types are named in a sentence. */
+/** Largest number of task types named in a sentence. */
 const NAMED_MAX = 2;
-/** Figures that are not older than this count as live. */
+/** Age up to which data counts as live. */
 const FRESH_SECS = 15;
 
 export const title = () => 'Overview';
@@ -22,53 +22,53 @@ export const load = async ({ overview }) => overview;
 
 export function news(before, after) {
   const failed = after.counts.failed - before.counts.failed;
-  return failed > 0 && `${counted(failed, 'task')} more failed`;
+  return failed > 0 && `${counted(failed, 'more task')} failed`;
 }
 
 export function render(seen) {
   const all = Object.entries(seen.counts).filter(([name]) => !['due', 'scheduled'].includes(name)).reduce((sum, [, each]) => sum + each, 0);
   return [
-    heading('Overview', fresh(seen.sample), h('p', { class: 'health' }, isRead(seen) ? health(seen) : 'Reading the tasks.')),
+    heading('Overview', fresh(seen.sample), h('p', { class: 'health' }, isRead(seen) ? health(seen) : 'Loading tasks.')),
     tiles(seen),
     all === 0 && !isRead(seen) ? h('section', { class: 'card' }, reading()) : all === 0
-      ? h('section', { class: 'card' }, empty('The queue is empty', 'What you submit appears here by itself.', `leasehold submit -t greet -i '{"name": "Ada"}'`))
+      ? h('section', { class: 'card' }, empty('The queue is empty', 'Submitted tasks appear here automatically.', `leasehold submit -t greet -i '{"name": "Ada"}'`))
       : h('div', { class: 'grid' }, throughput(seen), depth(seen), waits(seen), cost(seen), types(seen), failures(seen)),
   ];
 }
 
-/** Whether the tasks were read at all: before that, zero says nothing. */
+/** True once tasks have been read: until then, a count of zero means nothing. */
 const isRead = ({ sample }) => sample.tasks_age_secs !== null || sample.rows > 0;
 
-/** How old what one sees is. */
+/** Age of the data shown. */
 function fresh({ tasks_age_secs: age }) {
-  if (age === null) return h('span', { class: 'fresh' }, 'reading');
+  if (age === null) return h('span', { class: 'fresh' }, 'loading');
   const read = new Date(now() - age * 1000);
-  return h('span', { class: `fresh${age < FRESH_SECS ? ' is-live' : ''}` }, 'read ', time(read.toISOString()));
+  return h('span', { class: `fresh${age < FRESH_SECS ? ' is-live' : ''}` }, 'updated ', time(read.toISOString()));
 }
 
-/** One sentence: is all well? */
+/** One sentence about the state of the queue. */
 function health(seen) {
   const { counts } = seen;
   const failed = seen.charts.failed.reduce((sum, each) => sum + each, 0);
   const done = seen.charts.completed.reduce((sum, each) => sum + each, 0);
-  const wait = counts.due === 0 ? 'Nothing is waiting' : `${counted(counts.due, 'task is', 'tasks are')} due, the oldest for `;
-  const lately = done + failed === 0 ? 'nothing ended in the last hour' : `${count(done)} completed and ${count(failed)} failed in the last hour`;
+  const wait = counts.due === 0 ? 'No tasks are due' : `${counted(counts.due, 'task is', 'tasks are')} due, the oldest for `;
+  const lately = done + failed === 0 ? 'none finished in the last hour' : `${count(done)} completed and ${count(failed)} failed in the last hour`;
   return [wait, counts.due > 0 && lasting(seen.oldest_due_secs ?? 0), `; ${lately}.`, seen.untaken.length > 0 && [' ', warning(seen.untaken)]];
 }
 
-/** Which due tasks nobody takes: their types, and for how long that has been so at least. */
+/** Warning about due tasks that no worker claims: their types, and the shortest time that this has lasted. */
 function warning(untaken) {
   const names = untaken.slice(0, NAMED_MAX).map((one) => one.task_type);
   const more = untaken.length - names.length;
-  const list = more > 0 ? `${names.join(', ')} and ${counted(more, 'more type')}` : names.join(' and ');
+  const list = more > 0 ? `${names.join(', ')} and ${count(more)} more` : names.join(' and ');
   const since = untaken.map((one) => one.since).sort().at(-1);
-  return h('b', { class: 'warning' }, `No worker has taken ${list} for ${untaken.length > 1 ? 'at least ' : ''}`, lastingSince(since), '.');
+  return h('b', { class: 'warning' }, `No worker has claimed tasks of ${untaken.length > 1 ? `types ${list} for at least ` : `type ${list} for `}`, lastingSince(since), '.');
 }
 
 function tiles(seen) {
   const { counts, index } = seen;
   const oldest = seen.oldest_due_secs === null ? '–' : lasting(seen.oldest_due_secs);
-  // The index is there first; it knows what waits and runs, and nothing of what has ended.
+  // The index is read first; it has the waiting and running tasks, but not the finished ones.
   const known = (word) => (isRead(seen) ? count(counts[word]) : index?.[word] === undefined ? '–' : count(index[word]));
   const tile = (word, value, text, params) => h('a', { key: word, class: `tile tone-${word}`, href: link('tasks', params), 'data-count': word },
     h('span', { class: 'tile-name' }, text), h('span', { class: 'tile-value number' }, value));
@@ -93,8 +93,8 @@ function throughput(seen) {
   const { completed, failed } = seen.charts;
   const done = sum(completed);
   const bad = sum(failed);
-  return card('Ended each minute', { id: 'throughput' }, chart({
-    name: 'Ended each minute', kind: 'bars', resting: 'last hour', format: brief, ...minutes(seen),
+  return card('Finished per minute', { id: 'throughput' }, chart({
+    name: 'Finished per minute', kind: 'bars', resting: 'last hour', format: brief, ...minutes(seen),
     summary: `In the last hour ${done} completed and ${bad} failed.`,
     series: [
       { name: 'completed', tone: 'completed', values: completed, resting: done },
@@ -109,8 +109,8 @@ function depth(seen) {
   const last = samples.at(-1);
   const hasSeconds = new Date(last.at) - new Date(samples[0].at) < SHORT_MS;
   const at = (index) => clock(new Date(samples[index].at), { hasSeconds });
-  return card('Waiting and running', { id: 'depth' }, chart({
-    name: 'Waiting and running', kind: 'areas', resting: 'now', format: brief,
+  return card('Queue depth', { id: 'depth' }, chart({
+    name: 'Queue depth', kind: 'areas', resting: 'now', format: brief,
     moment: at, ends: [at(0), samples.length > 2 ? at(Math.floor(samples.length / 2)) : '', 'now'],
     summary: `Now ${last.due} due, ${last.running} running, ${last.scheduled} scheduled.`,
     series: ['running', 'due', 'scheduled'].map((name) => ({ name, tone: name, values: samples.map((one) => one[name]), resting: last[name] })),
@@ -126,8 +126,8 @@ function waits(seen) {
   const waiting = seen.charts.waiting_secs_p50;
   const run = seen.charts.run_secs_p50;
   const latest = (values) => values.findLast((value) => value !== null && value !== undefined);
-  return card('Half of the tasks took less than', { id: 'waits' }, chart({
-    name: 'Half of the tasks took less than', kind: 'lines', resting: 'latest', format: duration, round: roundDuration, ...minutes(seen),
+  return card('Median duration', { id: 'waits' }, chart({
+    name: 'Median duration', kind: 'lines', resting: 'latest', format: duration, round: roundDuration, ...minutes(seen),
     summary: `Waiting ${duration(latest(waiting))}, running ${duration(latest(run))}.`,
     series: [
       { name: 'waiting', tone: 'due', values: waiting, resting: latest(waiting) },
@@ -142,20 +142,20 @@ function cost(seen) {
   const { tasks, process } = seen.cost;
   const { sample, is_billed: isBilled } = seen;
   const purposes = process.by_purpose.filter((one) => one.put + one.get + one.list + one.delete > 0);
-  // A folder bills nothing: there it is requests that one may want to know.
+  // A folder has no request prices: only the number of requests is shown.
   const amount = (dollars) => (isBilled ? `, ${usd(dollars)}` : '');
   return card(isBilled ? 'Cost' : 'Requests', { id: 'cost', aside: isBilled && h('span', { class: 'faint' }, `list prices of ${seen.provider}`) },
     isBilled && h('div', { class: 'price' },
       h('span', { class: 'price-value number' }, tasks.tasks > 0 ? usd(tasks.usd_per_million) : '–'),
       h('span', { class: 'soft' }, 'per million tasks')),
     h('p', { class: 'soft' }, tasks.tasks > 0
-      ? `${counted(tasks.tasks, 'task')} took ${counted(tasks.requests, 'request')}${amount(tasks.usd)}. Looking for work is not in it.`
-      : 'Nothing was submitted yet.'),
-    h('p', { class: 'soft own-cost' }, 'This page: ', h('b', {}, counted(sample.requests, 'request')), `${amount(sample.usd)}${sample.requests_per_hour ? `, about ${count(sample.requests_per_hour)} an hour` : ''}.`),
+      ? `${counted(tasks.tasks, 'task')} took ${counted(tasks.requests, 'request')}${amount(tasks.usd)}. Polling for work is not included.`
+      : 'No tasks submitted yet.'),
+    h('p', { class: 'soft own-cost' }, 'This dashboard: ', h('b', {}, counted(sample.requests, 'request')), `${amount(sample.usd)}${sample.requests_per_hour ? `, about ${count(sample.requests_per_hour)} per hour` : ''}.`),
     purposes.length > 0 && h('details', {},
       h('summary', {}, `This process: ${counted(process.requests, 'request')}${amount(process.usd)}`),
       plainTable('Requests of this process by purpose',
-        [{ name: 'for' }, ...['put', 'get', 'list', 'delete'].map((name) => ({ name, isNumber: true })), ...(isBilled ? [{ name: 'US$', isNumber: true }] : [])],
+        [{ name: 'purpose' }, ...['put', 'get', 'list', 'delete'].map((name) => ({ name, isNumber: true })), ...(isBilled ? [{ name: 'US$', isNumber: true }] : [])],
         purposes.map((one) => ({
           key: one.purpose,
           cells: [one.purpose, one.put, one.get, one.list, one.delete, ...(isBilled ? [usd(one.usd).replace('US$', '')] : [])],
@@ -173,19 +173,19 @@ function types(seen) {
       key: one.task_type,
       cells: [
         [h('a', { class: 'type', href: link('tasks', { type: one.task_type }) }, one.task_type),
-          untaken.has(one.task_type) && [' ', h('span', { class: 'pill tone-failed', title: 'No worker has taken a due task of this type for two minutes or more' }, 'no worker')]],
+          untaken.has(one.task_type) && [' ', h('span', { class: 'pill tone-failed', title: 'No worker has claimed a due task of this type for at least two minutes' }, 'no worker')]],
         ...['pending', 'running', 'completed', 'failed'].map((status) => number(one[status], one.task_type, status)),
         one.other,
       ],
     }))));
 }
 
-/** One line for each error and type: the newest task that has it, and how many have. */
+/** One line for each error and task type: the newest task, and the number of tasks. */
 function failures(seen) {
   const rows = seen.recent_failures;
-  return card('Failed lately', { id: 'failures', aside: rows.length > 0 && h('a', { href: link('tasks', { status: 'failed' }) }, 'all') },
+  return card('Recent failures', { id: 'failures', aside: rows.length > 0 && h('a', { href: link('tasks', { status: 'failed' }) }, 'all') },
     rows.length === 0
-      ? h('p', { class: 'soft calm' }, 'Nothing has failed.')
+      ? h('p', { class: 'soft calm' }, 'No failures.')
       : h('ul', { class: 'failures' }, rows.map((row) => h('li', { key: row.id },
         h('a', { class: 'failure', href: row.count > 1 ? alike(row) : taskLink(row.id), 'data-row': true },
           h('span', { class: 'failure-head' }, h('span', { class: 'type' }, row.task_type), ' ',
@@ -193,8 +193,8 @@ function failures(seen) {
               ? h('span', { class: 'badge number', title: 'tasks of this type that failed with this error' }, `× ${count(row.count)}`)
               : h('span', { class: 'mono soft' }, shortId(row.id)),
             time(row.finished_at ?? row.updated_at)),
-          h('span', { class: 'error-line' }, row.error ? gist(row.error) : 'no reason was given'))))));
+          h('span', { class: 'error-line' }, row.error ? gist(row.error) : 'no error message'))))));
 }
 
-/** The list of all tasks of a type that failed with the same error. */
+/** Link to all tasks of a type that failed with this error. */
 const alike = (row) => link('tasks', { status: 'failed', type: row.task_type, q: row.error && gist(row.error) });

@@ -1,4 +1,4 @@
-// The settings in force and where each comes from, secrets masked by the server.
+// Settings view: effective settings and the source of each; the server masks secrets.
 
 import * as api from '../api.js';
 import { h } from '../dom.js';
@@ -15,10 +15,10 @@ export function render({ settings }, { overview }) {
       ['store', h('span', { class: 'mono break' }, overview.store)],
       ['shards', count(overview.shards)],
       ['version', overview.version],
-      ['actions', overview.allow_actions ? 'allowed' : h('span', { class: 'long' }, 'read-only; --allow-actions lets this page change tasks')],
+      ['actions', overview.allow_actions ? 'allowed' : h('span', { class: 'long' }, 'read-only; start with --allow-actions to change tasks')],
       ['prices', overview.provider],
     ])),
-    card('In force', { id: 'settings' }, plainTable('Settings', [{ name: 'setting' }, { name: 'value' }, { name: 'from' }],
+    card('Effective settings', { id: 'settings' }, plainTable('Settings', [{ name: 'setting' }, { name: 'value' }, { name: 'source' }],
       settings.map(({ key, value, from }) => ({
         key, cells: [h('span', { class: 'mono' }, key), h('span', { class: 'mono break' }, shown(value)), h('span', { class: 'soft' }, from)],
       })), { isStacked: true })),

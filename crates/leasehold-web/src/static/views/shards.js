@@ -1,4 +1,4 @@
-// The shard map: one field per group of shards, in the colour of the worker that holds it.
+// Shards view: a map with one cell per group of shards, in the colour of the worker that holds it.
 
 import * as api from '../api.js';
 import { h } from '../dom.js';
@@ -6,13 +6,13 @@ import { count, counted } from '../format.js';
 import { card, facts, heading, pill, reading, time } from '../parts.js';
 
 const TINTS = 12;
-/** With more groups than this, fields are small and show only the first shard of their group. */
+/** Largest number of groups shown with full labels; with more, cells show only the first shard of their group. */
 const FEW = 16;
 const MARKS = 'abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@&';
 
 /** Every worker keeps its colour and letter for as long as the page is open. */
 const numbers = new Map();
-/** The group that is looked at. */
+/** Selected group. */
 let chosen = null;
 
 export const isLive = true;
@@ -37,10 +37,10 @@ export function render({ groups, age_secs: age }, { changed }) {
   return [
     heading('Shards', h('span', { class: 'soft' }, `${counted(shards, 'shard')}, ${held.length} of ${counted(groups.length, 'group')} held`)),
     groups.length === 0 ? h('section', { class: 'card' }, reading()) : [
-      card('Who holds what', { id: 'map' },
+      card('Shard leases', { id: 'map' },
         h('div', { class: 'map', role: 'group', 'aria-label': 'Shard map; arrow keys move', 'data-groups': groups.length > FEW ? 'many' : 'few', onkeydown: move },
           groups.map((group) => field(group, () => { chosen = chosen === group.shards ? null : group.shards; changed(); }))),
-        looked ? about(looked) : h('p', { class: 'soft hint' }, 'Choose a field to see its lease. The bar in a field shows how much of what is due lies there.')),
+        looked ? about(looked) : h('p', { class: 'soft hint' }, 'Select a cell to see its lease. The bar shows its due tasks relative to the fullest cell.')),
       card('Holders', { id: 'holders' }, age === null ? reading() : legend(groups, held)),
     ],
   ];
@@ -49,9 +49,9 @@ export function render({ groups, age_secs: age }, { changed }) {
     const most = Math.max(1, ...groups.map((one) => one.due ?? 0));
     const isHeld = group.state === 'held';
     const number = numbers.get(group.worker_id) ?? 0;
-    const told = `shards ${group.shards}: ${isHeld ? `held by ${group.worker_id}` : group.state}, ${counted(group.due ?? 0, 'task')} due, ${count(group.running ?? 0)} running`;
+    const label = `shards ${group.shards}: ${isHeld ? `held by ${group.worker_id}` : group.state}, ${counted(group.due ?? 0, 'task')} due, ${count(group.running ?? 0)} running`;
     return h('button', {
-      type: 'button', key: group.shards, class: `field-cell is-${group.state}${isHeld ? ` tint-${number % TINTS}` : ''}`, onclick, title: told, 'aria-label': told,
+      type: 'button', key: group.shards, class: `field-cell is-${group.state}${isHeld ? ` tint-${number % TINTS}` : ''}`, onclick, title: label, 'aria-label': label,
       'aria-pressed': chosen === group.shards ? 'true' : 'false', 'data-state': group.state, 'data-holder': isHeld ? group.worker_id : null,
     },
     h('span', { class: 'mono cell-name' }, groups.length > FEW ? group.first : group.shards),
@@ -71,7 +71,7 @@ function about(group) {
     ['state', pill(group.state)],
     group.worker_id && ['holder', h('span', { class: 'mono' }, group.worker_id)],
     group.epoch !== null && group.epoch !== undefined && ['epoch', count(group.epoch)],
-    group.until && ['until', time(group.until)],
+    group.until && ['expires', time(group.until)],
     ['due', count(group.due ?? 0)], ['scheduled', count(group.scheduled ?? 0)], ['running', count(group.running ?? 0)],
   ]));
 }
@@ -82,18 +82,18 @@ function legend(groups, held) {
   const row = (key, swatch, name, those) => h('li', { key, 'data-worker': key },
     swatch, name,
     h('span', { class: 'soft number' }, `${counted(those.length, 'group')}, ${counted(those.reduce((sum, group) => sum + group.count, 0), 'shard')}`),
-    h('span', { class: 'soft when' }, those[0].until && those[0].state === 'held' && ['lease ends ', time(those.map((group) => group.until).sort()[0])]));
+    h('span', { class: 'soft when' }, those[0].until && those[0].state === 'held' && ['lease expires ', time(those.map((group) => group.until).sort()[0])]));
   return [
     h('ul', { class: 'holders' },
       workers.map((worker) => row(worker, h('span', { class: `swatch tint-${numbers.get(worker) % TINTS}` }, MARKS[numbers.get(worker) % MARKS.length]),
         h('span', { class: 'mono strong' }, worker), held.filter((group) => group.worker_id === worker))),
       others.map((state) => row(`(${state})`, h('span', { class: `swatch is-${state}` }, { expired: '!', corrupt: '?' }[state] ?? '·'),
         h('span', { class: 'soft' }, state), groups.filter((group) => group.state === state)))),
-    workers.length === 0 && h('p', { class: 'soft' }, 'No worker holds shards: all of them look into every shard. Busy workers can divide them among themselves with ', h('code', {}, '--shard-leasing'), '.'),
+    workers.length === 0 && h('p', { class: 'soft' }, 'No worker holds a shard lease: every worker scans all shards. To divide the shards among busy workers, start them with ', h('code', {}, '--shard-leasing'), '.'),
   ];
 }
 
-/** Arrow keys go from field to field as they lie on the page. */
+/** Moves the focus between cells with the arrow keys, by their position on the page. */
 function move(event) {
   const cells = [...event.currentTarget.children];
   const at = cells.indexOf(document.activeElement);

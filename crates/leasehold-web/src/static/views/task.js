@@ -1,4 +1,4 @@
-// One task: what became of it, what it was given, what it gave, and what can be done about it.
+// Task view: status, timeline, input, output, and the actions that its state allows.
 
 import * as api from '../api.js';
 import { h } from '../dom.js';
@@ -6,15 +6,15 @@ import { duration } from '../format.js';
 import { button, card, confirm, copyButton, facts, icon, lastingSince, note, now, pill, standing, tag, time } from '../parts.js';
 import { timeline } from '../timeline.js';
 
-/** A task that is not final is read again after so long: each reading is a request to the store. */
+/** Interval at which a task that is not final is read again: each read is a request to the store. */
 const READ_EVERY_MS = 4_000;
 
 const ACTIONS = {
-  retry: { text: 'Retry', tone: 'running', title: 'Retry this task?', why: 'It becomes pending again, with all its attempts.', done: () => 'The task is pending again' },
-  run_now: { text: 'Run now', tone: 'running', title: 'Run this task now?', why: 'It becomes due at once.', done: () => 'The task is due now' },
+  retry: { text: 'Retry', tone: 'running', title: 'Retry this task?', why: 'The task becomes pending again and its attempts are reset.', done: () => 'Task is pending again' },
+  run_now: { text: 'Run now', tone: 'running', title: 'Run this task now?', why: 'The task becomes due immediately.', done: () => 'Task is due now' },
   cancel: {
-    text: 'Cancel', tone: 'failed', title: 'Cancel this task?', why: 'If it is running, its worker is told to stop.',
-    done: (row) => (row?.status === 'running' ? 'Cancel requested: its worker is told to stop' : 'The task is cancelled'),
+    text: 'Cancel', tone: 'failed', title: 'Cancel this task?', why: 'If the task is running, its worker stops it at the next lease renewal.',
+    done: (row) => (row?.status === 'running' ? 'Cancel requested' : 'Task is cancelled'),
   },
 };
 
@@ -27,35 +27,35 @@ export async function load({ at }, before) {
   return { ...await api.task(id), readAt: Date.now() };
 }
 
-/** Final tasks are read again only when the server has seen them change; the others now and then. */
+/** True if a task must be read again: final tasks only after the server has read a change, others periodically. */
 async function isStale({ task, readAt }) {
   if (!task.finished_at && Date.now() - readAt >= READ_EVERY_MS) return true;
   const { tasks: [row] } = await api.tasks(new URLSearchParams({ q: task.id, limit: 1 }));
   return row !== undefined && row.updated_at > task.updated_at;
 }
 
-export const news = (before, after) => before.task.status !== after.task.status && `The task is now ${after.task.status}`;
+export const news = (before, after) => before.task.status !== after.task.status && `Task is now ${after.task.status}`;
 
 export function render(data, { overview, list, changed }) {
   const { task } = data;
   return [
     h('header', { class: 'heading task-heading' },
-      h('a', { class: 'back', href: list, 'aria-label': 'Back to the list' }, icon('back'), 'Tasks'),
+      h('a', { class: 'back', href: list, 'aria-label': 'Back to list' }, icon('back'), 'Tasks'),
       h('h1', {}, h('span', { class: 'type' }, task.task_type), ' ', pill(standing(task))),
-      h('p', { class: 'id' }, h('span', { class: 'mono soft' }, task.id), copyButton(task.id, 'Copy the id')),
+      h('p', { class: 'id' }, h('span', { class: 'mono soft' }, task.id), copyButton(task.id, 'Copy id')),
       h('div', { class: 'aside' }, actions(data, overview, changed))),
-    task.cancel_requested && h('p', { class: 'banner tone-due' }, 'Cancel requested: its worker is told to stop when it next renews its lease.'),
+    task.cancel_requested && h('p', { class: 'banner tone-due' }, 'Cancel requested: the worker stops the task at its next lease renewal.'),
     untakenBanner(task, overview),
-    task.error && card(task.status === 'failed' ? 'Error' : 'Error of the last attempt that failed', { id: 'error', aside: copyButton(task.error, 'Copy the error') }, text(task.error, 'trace')),
-    card('Time line', { id: 'life' }, timeline(data, now())),
+    task.error && card(task.status === 'failed' ? 'Error' : 'Last error', { id: 'error', aside: copyButton(task.error, 'Copy error') }, text(task.error, 'trace')),
+    card('Timeline', { id: 'life' }, timeline(data, now())),
     h('div', { class: 'grid halves' },
-      card('Input', { id: 'input', aside: copyButton(pretty(task.input), 'Copy the input') }, json(task.input)),
+      card('Input', { id: 'input', aside: copyButton(pretty(task.input), 'Copy input') }, json(task.input)),
       task.status === 'completed'
-        ? card('Output', { id: 'output', aside: copyButton(pretty(task.output), 'Copy the output') }, json(task.output))
+        ? card('Output', { id: 'output', aside: copyButton(pretty(task.output), 'Copy output') }, json(task.output))
         : task.progress !== undefined && card('Progress', { id: 'progress' }, progress(task.progress))),
     files(task),
-    card('Facts', { id: 'facts' }, facts(known(task))),
-    h('details', { class: 'card record' }, h('summary', {}, 'The whole record'), json(task)),
+    card('Details', { id: 'facts' }, facts(known(task))),
+    h('details', { class: 'card record' }, h('summary', {}, 'Full record'), json(task)),
   ];
 }
 
@@ -77,11 +77,11 @@ async function act(task, name, changed) {
   changed();
 }
 
-/** Says that nobody takes tasks of this type, where one of them is waiting for it. */
+/** Banner on a due task whose type no worker claims. */
 function untakenBanner(task, overview) {
   const untaken = standing(task) === 'due' && overview?.untaken.find((one) => one.task_type === task.task_type);
   return untaken && h('p', { class: 'banner tone-due' },
-    'No worker has taken a task of this type for ', lastingSince(untaken.since), `. Start one that has a handler for ${task.task_type}.`);
+    'No worker has claimed a task of this type for ', lastingSince(untaken.since), `. Start a worker with a handler for ${task.task_type}.`);
 }
 
 function known(task) {
@@ -95,13 +95,13 @@ function known(task) {
     task.available_at && ['due', time(task.available_at)],
     task.finished_at && ['finished', time(task.finished_at)],
     claim && ['held by', h('span', { class: 'mono' }, task.claimed_by)],
-    claim && ['lease until', time(task.lease_expires_at)],
+    claim && ['lease expires', time(task.lease_expires_at)],
     ['epoch', String(task.epoch)],
-    task.generation > 0 && ['retried by hand', `${task.generation} ${task.generation === 1 ? 'time' : 'times'}`],
+    task.generation > 0 && ['manual retries', String(task.generation)],
     ['priority', String(task.priority)],
-    task.timeout_secs && ['may run for', duration(task.timeout_secs)],
+    task.timeout_secs && ['timeout', duration(task.timeout_secs)],
     task.expires_at && ['expires', time(task.expires_at)],
-    task.idempotency_key && ['key', h('span', { class: 'mono break' }, task.idempotency_key)],
+    task.idempotency_key && ['idempotency key', h('span', { class: 'mono break' }, task.idempotency_key)],
     tags.length > 0 && ['tags', h('span', { class: 'tags' }, tags.map(([key, value]) => tag(key, value)))],
   ];
 }
@@ -111,12 +111,12 @@ function files(task) {
   if (all.length === 0) return null;
   const made = new Set(Object.keys(task.results ?? {}));
   return card('Artifacts', { id: 'files' }, facts(all.map(([name, artifact]) =>
-    [made.has(name) ? `${name} (made)` : name, h('span', { class: 'mono break' }, artifact), copyButton(artifact, 'Copy the hash')])));
+    [made.has(name) ? `${name} (result)` : name, h('span', { class: 'mono break' }, artifact), copyButton(artifact, 'Copy hash')])));
 }
 
 // ---- progress ----
 
-/** A bar where the handler reports a `percent`, and what else it reports below; a sentence as it is. */
+/** Progress bar if the handler reports a `percent`, with its other fields below; text is shown as is. */
 function progress(value) {
   if (typeof value === 'string') return h('p', {}, value);
   if (typeof value?.percent !== 'number') return json(value);
@@ -131,11 +131,11 @@ function progress(value) {
 
 const pretty = (value) => JSON.stringify(value, null, 2) ?? '';
 
-/** Lines as they are; long ones wrap, many can be scrolled, with the keyboard too. */
+/** Preformatted text; long lines wrap, and the block scrolls, also with the keyboard. */
 const text = (parts, kind) => h('pre', { class: `text ${kind}`, tabindex: '0' }, parts);
 
 const PIECE = /("(?:[^"\\]|\\.)*")(\s*:)?|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|\b(?:true|false|null)\b/g;
-/** Colours are for what one can take in; a larger text is shown plain. */
+/** Largest text with syntax colours; a longer one is shown plain. */
 const COLOURED_CHARS = 20_000;
 
 function json(value) {

@@ -1,4 +1,4 @@
-// Tasks: found by status, type, tag or text, page by page. The filter stands in the address.
+// Tasks view: tasks by status, type, tag or text, in pages. The filter is part of the address.
 
 import * as api from '../api.js';
 import { h } from '../dom.js';
@@ -11,12 +11,12 @@ const STATUSES = ['due', 'scheduled', 'running', 'completed', 'failed', 'cancell
 const SORTS = [
   ['updated', 'last changed'], ['created', 'newest'], ['waiting', 'longest waiting'],
 ];
-/** The server changes no more at once. */
+/** Largest number of tasks that the server changes in one request. */
 const AT_ONCE = 1_000;
-/** What can be done to all tasks that fit, and in which states. */
+/** Bulk actions, and the statuses that each applies to. */
 const ACTIONS = {
-  retry: { fits: ['failed', 'cancelled', 'expired'], tone: 'running', title: (many) => `Retry ${many}?`, text: 'They become pending again, with all their attempts.' },
-  cancel: { fits: ['due', 'scheduled', 'running', 'pending'], tone: 'failed', title: (many) => `Cancel ${many}?`, text: 'Waiting tasks are cancelled at once; the workers of running ones are told to stop.' },
+  retry: { fits: ['failed', 'cancelled', 'expired'], tone: 'running', title: (many) => `Retry ${many}?`, text: 'The tasks become pending again and their attempts are reset.' },
+  cancel: { fits: ['due', 'scheduled', 'running', 'pending'], tone: 'failed', title: (many) => `Cancel ${many}?`, text: 'Waiting tasks are cancelled immediately; running ones stop at the next lease renewal.' },
 };
 
 export const title = () => 'Tasks';
@@ -29,24 +29,24 @@ export async function load({ at }) {
   return api.tasks(params);
 }
 
-export const news = (before, after) => before.total !== after.total && `${counted(after.total, 'task')} fit`;
+export const news = (before, after) => before.total !== after.total && counted(after.total, 'task matches', 'tasks match');
 
 export function render(found, { at, overview, changed }) {
   const filter = filterOf(at);
   const isFiltered = Object.values(filter).some(Boolean);
   return [
-    heading('Tasks', h('span', { class: 'soft number', id: 'total' }, isFiltered ? `${counted(found.total, 'task fits', 'tasks fit')}` : counted(found.total, 'task'))),
+    heading('Tasks', h('span', { class: 'soft number', id: 'total' }, isFiltered ? counted(found.total, 'task matches', 'tasks match') : counted(found.total, 'task'))),
     filters(filter, at, overview),
-    found.is_complete === false && h('p', { class: 'soft' }, 'Not all tasks have been read yet; there may be more.'),
+    found.is_complete === false && h('p', { class: 'soft' }, 'Still loading tasks; there may be more.'),
     found.tasks.length > 0
       ? [bulk(found, filter, overview, changed), h('section', { class: 'card flush' }, taskTable(found.tasks, { label: 'Tasks', untaken: overview?.untaken })), pages(found, at)]
       : h('section', { class: 'card' }, found.is_complete === false ? reading() : isFiltered
-        ? empty('No task fits', 'Take away a part of the filter to see more.')
-        : empty('There are no tasks', 'What you submit appears here by itself.', `leasehold submit -t greet -i '{"name": "Ada"}'`)),
+        ? empty('No tasks match', 'Remove part of the filter to see more.')
+        : empty('No tasks yet', 'Submitted tasks appear here automatically.', `leasehold submit -t greet -i '{"name": "Ada"}'`)),
   ];
 }
 
-/** The address of the same list with something changed; it begins at its first page again. */
+/** Address of the list with changed parameters; starts at the first page unless the offset is given. */
 function changedTo(at, changes) {
   const params = { ...Object.fromEntries(at.params), ...changes };
   if (!('offset' in changes)) delete params.offset;
@@ -71,9 +71,9 @@ function filters(filter, at, overview) {
           'data-follows': 'address',
           oninput: (event) => amend(changedTo(at, { q: event.target.value })),
         }), h('kbd', { 'aria-hidden': 'true' }, '/')),
-      select('Type', filter.type, [['', 'every type'], ...types.map((type) => [type, type])], (type) => go(changedTo(at, { type }))),
+      select('Type', filter.type, [['', 'all types'], ...types.map((type) => [type, type])], (type) => go(changedTo(at, { type }))),
       select('Order', at.params.get('sort') ?? 'updated', SORTS, (sort) => go(changedTo(at, { sort }))),
-      filter.tag && h('a', { class: 'chip is-tag', href: changedTo(at, { tag: '' }), 'aria-label': `Without the tag ${filter.tag}` }, filter.tag.replace(':', ' '), icon('cancel'))));
+      filter.tag && h('a', { class: 'chip is-tag', href: changedTo(at, { tag: '' }), 'aria-label': `Remove tag filter ${filter.tag}` }, filter.tag.replace(':', ' '), icon('cancel'))));
 }
 
 function select(label, value, options, chosen) {
@@ -91,8 +91,8 @@ function bulk(found, filter, overview, changed) {
 }
 
 function which(total) {
-  if (total === 1) return 'this one';
-  return total > AT_ONCE ? `${count(AT_ONCE)} of them` : `all ${count(total)}`;
+  if (total === 1) return 'this task';
+  return total > AT_ONCE ? `${count(AT_ONCE)} of ${count(total)}` : `all ${count(total)}`;
 }
 
 async function actOnAll(name, total, filter, changed) {
@@ -101,8 +101,8 @@ async function actOnAll(name, total, filter, changed) {
   if (!await confirm({ title: ask(many), text, yes: `${name} ${many}`, tone })) return;
   try {
     const { done, refused, failed, error } = await api.actOnAll(name, filter);
-    const moved = refused > 0 ? `, ${count(refused)} had moved on` : '';
-    const left = failed > 0 ? `, ${count(failed)} could not be reached: ${error}` : '';
+    const moved = refused > 0 ? `, ${count(refused)} skipped (status had changed)` : '';
+    const left = failed > 0 ? `, ${count(failed)} failed: ${error}` : '';
     note(`${name}: ${counted(done, 'task')} changed${moved}${left}`, failed > 0 ? 'failed' : refused > 0 ? 'due' : 'completed');
   } catch (error) {
     note(error.message, 'failed');

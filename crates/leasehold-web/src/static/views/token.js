@@ -1,4 +1,4 @@
-// Asks for the token of a dashboard that wants one.
+// Form that asks for the token of a dashboard that requires one.
 
 import { isToken } from '../api.js';
 import { h } from '../dom.js';
@@ -7,15 +7,15 @@ export function render({ isWrong, given }) {
   const onsubmit = (event) => {
     event.preventDefault();
     const text = document.getElementById('token').value.trim();
-    // Something that came along with a paste is nothing of a token.
+    // Pasted text may contain characters that no token has, such as zero-width spaces.
     const token = [...text].filter(isToken).join('');
     if (token) given(token);
   };
   return h('div', { class: 'view', key: 'token' },
     h('form', { class: 'card ask', onsubmit },
-      h('h1', {}, 'This dashboard wants a token'),
-      h('p', { class: 'soft' }, 'It is what was given to ', h('code', {}, 'leasehold dashboard --token'), '. This tab keeps it until it is closed.'),
-      isWrong && h('p', { class: 'tone-failed wrong', role: 'alert' }, 'The token is not the right one.'),
+      h('h1', {}, 'Token required'),
+      h('p', { class: 'soft' }, 'Enter the token passed to ', h('code', {}, 'leasehold dashboard --token'), '. This tab keeps it until you close it.'),
+      isWrong && h('p', { class: 'tone-failed wrong', role: 'alert' }, 'Wrong token.'),
       h('label', { class: 'field' }, h('span', { class: 'spoken' }, 'Token'),
         h('input', { id: 'token', type: 'password', autocomplete: 'off', placeholder: 'token' })),
       h('button', { type: 'submit', class: 'button main tone-running' }, 'Open')));

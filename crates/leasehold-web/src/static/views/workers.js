@@ -1,4 +1,4 @@
-// Workers: those that hold leases or have an inbox, and those seen in tasks.
+// Workers view: workers that hold leases or have an inbox, and those named in task records.
 
 import * as api from '../api.js';
 import { h } from '../dom.js';
@@ -6,10 +6,10 @@ import { count, counted, shortId } from '../format.js';
 import { empty, heading, pill, plainTable, reading, time } from '../parts.js';
 import { link, taskLink } from '../router.js';
 
-/** So many of a worker's running tasks are named; the rest is counted. */
+/** Largest number of a worker's running tasks that are listed; the rest is counted. */
 const NAMED = 4;
 
-const KINDS = { shards: 'holds shards', inbox: 'has an inbox', seen: 'seen in tasks' };
+const KINDS = { shards: 'shard lease', inbox: 'inbox', seen: 'task records' };
 
 export const isLive = true;
 export const title = () => 'Workers';
@@ -18,12 +18,12 @@ export const news = (before, after) => before.workers.length !== after.workers.l
 
 export function render({ workers, age_secs: age }) {
   return [
-    heading('Workers', h('span', { class: 'soft' }, counted(workers.length, 'name'))),
+    heading('Workers', h('span', { class: 'soft' }, counted(workers.length, 'worker'))),
     h('section', { class: 'card flush' }, workers.length === 0
-      ? age === null ? reading() : empty('No worker has been seen', 'A worker appears once it holds shards, has an inbox or has run a task.', `leasehold worker --exec 'greet=./greet.sh'`)
+      ? age === null ? reading() : empty('No workers yet', 'A worker appears here once it holds shards, has an inbox or has run a task.', `leasehold worker --exec 'greet=./greet.sh'`)
       : plainTable('Workers', [
-        { name: 'worker' }, { name: 'known by' }, { name: 'state' }, { name: 'running' },
-        { name: 'done, 1 h', isNumber: true }, { name: 'failed, 1 h', isNumber: true }, { name: 'inbox', isNumber: true }, { name: 'epoch', isNumber: true }, { name: 'lease until' }, { name: 'last seen' },
+        { name: 'worker' }, { name: 'source' }, { name: 'state' }, { name: 'running' },
+        { name: 'completed, 1 h', isNumber: true }, { name: 'failed, 1 h', isNumber: true }, { name: 'inbox', isNumber: true }, { name: 'epoch', isNumber: true }, { name: 'lease expires' }, { name: 'last seen' },
       ], workers.map(row), { isStacked: true })),
   ];
 }

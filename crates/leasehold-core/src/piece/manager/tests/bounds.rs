@@ -1,9 +1,9 @@
-//! How much work a request is: rule 12. Time is measured by the benchmark; here it is counted.
+//! Work of a request: rule 12. The benchmark measures the time; here the examined pieces are counted.
 
 use super::*;
 
-/// The most pieces that one request looks at, over a whole transfer.
-fn most_looked_at(pieces: u32, peers: u32) -> u64 {
+/// Maximum number of pieces that one request examines, over a whole transfer.
+fn most_examined(pieces: u32, peers: u32) -> u64 {
     let mut bench = Bench::new(pieces);
     let names: Vec<String> = (0..peers).map(|number| format!("p{number}")).collect();
     for name in &names {
@@ -25,11 +25,11 @@ fn most_looked_at(pieces: u32, peers: u32) -> u64 {
 }
 
 #[test]
-fn rule_12_a_request_looks_at_each_piece_once_however_many_peers_there_are() {
-    let few = most_looked_at(500, 2);
+fn rule_12_a_request_examines_each_piece_once_for_any_number_of_peers() {
+    let few = most_examined(500, 2);
     assert_eq!(few, 500);
-    assert_eq!(most_looked_at(500, 100), few);
-    assert_eq!(most_looked_at(1_000, 2), 2 * few);
+    assert_eq!(most_examined(500, 100), few);
+    assert_eq!(most_examined(1_000, 2), 2 * few);
 }
 
 #[test]

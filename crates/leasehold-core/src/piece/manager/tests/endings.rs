@@ -1,4 +1,4 @@
-//! How leases end, and when: rules 5, 6 and 10.
+//! End of leases: rules 5, 6 and 10.
 
 use super::*;
 
@@ -31,12 +31,15 @@ fn rule_5_the_holder_is_penalised_once_and_its_count_goes_down() {
 }
 
 #[test]
-fn rule_5_whoever_fetches_may_say_that_it_expired_before_the_clock_does_or_after() {
+fn rule_5_the_fetcher_may_report_an_expiry_before_or_after_the_clock() {
     for now in [at(1), at(100)] {
         let mut bench = Bench::new(3).peers(&["a", "b"]);
         let lease = bench.one("a", START);
         let completed = bench.end(&lease, PieceResult::Expired, now).unwrap();
-        assert_eq!((completed.outcome, completed.cancelled[0].lease), (Outcome::Accepted, lease.id));
+        assert_eq!(
+            (completed.outcome, completed.cancelled[0].lease),
+            (CompletionOutcome::Accepted, lease.id)
+        );
         let stats = bench.stats("a", now);
         assert_eq!((stats.score, stats.live_leases, stats.tally.expiries), (0.5, 0, 1));
     }
@@ -83,7 +86,7 @@ fn rule_6_a_completion_that_is_not_the_holders_is_an_error_and_changes_nothing()
 }
 
 #[test]
-fn rule_6_a_failure_told_after_the_expiry_is_an_error_and_leaves_the_expiry_to_come() {
+fn rule_6_a_failure_after_the_expiry_is_an_error_and_the_lease_still_expires() {
     let mut bench = Bench::new(3).peers(&["a", "b"]);
     let lease = bench.one("a", START);
     let before = bench.manager.stats(lease.expires_at);
@@ -101,7 +104,7 @@ fn rule_6_right_data_that_comes_late_is_kept_and_the_holder_is_cancelled_without
     let held = bench.ask("b", 1, now).granted.remove(0);
     let scores = [bench.score("a", now), bench.score("b", now)];
     let late = bench.end(&old, PieceResult::Success, now).unwrap();
-    assert_eq!(late.outcome, Outcome::Late);
+    assert_eq!(late.outcome, CompletionOutcome::Late);
     let holder = Cancelled { lease: held.id, peer: id("b"), pieces: 0..1, why: CancelReason::Verified };
     assert_eq!(late.cancelled, [holder]);
     let after = [bench.score("a", now), bench.score("b", now)];
@@ -109,16 +112,16 @@ fn rule_6_right_data_that_comes_late_is_kept_and_the_holder_is_cancelled_without
     assert_eq!((bench.counts(), bench.stats("b", now).live_leases), ([1, 0, 1, 0], 0));
     assert_eq!((bench.stats("a", now).tally.pieces, bench.manager.stats(now).late), (1, 1));
     let again = bench.end(&held, PieceResult::Success, now).unwrap();
-    assert_eq!(again, Completed { outcome: Outcome::NotNeeded, cancelled: Vec::new() });
+    assert_eq!(again, Completed { outcome: CompletionOutcome::NotNeeded, cancelled: Vec::new() });
     assert_eq!(bench.stats("b", now).tally.pieces, 0);
 }
 
 #[test]
-fn rule_6_late_data_counts_whether_or_not_someone_has_cleaned_up() {
+fn rule_6_late_data_counts_before_and_after_the_lease_was_removed() {
     let mut bench = Bench::new(2).peers(&["a", "b"]);
     let lease = bench.one("a", START);
     let late = bench.end(&lease, PieceResult::Success, lease.expires_at).unwrap();
-    assert_eq!(late.outcome, Outcome::Late);
+    assert_eq!(late.outcome, CompletionOutcome::Late);
     let stats = bench.stats("a", lease.expires_at);
     assert_eq!((stats.score, stats.tally.expiries, stats.tally.pieces), (0.5, 1, 1));
     assert_eq!(bench.counts(), [1, 0, 1, 0]);
@@ -129,7 +132,7 @@ fn rule_6_data_of_a_peer_that_has_left_is_still_data() {
     let mut bench = Bench::new(2).peers(&["a"]);
     let lease = bench.one("a", START);
     bench.manager.remove_peer(&id("a"), START);
-    assert_eq!(bench.end(&lease, PieceResult::Success, START).unwrap().outcome, Outcome::Late);
+    assert_eq!(bench.end(&lease, PieceResult::Success, START).unwrap().outcome, CompletionOutcome::Late);
     assert_eq!(bench.counts(), [1, 0, 1, 0]);
 }
 
@@ -152,7 +155,7 @@ fn rule_10_without_a_measured_rate_it_is_four_seconds_and_four_per_mib_and_at_le
     for (piece_bytes, expected) in
         [(1 << 10, 10), (1 << 20, 10), (2 << 20, 12), (8 << 20, 36), (16 << 20, 68)]
     {
-        let cut = Cut::new(u64::from(piece_bytes), piece_bytes).unwrap();
+        let cut = PieceCut::new(u64::from(piece_bytes), piece_bytes).unwrap();
         let manager = PieceLeaseManager::new(cut, ManagerConfig::default(), 1).unwrap();
         let mut bench = Bench { manager, pieces: 1 }.peers(&["a"]);
         assert_eq!(bench.one("a", START).expires_at, at(expected), "{piece_bytes}");
@@ -200,16 +203,20 @@ fn rule_10_a_piece_that_is_being_verified_cannot_expire_for_a_minute() {
     let lease = bench.one("a", START);
     assert_eq!(bench.manager.received(lease.id, 1, at(9)), Err(CompletionError::NotInLease));
     assert_eq!(bench.manager.received(lease.id, 0, at(9)), Ok(at(69)));
-    assert_eq!(bench.manager.received(lease.id, 0, at(60)), Ok(at(69)), "to say it twice does not help");
+    assert_eq!(
+        bench.manager.received(lease.id, 0, at(60)),
+        Ok(at(69)),
+        "a repeated report does not extend it"
+    );
     assert_eq!(bench.manager.expire(just_before(at(69))), []);
     assert_eq!(bench.manager.next_expiry(), Some(at(69)));
-    assert_eq!(bench.refused("b", 1, at(50)), RejectedReason::NoAvailablePieces, "nobody else fetches it");
+    assert_eq!(bench.refused("b", 1, at(50)), RejectedReason::NoAvailablePieces, "no other peer fetches it");
     assert_eq!(bench.manager.expire(at(69)).len(), 1);
     assert_eq!(bench.manager.received(lease.id, 0, at(69)), Err(CompletionError::LeaseEnded));
 }
 
 #[test]
-fn rates_are_measured_until_the_bytes_are_here_and_newer_ones_count_more() {
+fn rates_are_measured_until_the_last_byte_and_newer_ones_count_more() {
     let mut bench = Bench::new(9).peers(&["a"]);
     let lease = bench.one("a", START);
     bench.manager.received(lease.id, 0, at(2)).unwrap();

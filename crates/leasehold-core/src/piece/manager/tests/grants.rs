@@ -1,8 +1,8 @@
-//! What is granted: rules 1, 2 and 8.
+//! Granted leases: rules 1, 2 and 8.
 
 use super::*;
 
-fn pieces(leases: &[PieceLease]) -> Vec<u32> {
+fn pieces(leases: &[PieceRequest]) -> Vec<u32> {
     leases.iter().flat_map(|lease| lease.pieces.clone()).collect()
 }
 
@@ -37,7 +37,7 @@ fn rule_1_what_is_skipped_or_was_verified_before_is_not_granted() {
     assert!(bench.manager.is_done());
     assert_eq!(bench.manager.verified(), &map(4, [1, 2]));
     bench.manager.skip(&PieceMap::all(4)).unwrap();
-    assert_eq!(bench.counts(), [0, 0, 2, 2], "what is verified stays so");
+    assert_eq!(bench.counts(), [0, 0, 2, 2], "verified pieces stay verified");
     bench.manager.note_verified(0).unwrap();
     assert_eq!(bench.counts(), [0, 0, 3, 1]);
     assert!(bench.manager.note_verified(4).is_err());
@@ -53,7 +53,7 @@ fn rule_1_skipping_a_leased_piece_ends_its_lease_without_blame() {
     assert_eq!(bench.counts(), [1, 0, 0, 1]);
     assert_eq!((bench.stats("a", START).live_leases, bench.score("a", START)), (0, 1.0));
     let late = bench.end(&lease, PieceResult::Success, START).unwrap();
-    assert_eq!(late.outcome, Outcome::NotNeeded);
+    assert_eq!(late.outcome, CompletionOutcome::NotNeeded);
     assert_eq!(bench.counts(), [1, 0, 0, 1]);
 }
 
@@ -85,7 +85,7 @@ fn rule_2_a_lease_that_ends_makes_room() {
 fn rule_8_the_first_four_pieces_are_random_and_then_the_rarest_come() {
     let mut first_four = std::collections::BTreeSet::new();
     for seed in 0..40 {
-        let cut = Cut::new(64 * MIB, 1_024 * 1_024).unwrap();
+        let cut = PieceCut::new(64 * MIB, 1_024 * 1_024).unwrap();
         let mut manager = PieceLeaseManager::new(cut, ManagerConfig::default(), seed).unwrap();
         let rare = map(64, [60, 61]);
         let mut common = PieceMap::all(64);
@@ -106,7 +106,7 @@ fn rule_8_the_first_four_pieces_are_random_and_then_the_rarest_come() {
         let left: Vec<_> = rare.iter().filter(|piece| !first.contains(piece) && next[0] != *piece).collect();
         assert!(left.iter().all(|piece| next[1..].contains(piece)), "seed {seed}: {first:?} {next:?}");
     }
-    assert!(first_four.len() > 40, "chance picks all over: {}", first_four.len());
+    assert!(first_four.len() > 40, "random picks cover all pieces: {}", first_four.len());
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn rule_8_after_corrupt_data_an_expiry_a_timeout_or_nonsense_another_peer_tries(
         assert_eq!(bench.refused("a", 1, START), RejectedReason::NoAvailablePieces, "{fault:?}");
         let other = bench.one("b", START);
         bench.end(&other, fault, START).unwrap();
-        assert_eq!(bench.one("a", START).pieces, 0..1, "when all have failed, all may try again: {fault:?}");
+        assert_eq!(bench.one("a", START).pieces, 0..1, "after all have failed, all may retry: {fault:?}");
     }
 }
 
@@ -186,7 +186,7 @@ fn rule_8_for_equal_requests_the_better_peer_gets_at_least_as_many_leases() {
 }
 
 #[test]
-fn the_origin_gets_runs_of_neighbours_and_peers_single_pieces() {
+fn the_origin_gets_runs_of_adjacent_pieces_and_peers_single_pieces() {
     let mut bench = Bench::new(40).peers(&["a"]);
     bench.origin("bucket");
     bench.manager.note_verified(5).unwrap();

@@ -1,27 +1,27 @@
-//! Ten thousand random steps a seed, and what must hold after each: rules 1, 2, 6, 7 and 9 together.
+//! Ten thousand random steps per seed, with invariants after each: rules 1, 2, 6, 7 and 9 together.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
-use crate::piece::chance::Chance;
+use crate::piece::chance::SplitMix64;
 
 const STEPS: usize = 10_000;
 const NAMES: [&str; 7] = ["a", "b", "c", "d", "e", "f", "bucket"];
 
-/// A manager, and what somebody who only listens to its answers believes.
+/// Manager, and the state that follows from its answers alone.
 struct Play {
     bench: Bench,
-    chance: Chance,
+    chance: SplitMix64,
     now: Duration,
-    /// The open pieces of every lease that was granted and not reported as ended.
+    /// Open pieces of every lease that was granted and not reported as ended.
     live: BTreeMap<PieceLeaseId, (PeerId, BTreeSet<u32>)>,
-    old: Vec<PieceLease>,
+    old: Vec<PieceRequest>,
     verified: PieceMap,
 }
 
 impl Play {
     fn new(seed: u64) -> Self {
-        let mut chance = Chance::new(seed);
+        let mut chance = SplitMix64::new(seed);
         let pieces = 1 + u32::try_from(chance.draw() % 150).unwrap();
         let bench = Bench::new(pieces);
         let (live, old, verified) = (BTreeMap::new(), Vec::new(), PieceMap::none(pieces));
@@ -48,12 +48,12 @@ impl Play {
             }
             2 if self.below(4) == 0 => {
                 let ended = self.bench.manager.remove_peer(&id(name), self.now);
-                self.hear(&ended);
+                self.end_cancelled(&ended);
             }
             3 => self.now += Duration::from_millis(self.chance.draw() % 40_000),
             4 => {
                 let ended = self.bench.manager.expire(self.now);
-                self.hear(&ended);
+                self.end_cancelled(&ended);
                 assert!(self.bench.manager.next_expiry().is_none_or(|next| next > self.now));
             }
             5 if self.below(40) == 0 => self.forget_some(),
@@ -77,7 +77,7 @@ impl Play {
         } else {
             self.bench.manager.skip(&map(self.bench.pieces, [piece]))
         };
-        self.hear(&ended.unwrap());
+        self.end_cancelled(&ended.unwrap());
     }
 
     fn tell_of_bytes(&mut self) {
@@ -140,10 +140,10 @@ impl Play {
         if let Some((_, open)) = self.live.get_mut(&completion.lease) {
             open.remove(&completion.piece);
         }
-        if completion.result == PieceResult::Success && completed.outcome != Outcome::NotNeeded {
+        if completion.result == PieceResult::Success && completed.outcome != CompletionOutcome::NotNeeded {
             assert!(self.verified.insert(completion.piece), "verified once");
         }
-        self.hear(&completed.cancelled);
+        self.end_cancelled(&completed.cancelled);
     }
 
     fn ask(&mut self, name: &str) {
@@ -158,9 +158,9 @@ impl Play {
         self.ask_for(&request);
     }
 
-    fn ask_for(&mut self, request: &LeaseRequest) -> Vec<PieceLease> {
+    fn ask_for(&mut self, request: &LeaseRequest) -> Vec<PieceRequest> {
         let response = self.bench.manager.request_lease(request, self.now);
-        self.hear(&response.cancelled);
+        self.end_cancelled(&response.cancelled);
         assert_eq!(response.granted.is_empty(), response.rejected.is_some());
         assert!(response.granted.len() <= request.max_leases as usize);
         let stats = self.bench.manager.stats(self.now);
@@ -181,7 +181,7 @@ impl Play {
         response.granted
     }
 
-    fn hear(&mut self, cancelled: &[Cancelled]) {
+    fn end_cancelled(&mut self, cancelled: &[Cancelled]) {
         for gone in cancelled {
             let Some((peer, open)) = self.live.get_mut(&gone.lease) else { continue };
             assert_eq!(*peer, gone.peer);
@@ -190,7 +190,7 @@ impl Play {
         self.live.retain(|_, (_, open)| !open.is_empty());
     }
 
-    /// What must always hold.
+    /// Checks the invariants.
     fn check(&self) {
         let manager = &self.bench.manager;
         let sets =
@@ -199,10 +199,10 @@ impl Play {
         for (number, one) in sets.iter().enumerate() {
             assert!(sets[number + 1..].iter().all(|other| !one.meets(other)), "in one set only");
         }
-        assert_eq!(manager.sets.verified, self.verified, "what was said to be verified, and nothing else");
-        let told: BTreeMap<_, _> =
+        assert_eq!(manager.sets.verified, self.verified, "exactly the reported pieces are verified");
+        let live: BTreeMap<_, _> =
             manager.leases.iter().map(|(id, held)| (id, (held.peer.clone(), held.open.clone()))).collect();
-        assert_eq!(told, self.live, "every lease that ended was reported");
+        assert_eq!(live, self.live, "every lease that ended was reported");
         let mut holders = vec![0; self.bench.pieces as usize];
         for piece in self.live.values().flat_map(|(_, open)| open) {
             holders[*piece as usize] += 1;
@@ -231,7 +231,7 @@ impl Play {
         }
     }
 
-    /// With one peer that has everything and does what it should, it ends.
+    /// Completes the fetch with one correct peer that has all pieces.
     fn finish(&mut self) {
         self.bench
             .manager
@@ -248,11 +248,11 @@ impl Play {
             }
             if granted.is_empty() {
                 self.now =
-                    self.bench.manager.next_expiry().expect("somebody holds what is left").max(self.now);
+                    self.bench.manager.next_expiry().expect("the remaining pieces are leased").max(self.now);
             }
             self.check();
         }
-        panic!("it does not end: {:?}", self.bench.manager.stats(self.now));
+        panic!("the fetch does not end: {:?}", self.bench.manager.stats(self.now));
     }
 }
 
@@ -270,11 +270,11 @@ fn rule_1_whatever_happens_the_four_sets_add_up_and_the_transfer_ends() {
             }
             play.finish();
         }
-        assert!(transfers > 3, "several sizes a seed: {transfers}");
+        assert!(transfers > 3, "several sizes per seed: {transfers}");
     }
 }
 
-/// Peers that each have a part, together everything, and fail now and then: nobody else helps them.
+/// Peers that each have a part, together all pieces, and fail occasionally, without an origin.
 #[test]
 fn rule_8_peers_that_fail_now_and_then_finish_by_themselves() {
     for seed in 0..20 {
@@ -293,7 +293,7 @@ fn rule_8_peers_that_fail_now_and_then_finish_by_themselves() {
                     let result = if play.below(9) == 0 { failed } else { PieceResult::Success };
                     let (piece, peer) = (lease.pieces.start, lease.peer.clone());
                     play.say(&PieceCompletion { lease: lease.id, piece, peer, result });
-                    play.hear(&[]);
+                    play.end_cancelled(&[]);
                 }
             }
             if play.bench.manager.is_done() {

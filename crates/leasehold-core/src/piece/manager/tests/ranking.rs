@@ -1,4 +1,4 @@
-//! Who is trusted: rules 3, 7 and 11.
+//! Ranking of peers: rules 3, 7 and 11.
 
 use super::*;
 
@@ -89,10 +89,10 @@ fn rule_3_a_probe_comes_after_thirty_seconds_and_doubles_to_ten_minutes() {
     }
     bench.succeed(&lease, now);
     let leases = bench.get("a", 4, now);
-    assert_eq!(leases.len(), 4, "a probe that succeeds makes it a peer like others");
+    assert_eq!(leases.len(), 4, "a successful probe restores it to a normal peer");
     bench.fail(&leases[0], FailureKind::NetworkError, now);
     let due = bench.stats("a", now).probe_due.expect("too low again");
-    assert_eq!(due, now + Duration::from_secs(30), "and forgets how long it waited");
+    assert_eq!(due, now + Duration::from_secs(30), "and resets its wait");
 }
 
 #[test]
@@ -113,12 +113,12 @@ fn rule_3_a_probe_that_expires_doubles_too_and_one_due_is_not_announced_again() 
     let lease = bench.one("a", START);
     bench.fail(&lease, FailureKind::NetworkError, START);
     let probe = bench.one("a", at(30));
-    assert_eq!(bench.manager.next_expiry(), Some(probe.expires_at), "while it is out there is no other");
+    assert_eq!(bench.manager.next_expiry(), Some(probe.expires_at), "there is no other probe meanwhile");
     bench.manager.expire(probe.expires_at);
     let due = probe.expires_at + Duration::from_mins(1);
     assert_eq!(bench.manager.next_expiry(), Some(due));
     bench.manager.expire(due);
-    assert_eq!(bench.manager.next_expiry(), None, "now it has to ask");
+    assert_eq!(bench.manager.next_expiry(), None, "now it must make a request");
 }
 
 #[test]
@@ -189,11 +189,11 @@ fn rule_11_one_corrupt_piece_is_parole_and_three_are_quarantine() {
     assert_eq!(bench.refused("a", 4, at(1_000_000)), RejectedReason::PeerRankingTooLow, "for good");
     bench.manager.remove_peer(&id("a"), START);
     bench.join("a", PieceMap::all(40));
-    assert_eq!(bench.refused("a", 4, START), RejectedReason::PeerRankingTooLow, "also when it comes back");
+    assert_eq!(bench.refused("a", 4, START), RejectedReason::PeerRankingTooLow, "also after it reconnects");
 }
 
 #[test]
-fn rule_11_quarantine_ends_what_the_peer_still_holds_and_it_is_no_source_any_more() {
+fn rule_11_quarantine_ends_the_leases_of_a_peer_which_is_no_longer_a_source() {
     let mut bench = Bench::new(8).peers(&["a", "b"]);
     let leases = bench.get("a", 4, START);
     bench.fail(&leases[0], FailureKind::VerificationFailed, START);
@@ -231,7 +231,7 @@ fn rule_11_a_configuration_that_makes_no_sense_is_refused() {
         |c| c.rate_weight = 0.0,
         |c| c.quarantine_after = 0,
     ];
-    let cut = Cut::usual(1).unwrap();
+    let cut = PieceCut::usual(1).unwrap();
     ManagerConfig::default().check().unwrap();
     for (number, break_it) in wrong.iter().enumerate() {
         let mut config = ManagerConfig::default();

@@ -1,4 +1,4 @@
-//! Pieces with two holders, and holders that lose: rule 9.
+//! Pieces with two holders, and takeovers from slow holders: rule 9.
 
 use super::*;
 
@@ -24,7 +24,7 @@ fn rule_9_the_first_to_be_verified_wins_and_the_other_is_cancelled_without_penal
     assert!(bench.manager.is_done());
     let stats = bench.stats("a", START);
     assert_eq!((stats.score, stats.live_leases), (1.0, 0));
-    assert_eq!(bench.end(&first, PieceResult::Success, START).unwrap().outcome, Outcome::NotNeeded);
+    assert_eq!(bench.end(&first, PieceResult::Success, START).unwrap().outcome, CompletionOutcome::NotNeeded);
     assert_eq!(bench.manager.next_expiry(), None);
 }
 
@@ -56,9 +56,9 @@ fn rule_9_the_end_game_begins_when_nothing_is_unleased_and_at_most_four_are_outs
     assert_eq!(bench.refused("b", 1, START), RejectedReason::NoAvailablePieces, "two are not leased");
 }
 
-/// One piece in the hands of a peer that needs `slow` seconds for a MiB, more than four outstanding, and one more peer
-/// that needs `fast`; who it has leases already or not.
-fn challenge(slow: u64, fast: u64, is_idle: bool) -> (Bench, PieceLease, LeaseResponse) {
+/// One piece leased to a peer that needs `slow` seconds for a MiB, more than four outstanding, and another peer that
+/// needs `fast` seconds, with or without leases.
+fn challenge(slow: u64, fast: u64, is_idle: bool) -> (Bench, PieceRequest, LeaseResponse) {
     let mut bench = Bench::new(9).peers(&["slow", "fast", "others"]);
     bench.trained("slow", slow);
     bench.trained("fast", fast);

@@ -1,14 +1,14 @@
-//! The order of the checks: rule 4.
+//! Order of the checks: rule 4.
 
 use super::*;
 
-/// A peer to which every reason applies at once, one after the other taken away.
+/// A peer to which every reason applies at once; the reasons are removed one by one.
 #[test]
 fn rule_4_the_checks_come_in_their_order() {
     let mut bench = Bench::with(2, ManagerConfig { leases_per_peer: 1, ..ManagerConfig::default() });
     bench.join("a", PieceMap::all(2));
     bench.join("b", PieceMap::all(2));
-    // Too low, at capacity, and with nothing that matches.
+    // Score too low, at capacity, and without a matching piece.
     let lease = bench.one("a", START);
     bench.fail(&lease, FailureKind::NetworkError, START);
     let probe = bench.one("a", at(30));
@@ -33,7 +33,7 @@ fn rule_4_the_checks_come_in_their_order() {
 }
 
 #[test]
-fn rule_4_a_peer_that_nobody_knows_makes_no_valid_request() {
+fn rule_4_a_request_for_an_unknown_peer_is_invalid() {
     let mut bench = Bench::new(2).peers(&["a"]);
     assert_eq!(bench.refused("stranger", 1, START), RejectedReason::InvalidRequest);
 }

@@ -1,32 +1,32 @@
-//! What comes of transfers.
+//! Results of transfers: verification, failures, cancellation.
 
 use bytes::Bytes;
 use leasehold_core::piece::manager::{
-    CancelReason, Cancelled, FailureKind, Outcome, PieceCompletion, PieceResult,
+    CancelReason, Cancelled, CompletionOutcome, FailureKind, PieceCompletion, PieceResult,
 };
-use leasehold_core::piece::{PieceLease, PieceLeaseId};
+use leasehold_core::piece::{PieceLeaseId, PieceRequest};
 use leasehold_core::{Error, Kind, Result};
 use leasehold_store::host::HostExt;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::know::Rest;
-use super::source::Failed;
+use super::peer_state::Rest;
+use super::source::TransferError;
 use super::{Event, Fetch, ORIGIN};
 use crate::assemble::{Assembly, Placed};
 
-/// So many failures of the origin in a row, with nothing got meanwhile, and it is not asked any more. Requests that fail
-/// together count as one.
+/// Failures of the origin in a row, without a piece in between, after which it is no longer used. Concurrent failures count
+/// as one.
 const ORIGIN_FAILURES_MAX: u32 = 3;
 
 impl Fetch<'_> {
-    /// The bytes are here: they are verified where that holds nobody up.
+    /// Verifies bytes that have arrived, on a thread that may block.
     pub(super) fn landed(&mut self, id: PieceLeaseId, bytes: Bytes) {
         let Some(flight) = self.flights.get_mut(&id) else { return };
         flight.transfer = None;
         let lease = flight.lease.clone();
         let now = self.now();
         for piece in lease.pieces.clone() {
-            // One whose lease has ended meanwhile is verified all the same: it may be of use.
+            // A piece whose lease has expired meanwhile is verified all the same: it may still be needed.
             let _ = self.manager.received(id, piece, now);
         }
         let assembly = self.assembly.clone();
@@ -35,7 +35,7 @@ impl Fetch<'_> {
         self.events.push(Box::pin(async move { Event::Placed(lease, placing.await) }));
     }
 
-    pub(super) fn placed(&mut self, lease: &PieceLease, pieces: Vec<(u32, Placed)>) {
+    pub(super) fn placed(&mut self, lease: &PieceRequest, pieces: Vec<(u32, Placed)>) {
         self.flights.remove(&lease.id);
         for (piece, placed) in pieces {
             let result = match placed {
@@ -50,9 +50,10 @@ impl Fetch<'_> {
         self.tell_progress();
     }
 
-    /// A piece with another hash. The origin may get one wrong on the way, but not twice.
-    fn came_wrong(&mut self, lease: &PieceLease, piece: u32) {
-        let why = format!("piece {piece} is not what it should be");
+    /// Handles a piece that does not match its hash. From the origin, the first may be a transfer error; the second means
+    /// that the data in the store is corrupt.
+    fn came_wrong(&mut self, lease: &PieceRequest, piece: u32) {
+        let why = format!("piece {piece} does not match its hash");
         self.blame(&lease.peer, why);
         let now = self.now();
         if let Some(known) = self.known.get_mut(&lease.peer) {
@@ -65,7 +66,7 @@ impl Fetch<'_> {
         }
     }
 
-    fn got(&mut self, lease: &PieceLease, piece: u32, outcome: Outcome) {
+    fn got(&mut self, lease: &PieceRequest, piece: u32, outcome: CompletionOutcome) {
         let bytes = u64::from(self.assembly.manifest().cut.len_of(piece));
         self.got_at = self.now();
         self.heard_at = self.got_at;
@@ -74,16 +75,16 @@ impl Fetch<'_> {
             known.rest = Rest::default();
         }
         let count = match outcome {
-            Outcome::NotNeeded => &mut self.result.duplicate_bytes,
-            Outcome::Accepted | Outcome::Late if lease.peer.as_str() == ORIGIN => {
+            CompletionOutcome::NotNeeded => &mut self.result.duplicate_bytes,
+            CompletionOutcome::Accepted | CompletionOutcome::Late if lease.peer.as_str() == ORIGIN => {
                 &mut self.result.origin_bytes
             }
-            Outcome::Accepted | Outcome::Late => &mut self.result.peer_bytes,
+            CompletionOutcome::Accepted | CompletionOutcome::Late => &mut self.result.peer_bytes,
         };
         *count += bytes;
     }
 
-    pub(super) fn failed(&mut self, id: PieceLeaseId, failed: Failed) {
+    pub(super) fn failed(&mut self, id: PieceLeaseId, failed: TransferError) {
         let Some(flight) = self.flights.remove(&id) else { return };
         let (lease, now) = (flight.lease, self.now());
         self.blame(&lease.peer, failed.error.to_string());
@@ -97,7 +98,7 @@ impl Fetch<'_> {
         }
     }
 
-    /// Asks the origin for less, later, or not any more.
+    /// Reduces the run length and backs off from the origin, or stops using it.
     fn origin_failed(&mut self, error: Error) {
         let piece_bytes = u64::from(self.assembly.manifest().cut.piece_bytes());
         self.run_bytes_max = (self.run_bytes_max / 2).max(piece_bytes);
@@ -108,17 +109,17 @@ impl Fetch<'_> {
         }
     }
 
-    /// Goes on with the peers, if they can do it.
+    /// Continues with the peers only.
     fn without_origin(&mut self, error: Error) {
         self.origin = None;
         self.origin_error = Some(error);
-        // They have as long as if the fetch began now.
+        // Their timeout starts now.
         self.heard_at = self.now();
         let ended = self.manager.remove_peer(&ORIGIN.into(), self.now());
         self.give_up(&ended);
     }
 
-    fn complete(&mut self, lease: &PieceLease, piece: u32, result: PieceResult) {
+    fn complete(&mut self, lease: &PieceRequest, piece: u32, result: PieceResult) {
         let completion = PieceCompletion { lease: lease.id, piece, peer: lease.peer.clone(), result };
         match self.manager.complete_piece(&completion, self.now()) {
             Ok(completed) => {
@@ -127,25 +128,25 @@ impl Fetch<'_> {
                 }
                 self.give_up(&completed.cancelled);
             }
-            // It ran out, or was taken away, while it was under way: nothing has changed.
-            Err(error) => tracing::debug!("piece {piece} from {}: {error}", lease.peer),
+            // The lease expired or was cancelled during the transfer: nothing has changed.
+            Err(error) => tracing::debug!(piece, peer = %lease.peer, %error, "ignoring late piece"),
         }
     }
 
-    /// Ends transfers of which nothing is wanted any more. Bytes that are here already are verified all the same.
+    /// Aborts transfers of which no piece is needed any longer. Bytes that have arrived are verified all the same.
     pub(super) fn give_up(&mut self, cancelled: &[Cancelled]) {
         for cancelled in cancelled {
             let Some(flight) = self.flights.get_mut(&cancelled.lease) else { continue };
-            // Others of its pieces may go on: a run has one transfer.
+            // The other pieces of the run may continue: a run has one transfer.
             flight.wanted.retain(|piece| !cancelled.pieces.contains(piece));
             if let Some(transfer) = flight.transfer.clone().filter(|_| flight.wanted.is_empty()) {
                 transfer.abort();
                 self.flights.remove(&cancelled.lease);
             }
             if cancelled.why == CancelReason::Expired {
-                self.blame(&cancelled.peer, "it did not give what it was asked for in time".to_owned());
+                self.blame(&cancelled.peer, "it did not deliver the requested pieces in time".to_owned());
                 if cancelled.peer.as_str() == ORIGIN {
-                    self.origin_failed(Error::new(Kind::Unavailable, "the store does not answer in time"));
+                    self.origin_failed(Error::new(Kind::Unavailable, "the store did not answer in time"));
                 }
             }
         }
@@ -158,7 +159,7 @@ impl Fetch<'_> {
             if flight.transfer.is_some() && so_far > flight.seen {
                 flight.seen = so_far;
                 self.heard_at = now;
-                // One that has ended is given up with the next answer.
+                // An expired lease is cancelled with the next request.
                 let _ = self.manager.progress(*id, so_far, now);
             }
         }

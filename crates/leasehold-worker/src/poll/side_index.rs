@@ -1,6 +1,6 @@
-//! What is looked at beside the shards: the worker's own inbox, and the overflow.
+//! Parts of the index outside the shards: the worker's own inbox, and the overflow.
 
-use leasehold_core::{Now, Result, StoreTime, Where};
+use leasehold_core::{IndexLocation, Now, Result, StoreTime};
 use leasehold_queue::Bell;
 use leasehold_store::host::Instant;
 use std::time::Duration;
@@ -8,46 +8,47 @@ use std::time::Duration;
 use crate::run::Engine;
 
 /// A part of the index that is not divided into shards.
-pub(super) struct Lane {
-    pub(super) place: Where,
-    /// An inbox has a bell of its own.
+pub(super) struct SideIndex {
+    pub(super) place: IndexLocation,
+    /// Bell of an inbox; the overflow has none.
     bell: Option<Bell>,
-    /// How often to look without being rung for.
+    /// Interval of scans without a ring.
     every: Duration,
-    /// When it was last looked at.
+    /// Time of the last scan.
     looked: Option<Instant>,
-    /// The first minute that had not begun and has entries.
+    /// The first future minute that has entries.
     pub(super) next: Option<StoreTime>,
-    /// The last look did not see all of it.
+    /// True if the last scan did not reach the end.
     pub(super) is_partial: bool,
 }
 
-impl Lane {
+impl SideIndex {
     pub(super) fn inbox(engine: &Engine) -> Option<Self> {
         let worker = engine.inbox.as_ref()?.worker().clone();
         let bell = Some(Bell::of_inbox(&worker));
-        Some(Self::new(Where::Inbox(worker), bell, engine.crew.options.sweep_every))
+        Some(Self::new(IndexLocation::Inbox(worker), bell, engine.runner.options.sweep_every))
     }
 
     pub(super) fn overflow(engine: &Engine) -> Self {
-        Self::new(Where::Overflow, None, engine.crew.options.overflow_every)
+        Self::new(IndexLocation::Overflow, None, engine.runner.options.overflow_every)
     }
 
-    fn new(place: Where, bell: Option<Bell>, every: Duration) -> Self {
+    fn new(place: IndexLocation, bell: Option<Bell>, every: Duration) -> Self {
         Self { place, bell, every, looked: None, next: None, is_partial: false }
     }
 
-    /// Nobody has looked at it yet.
+    /// True if it was never scanned.
     pub(super) fn is_new(&self) -> bool {
         self.looked.is_none()
     }
 
-    /// The next poll looks at it.
+    /// Makes the next poll scan it.
     pub(super) fn look_soon(&mut self) {
         (self.looked, self.next) = (None, None);
     }
 
-    /// Whether there is a reason to look at it. The bell first: what it stands for is then surely seen by the look.
+    /// True if it should be scanned now. The bell is read first, so that the scan includes everything that was rung
+    /// for.
     pub(super) async fn has_reason(&mut self, engine: &Engine) -> Result<bool> {
         let has_rung = match &mut self.bell {
             Some(bell) if !self.is_partial => engine.queue.has_rung(bell).await?,
@@ -62,7 +63,7 @@ impl Lane {
             || second_look.is_some_and(|at| now.has_reached(at)))
     }
 
-    /// A look begins.
+    /// Notes the start of a scan.
     pub(super) fn looked(&mut self, engine: &Engine, now: Now) {
         if let Some(bell) = &mut self.bell {
             bell.looked(now.earliest);

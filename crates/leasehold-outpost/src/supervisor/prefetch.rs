@@ -1,63 +1,63 @@
-//! What the looks at the index have shown, and how much more may come here.
+//! Results of index scans, and the capacity for more tasks on this node.
 
 use leasehold_core::{Result, StoreTime, TaskId, TaskType};
 use leasehold_queue::Bell;
-use leasehold_queue::discover::Found;
+use leasehold_queue::discover::IndexHit;
 use leasehold_store::host::Instant;
 use std::collections::{HashMap, HashSet};
 
 use super::Supervisor;
 use crate::spool::Wants;
 
-/// So many types of tasks are remembered.
+/// Most task ids whose type is cached.
 const TYPES_MAX: usize = 100_000;
 
-/// What the looks at the index have shown.
+/// Results of the index scans.
 #[derive(Default)]
-pub(crate) struct Walk {
+pub(crate) struct PrefetchState {
     pub(super) bell: Bell,
-    /// When everything was last looked at, whatever the bell said.
+    /// Time of the last full scan, which does not depend on the bell.
     pub(super) passed_at: Option<Instant>,
-    /// Entries whose task was not free, by the revision of the entry.
+    /// Revision of entries whose task was not free.
     pub(super) skip: HashMap<TaskId, u64>,
-    /// Of which type a task is, by the revision of its entry: what nobody here handles is read once.
+    /// Type of a task, with the revision of its entry: a task that no worker here handles is read once.
     types: HashMap<TaskId, (u64, TaskType)>,
-    /// Types of which more wait than are kept here.
+    /// Types with more pending tasks than are kept here.
     pub(super) more: HashSet<TaskType>,
-    /// More wait, of which nobody here knows the types, because there is enough of everything.
+    /// True if there are more pending tasks whose type was not read, because there is enough of every type.
     pub(super) has_unknown: bool,
-    /// A look has not come to its end: there was too much to read at once.
+    /// True if the last scan was cut off: there was too much to read at once.
     pub(super) is_unread: bool,
-    /// What workers here handled at the last look.
+    /// Task types that workers here handled at the last scan.
     pub(super) wants: Option<Wants>,
-    /// When something becomes due that was not at the last look.
+    /// Time at which the next task becomes due, as of the last scan.
     pub(super) next: Option<StoreTime>,
 }
 
-impl Walk {
-    /// The bucket was out of reach: everything is looked at again. Which task is of which type stays known.
+impl PrefetchState {
+    /// Resets the state after a reconnect, for a full scan. Cached types are kept.
     pub(super) fn begin_anew(&mut self) {
         let types = std::mem::take(&mut self.types);
         *self = Self { types, ..Self::default() };
     }
 
-    pub(super) fn type_of(&self, found: &Found) -> Option<&TaskType> {
+    pub(super) fn type_of(&self, found: &IndexHit) -> Option<&TaskType> {
         self.types.get(&found.entry.id).filter(|(rev, _)| *rev == found.entry.rev).map(|(_, of)| of)
     }
 
-    pub(super) fn learn_type(&mut self, found: &Found, task_type: &TaskType) {
+    pub(super) fn learn_type(&mut self, found: &IndexHit, task_type: &TaskType) {
         if self.types.len() >= TYPES_MAX {
             self.types.clear();
         }
         self.types.insert(found.entry.id, (found.entry.rev, task_type.clone()));
     }
 
-    pub(super) fn is_skipped(&self, found: &Found) -> bool {
+    pub(super) fn is_skipped(&self, found: &IndexHit) -> bool {
         self.skip.get(&found.entry.id) == Some(&found.entry.rev)
     }
 
-    /// Whether it may be of use here. What waits here no longer than there is room for is noted.
-    pub(super) fn may_come(&mut self, found: &Found, room: &Room) -> bool {
+    /// Returns whether a task may be of use here. Types and tasks for which there is no capacity are recorded.
+    pub(super) fn may_come(&mut self, found: &IndexHit, room: &Capacity) -> bool {
         let Some(of) = self.type_of(found).cloned() else {
             self.has_unknown |= room.is_full();
             return !room.is_full();
@@ -69,23 +69,23 @@ impl Walk {
         is_for_it
     }
 
-    /// Whether those who work here will soon have nothing to do although there is something.
-    pub(super) fn is_short(&self, room: &Room) -> bool {
+    /// Returns whether workers here will soon be idle although there are pending tasks.
+    pub(super) fn is_short(&self, room: &Capacity) -> bool {
         self.is_unread
             || self.more.iter().any(|of| room.is_short_of(of))
             || self.has_unknown && room.is_short()
     }
 }
 
-/// How much more may come here: so much of each type that somebody handles, so that none is in the way of another; of
-/// everything together where somebody handles everything, or nobody has said what.
-pub(super) struct Room {
+/// Capacity for more tasks: per type that a worker here handles, so that no type blocks another; for all types together if a
+/// worker handles everything, or none has subscribed.
+pub(super) struct Capacity {
     pub(super) wants: Wants,
     free: HashMap<TaskType, usize>,
     window: usize,
 }
 
-impl Room {
+impl Capacity {
     fn of(&self, task_type: &TaskType) -> usize {
         if self.wants.types().is_some() {
             return self.free.get(task_type).copied().unwrap_or(0);
@@ -105,7 +105,7 @@ impl Room {
         self.wants.includes(task_type) && self.of(task_type) < self.window / 2
     }
 
-    /// There is enough of everything.
+    /// True if there is enough of every type.
     pub(super) fn is_full(&self) -> bool {
         self.are_all(|free| free >= self.window)
     }
@@ -123,8 +123,8 @@ impl Room {
 }
 
 impl Supervisor {
-    pub(super) async fn room(&self) -> Result<Room> {
+    pub(super) async fn room(&self) -> Result<Capacity> {
         let (wants, free) = self.on_disk(|spool| Ok((spool.wants()?, spool.free()?))).await?;
-        Ok(Room { wants, free, window: self.options.window })
+        Ok(Capacity { wants, free, window: self.options.window })
     }
 }

@@ -1,5 +1,5 @@
-//! What is to be told to an event loop. Whoever tells it needs no lock of Python's: a letter is put into the box, and
-//! the first one wakes the loop through a file descriptor. Under load one wake-up brings many letters.
+//! Events for a Python event loop. Sending one needs no interpreter lock: a letter is put into the mailbox, and the first
+//! one wakes the loop through a file descriptor. Under load one wake-up delivers many letters.
 
 use leasehold_worker::Shutdown;
 use pyo3::prelude::*;
@@ -7,29 +7,29 @@ use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::json::JsonAnswer;
 use crate::log::{self, LogLine};
-use crate::told::Told;
-use crate::worker::Run;
+use crate::worker::HandlerRun;
 
-/// The most lines that wait for an event loop. One that is blocked for longer than that loses the rest.
+/// Largest number of log lines that wait for an event loop. While it is blocked, further lines are dropped.
 const LINES_MAX: usize = 1_000;
-/// The level of warnings in `logging`.
+/// Level of warnings in `logging`.
 const WARNING: u8 = 30;
 
-/// One thing to be told.
+/// One event.
 pub(crate) enum Letter {
     /// A call has ended.
-    Answer { number: u64, told: Told },
+    Answer { number: u64, told: JsonAnswer },
     /// A handler is to be run.
-    Run(Run),
+    Run(HandlerRun),
     /// A run is to be stopped.
     Stop { worker: u64, run: u64 },
     /// A line is to be logged.
     Log(LogLine),
 }
 
-/// The box itself.
-pub(crate) struct Post {
+/// Queue of events.
+pub(crate) struct EventQueue {
     process: u32,
     wake: OwnedFd,
     mail: Mutex<Mail>,
@@ -38,16 +38,16 @@ pub(crate) struct Post {
 #[derive(Default)]
 struct Mail {
     letters: Vec<Letter>,
-    /// How many of the letters are lines for the log.
+    /// Number of log lines among the letters.
     lines: usize,
-    /// How many lines were dropped since the mail was last collected.
+    /// Number of lines dropped since the letters were last collected.
     lines_dropped: u64,
-    /// Told to stop when nobody reads the mail any more.
+    /// Workers to abort when the mailbox is closed.
     workers: Vec<Shutdown>,
     is_closed: bool,
 }
 
-impl Post {
+impl EventQueue {
     pub(crate) fn put(&self, letter: Letter) {
         let is_first = {
             let mut mail = self.mail();
@@ -58,16 +58,16 @@ impl Post {
             mail.letters.len() == 1
         };
         if is_first {
-            // It can only fail by being full, and then the loop is awake.
+            // Fails only if the counter is full, and then the loop is awake.
             let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
         }
     }
 
-    pub(crate) fn answer(&self, number: u64, told: Told) {
+    pub(crate) fn answer(&self, number: u64, told: JsonAnswer) {
         self.put(Letter::Answer { number, told });
     }
 
-    /// Logs a line on this event loop; false if the box is closed, or belongs to the parent of this process.
+    /// Logs a line on this event loop. Returns false if the mailbox is closed, or belongs to the parent process.
     pub(crate) fn log(&self, line: LogLine) -> bool {
         if self.process != std::process::id() {
             return false;
@@ -87,7 +87,7 @@ impl Post {
         true
     }
 
-    /// Stops this worker when the box is closed.
+    /// Aborts this worker when the mailbox is closed.
     pub(crate) fn serves(&self, worker: Shutdown) {
         let mut mail = self.mail();
         mail.workers.retain(|worker| worker.stage() == leasehold_worker::shutdown::Stage::Go);
@@ -100,7 +100,7 @@ impl Post {
             mail.is_closed = true;
             (std::mem::take(&mut mail.letters), std::mem::take(&mut mail.workers))
         };
-        // Runs that were not begun are given back by being dropped.
+        // Runs that were not started are released by being dropped.
         drop(letters);
         workers.iter().for_each(Shutdown::abort);
     }
@@ -110,14 +110,14 @@ impl Post {
     }
 }
 
-/// Answers, runs, stops and log lines, as Python takes them apart.
+/// Answers, runs, stops and log lines, as a tuple for Python.
 type Collected =
-    (Vec<(u64, Option<String>, Option<String>)>, Vec<Run>, Vec<(u64, u64)>, Vec<(u8, String, String)>);
+    (Vec<(u64, Option<String>, Option<String>)>, Vec<HandlerRun>, Vec<(u64, u64)>, Vec<(u8, String, String)>);
 
-/// The box of one event loop.
+/// Mailbox of one event loop.
 #[pyclass(frozen)]
 pub(crate) struct Mailbox {
-    pub(crate) post: Arc<Post>,
+    pub(crate) post: Arc<EventQueue>,
 }
 
 #[pymethods]
@@ -126,25 +126,25 @@ impl Mailbox {
     fn new() -> PyResult<Self> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| std::io::Error::from_raw_os_error(error.raw_os_error()))?;
-        let post = Arc::new(Post { process: std::process::id(), wake, mail: Mutex::default() });
+        let post = Arc::new(EventQueue { process: std::process::id(), wake, mail: Mutex::default() });
         log::listen(&post);
         Ok(Self { post })
     }
 
-    /// Readable when there is mail.
+    /// Returns a file descriptor that is readable when there are letters.
     fn fileno(&self) -> i32 {
         self.post.wake.as_raw_fd()
     }
 
-    /// Takes all mail: answers `(number, text, error)`, runs, stops `(worker, run)`, and log lines `(level, logger, text)`.
+    /// Takes all letters: answers `(number, text, error)`, runs, stops `(worker, run)`, and log lines `(level, logger, text)`.
     fn collect(&self) -> Collected {
         let mut collected = Collected::default();
         if self.post.process != std::process::id() {
-            // The descriptor is shared with the parent, who would miss what a child has read.
+            // The descriptor is shared with the parent, which would miss a wake-up that a child has read.
             return collected;
         }
         let mut count = [0; 8];
-        // Empty: someone was faster.
+        // Empty if another call has read it already.
         let _ = rustix::io::read(&self.post.wake, &mut count);
         let (letters, dropped) = {
             let mut mail = self.post.mail();
@@ -162,13 +162,13 @@ impl Mailbox {
             }
         }
         if dropped > 0 {
-            let text = format!("log lines were dropped, the event loop was blocked count={dropped}");
+            let text = format!("log lines dropped, event loop was blocked count={dropped}");
             lines.push((WARNING, "leasehold".to_owned(), text));
         }
         collected
     }
 
-    /// Nobody reads the mail any more: workers stop, and give back what they hold.
+    /// Closes the mailbox: workers abort and release their tasks.
     fn close(&self) {
         self.post.close();
     }

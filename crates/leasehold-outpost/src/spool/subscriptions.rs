@@ -1,8 +1,8 @@
-//! What the workers of this node handle, so that what comes here can be done here.
+//! Task types that the workers of this node handle, so that the supervisor copies only those here.
 //!
-//! Each worker says it in a file of its own, and takes that away when it ends. What was said before the machine was started
-//! anew, or was not said again for long, does not count; what was written without a time, by a person or another program,
-//! counts until it is removed. As long as nobody has said anything, everything is wanted.
+//! Each worker records its types in a file of its own, and removes it when it ends. A file of an earlier boot, or one that was
+//! not renewed for long, does not count; a file without a time, written by a person or another program, counts until it is
+//! removed. Without any file, all types are included.
 
 use leasehold_core::{HexName, Result, StoreTime, TaskType};
 use serde::{Deserialize, Serialize};
@@ -13,26 +13,26 @@ use std::time::Duration;
 use super::Spool;
 use crate::disk::{self, Lasting};
 
-/// How often a worker says what it handles.
+/// Time between two renewals of a worker's file.
 pub(crate) const SAID_EVERY: Duration = Duration::from_hours(1);
-/// So long that counts.
+/// Time for which a worker's file counts.
 const COUNTS: Duration = Duration::from_hours(3);
 
-/// The folder with a file for each worker.
+/// Folder with a file for each worker.
 pub(super) const WANTS: &str = "wants";
 
-/// Which tasks somebody here can do.
+/// Task types that the workers of this node handle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wants(Option<HashSet<TaskType>>);
 
 impl Wants {
-    /// Whether tasks of this type are among them.
+    /// Returns whether a worker here handles this type.
     #[must_use]
     pub fn includes(&self, task_type: &TaskType) -> bool {
         self.0.as_ref().is_none_or(|types| types.contains(task_type))
     }
 
-    /// Their types; nothing if it is everything.
+    /// The types; `None` for all.
     pub(crate) fn types(&self) -> Option<impl Iterator<Item = &TaskType>> {
         self.0.as_ref().map(HashSet::iter)
     }
@@ -41,21 +41,21 @@ impl Wants {
 #[derive(Serialize, Deserialize)]
 struct When {
     boot_id: String,
-    /// Since the machine started.
+    /// Time since boot.
     at: StoreTime,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Said {
-    /// Nothing if it counts for ever.
+    /// `None` if it never expires.
     #[serde(flatten)]
     when: Option<When>,
-    /// Nothing if it is everything.
+    /// `None` for all.
     types: Option<Vec<TaskType>>,
 }
 
 impl Spool {
-    /// This run of a worker handles tasks of these types, or all of them.
+    /// Records that a worker handles tasks of these types, or of all types.
     pub fn want(&self, instance: &HexName, types: Option<Vec<TaskType>>) -> Result<()> {
         let now = self.now();
         let body =
@@ -63,12 +63,12 @@ impl Spool {
         self.disk.replace(&self.wants_of(instance), &body.expect("names and a number"), Lasting::No)
     }
 
-    /// It has ended.
+    /// Removes the record of a worker that has ended.
     pub fn want_no_more(&self, instance: &HexName) -> Result<()> {
         self.disk.remove(&self.wants_of(instance), Lasting::No).map(|_| ())
     }
 
-    /// What the workers of this node handle.
+    /// Reads the task types that the workers of this node handle.
     pub fn wants(&self) -> Result<Wants> {
         let now = self.now();
         let mut all: Option<HashSet<TaskType>> = None;
@@ -77,7 +77,7 @@ impl Spool {
             let Some(body) = disk::read(&path)? else { continue };
             let Ok(Said { when, types }) = serde_json::from_slice(&body) else { continue };
             if when.as_ref().is_some_and(|when| when.boot_id != now.boot_id) {
-                // Nobody who ran then writes it again.
+                // The worker that wrote it died with the earlier boot.
                 self.disk.remove(&path, Lasting::No)?;
                 continue;
             }

@@ -1,37 +1,43 @@
-//! What a node says about a task, and the event that makes the bucket agree.
+//! Operation of a node on a task, and the event that applies it in the bucket.
 
-use leasehold_core::outpost::{ClockMark, Deed, Known, Local, Op, Write};
+use leasehold_core::outpost::{ClockMark, KnownState, Local, Op, OpKind, Write};
 use leasehold_core::{Event, LeaseId, Now, State, StoreTime, Task};
 
 use super::Supervisor;
 
-/// Something that a node says about a task.
-pub(super) struct Word<'a> {
+/// Operation of a node on a task, to apply in the bucket.
+pub(super) struct SyncStep<'a> {
     pub(super) local: Local,
     pub(super) op: &'a Op,
-    /// The claim that a put would make, if it makes one.
+    /// Id of the claim that a put would make, if it makes one.
     pub(super) lease_id: LeaseId,
-    pub(super) known: Known,
-    /// Whoever made the claim may wait for it to be confirmed, or may be gone.
+    pub(super) known: KnownState,
+    /// True if the worker that made the claim may wait for its confirmation, or may be gone.
     pub(super) is_unconfirmed: bool,
 }
 
-impl<'a> Word<'a> {
+impl<'a> SyncStep<'a> {
     pub(super) fn of(op: &'a Op, has_started: bool, by: &Supervisor) -> Self {
         let lease_id = op.deed.lease_id().cloned();
         let (from, write_id) = match &op.deed {
-            Deed::Claim { from, .. } => (from.clone(), None),
-            Deed::Submit { write_id, .. } => (None, Some(write_id.clone())),
+            OpKind::Claim { from, .. } => (from.clone(), None),
+            OpKind::Submit { write_id, .. } => (None, Some(write_id.clone())),
             _ => (None, None),
         };
-        let known =
-            Known { generation: op.generation, epoch: op.epoch, lease_id: lease_id.clone(), from, write_id };
+        let known = KnownState {
+            generation: op.generation,
+            epoch: op.epoch,
+            lease_id: lease_id.clone(),
+            from,
+            write_id,
+        };
         let lease_id = lease_id.unwrap_or_else(|| by.random_name());
-        let is_unconfirmed = matches!(op.deed, Deed::Claim { .. });
+        let is_unconfirmed = matches!(op.deed, OpKind::Claim { .. });
         Self { local: Local::of(&op.deed, has_started), op, lease_id, known, is_unconfirmed }
     }
 
-    /// A moment that a node meant, which may not have known the bucket's time: then it is as far from now as it was then.
+    /// Converts a time of the node to the bucket's time. If the node did not know the bucket's time, the time is as far from
+    /// now as it was from the operation.
     fn in_store_time(&self, moment: StoreTime, now: Now) -> StoreTime {
         match self.op.clock {
             ClockMark::Bucket => moment,
@@ -39,13 +45,13 @@ impl<'a> Word<'a> {
         }
     }
 
-    /// Whether the task is held by the claim that this speaks of, and that has not run out.
+    /// Returns whether this operation's claim holds the task and has not expired.
     pub(super) fn is_held(&self, task: &Task, now: Now) -> bool {
         let is_live = matches!(&task.state, State::Running(claim) if now.is_before(claim.expires_at));
         is_live && task.lease_id.as_ref() == Some(&self.lease_id)
     }
 
-    /// How a claim ends that cannot be taken over: at once if it is one of this node under which nobody runs any more.
+    /// Event that ends a claim that cannot be taken over: at once if it is of a worker of this node that no longer runs.
     pub(super) fn end_of_the_dead(&self, task: &Task) -> Event {
         let is_ours = |lease_id: &&LeaseId| task.lease_id.as_ref() == Some(*lease_id);
         let ours = self.known.from.iter().chain(&self.known.lease_id).find(is_ours).cloned();
@@ -53,13 +59,13 @@ impl<'a> Word<'a> {
             None => Event::TimeOut,
             Some(lease_id) if is_called_off(task) => Event::Stop { lease_id },
             Some(lease_id) => {
-                let error = "the process that had it was not heard of any more".to_owned();
+                let error = "the worker on the node stopped renewing its lease".to_owned();
                 Event::Fail { lease_id, error, retryable: true, after: None }
             }
         }
     }
 
-    /// The event that makes it so; nothing if there is none.
+    /// Event that applies the operation; `None` if there is none.
     pub(super) fn event(&self, write: Write, by: &Supervisor, now: Now) -> Option<Event> {
         let (lease_id, lease, worker) =
             (self.lease_id.clone(), by.options.lease, by.spool.config().node_id.clone());
@@ -68,39 +74,39 @@ impl<'a> Word<'a> {
             (Write::TakeOver, _) => {
                 let from = self.known.from.clone().or_else(|| self.known.lease_id.clone());
                 let is_unused = self.local == Local::CheckedOut
-                    || matches!(self.op.deed, Deed::Claim { is_unused: true, .. });
+                    || matches!(self.op.deed, OpKind::Claim { is_unused: true, .. });
                 Event::TakeOver { worker, lease_id, lease, from, is_unused }
             }
             (Write::Renew, _) => Event::Renew { lease_id, lease, progress: None },
-            (Write::Complete, Deed::Complete { lease_id, output, results }) => {
+            (Write::Complete, OpKind::Complete { lease_id, output, results }) => {
                 let (lease_id, output, results) = (lease_id.clone(), output.clone(), results.clone());
                 Event::Complete { lease_id, output, results }
             }
-            (Write::CompleteOffline, Deed::Complete { lease_id, output, results }) => {
+            (Write::CompleteOffline, OpKind::Complete { lease_id, output, results }) => {
                 let (lease_id, output, results) = (lease_id.clone(), output.clone(), results.clone());
                 Event::CompleteOffline { lease_id, output, results }
             }
-            (Write::Fail, Deed::Fail { lease_id, error, retryable, after, max_attempts }) => {
+            (Write::Fail, OpKind::Fail { lease_id, error, retryable, after, max_attempts }) => {
                 let (lease_id, error) = (lease_id.clone(), error.clone());
                 match *max_attempts {
                     Some(max_attempts) => Event::Exhaust { lease_id, error, max_attempts },
                     None => Event::Fail { lease_id, error, retryable: *retryable, after: *after },
                 }
             }
-            (Write::FailOffline, Deed::Fail { lease_id, error, retryable, after, max_attempts }) => {
+            (Write::FailOffline, OpKind::Fail { lease_id, error, retryable, after, max_attempts }) => {
                 let (lease_id, error) = (lease_id.clone(), error.clone());
                 let (retryable, after, max_attempts) = (*retryable, *after, *max_attempts);
                 Event::FailOffline { lease_id, error, retryable, after, max_attempts }
             }
-            (Write::Release, Deed::Release { until: Some(until), .. }) => {
+            (Write::Release, OpKind::Release { until: Some(until), .. }) => {
                 Event::Snooze { lease_id, until: self.in_store_time(*until, now) }
             }
-            (Write::Release, Deed::Stop { .. }) | (Write::Stop, _) => Event::Stop { lease_id },
+            (Write::Release, OpKind::Stop { .. }) | (Write::Stop, _) => Event::Stop { lease_id },
             (Write::Release, _) => Event::Release { lease_id },
-            (Write::Reschedule, Deed::Release { until: Some(until), .. }) => {
+            (Write::Reschedule, OpKind::Release { until: Some(until), .. }) => {
                 Event::Reschedule { at: self.in_store_time(*until, now) }
             }
-            (Write::Reschedule, Deed::Stop { .. }) | (Write::Cancel, _) => Event::Cancel,
+            (Write::Reschedule, OpKind::Stop { .. }) | (Write::Cancel, _) => Event::Cancel,
             (Write::Retry, _) => Event::Retry,
             _ => return None,
         })

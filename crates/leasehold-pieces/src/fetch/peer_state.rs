@@ -1,4 +1,4 @@
-//! What a fetch knows of its peers.
+//! State of the peers of a fetch.
 
 use leasehold_core::Result;
 use leasehold_core::piece::{PeerId, PeerKind, PieceMap};
@@ -10,34 +10,34 @@ use super::{Event, Fetch};
 use crate::peer::PeerClient;
 use crate::peers::Peer;
 
-/// How long a source that has failed is left alone; each failure doubles it.
+/// Back-off after a failure of a source; each failure doubles it.
 const FAILED_PAUSE_MIN: Duration = Duration::from_millis(100);
 const FAILED_PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// A peer that does not even say what it has is left out after so many tries.
+/// Failed requests for its piece map after which a peer is excluded.
 const SILENCE_MAX: u32 = 3;
 
-/// How often a peer is asked what it has: often while it gets more, and seldom when it has nothing of this artifact.
+/// Pause between two requests for a peer's piece map: short while the map grows, long when it does not change.
 const HAVE_EVERY_MIN: Duration = Duration::from_millis(200);
 const HAVE_EVERY_MAX: Duration = Duration::from_secs(2);
 
-/// What is known of a peer besides its leases.
-pub(super) struct Known {
+/// State of a peer besides its leases.
+pub(super) struct PeerState {
     pub(super) source: Source,
-    /// What it has; nothing if it neither has nor fetches this artifact.
+    /// Pieces that it has; `None` if it neither has nor fetches this artifact.
     pub(super) have: Option<PieceMap>,
-    /// Whether it has ever said what it has.
+    /// True once it has answered a request for its piece map.
     pub(super) has_answered: bool,
     pub(super) silences: u32,
     pub(super) every: Duration,
     pub(super) rest: Rest,
 }
 
-/// How long a source is left alone after failures.
+/// Back-off of a source after failures.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Rest {
     pub(super) until: Duration,
-    /// Failures in a row; those that come together are one.
+    /// Failures in a row; concurrent failures count as one.
     pub(super) failures: u32,
 }
 
@@ -61,7 +61,7 @@ impl Fetch<'_> {
         self.is_listing = false;
         let peers = match peers {
             Ok(peers) => peers,
-            Err(error) => return tracing::warn!("peers cannot be listed: {error}"),
+            Err(error) => return tracing::warn!(%error, "failed to list peers, retrying"),
         };
         self.announced = peers.iter().map(|peer| peer.id.clone()).collect();
         for peer in peers {
@@ -70,7 +70,7 @@ impl Fetch<'_> {
                 continue;
             }
             self.left_out.remove(&peer.id);
-            let known = Known {
+            let known = PeerState {
                 source: Source::Peer(peer.client.clone()),
                 have: None,
                 has_answered: false,
@@ -84,7 +84,7 @@ impl Fetch<'_> {
     }
 
     fn ask_what_it_has(&mut self, id: PeerId, after: Duration) {
-        let Some(Known { source: Source::Peer(peer), .. }) = self.known.get(&id) else { return };
+        let Some(PeerState { source: Source::Peer(peer), .. }) = self.known.get(&id) else { return };
         let (peer, pause) = (peer.clone(), self.host.sleep(after));
         let (artifact, cut) = (self.assembly.manifest().artifact.clone(), self.assembly.manifest().cut);
         self.events.push(Box::pin(async move {
@@ -111,7 +111,7 @@ impl Fetch<'_> {
         };
         known.silences = 0;
         known.has_answered = true;
-        // One that has removed what it had has nothing of it now.
+        // A peer that has removed the artifact has none of its pieces.
         let have = have.or_else(|| known.have.as_ref().map(|before| PieceMap::none(before.len())));
         let is_new = have.is_some() && have != known.have;
         known.every = if is_new { HAVE_EVERY_MIN } else { (known.every * 2).min(HAVE_EVERY_MAX) };
@@ -135,7 +135,7 @@ impl Fetch<'_> {
     }
 
     fn leave_out(&mut self, id: &PeerId) {
-        if let Some(Known { source: Source::Peer(client), .. }) = self.known.remove(id) {
+        if let Some(PeerState { source: Source::Peer(client), .. }) = self.known.remove(id) {
             self.left_out.insert(id.clone(), client);
         }
         let ended = self.manager.remove_peer(id, self.now());

@@ -1,29 +1,29 @@
-//! One run of a task, seen from outside: how it is told to stop, and what it says meanwhile. Whatever the task is held by
-//! — a claim in a store, a lease on a disk — is known to whoever has given it out.
+//! Handle of one run of a task: stops its handler and passes on its progress. The claim itself, in a store or on a
+//! disk, belongs to the source of the task.
 
 use leasehold_core::TaskId;
 use serde_json::Value;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, watch};
 
-/// Why a handler has to stop.
+/// Reason why a handler has to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
-    /// Someone has called the task off.
+    /// The task was cancelled.
     Cancelled,
-    /// The claim is lost, or cannot be trusted any more: nothing may be written.
+    /// The claim was lost, or can no longer be trusted: nothing may be written.
     Lost,
     /// The worker stops.
     Shutdown,
-    /// It has run for longer than the task allows.
+    /// The handler has exceeded the task's time limit.
     TimedOut,
-    /// The claim has ended: there is nothing to renew any more.
+    /// The claim has ended and needs no more renewals.
     Settled,
 }
 
-/// A run under way.
+/// A run in progress.
 #[derive(Debug)]
-pub struct Hold {
+pub struct RunHandle {
     /// The task.
     pub id: TaskId,
     stop: watch::Sender<Option<Stop>>,
@@ -31,17 +31,17 @@ pub struct Hold {
     hurry: Notify,
 }
 
-/// How far a handler is.
+/// Progress of a handler.
 #[derive(Debug, Default)]
 struct Progress {
-    /// What the next renewal writes down.
+    /// Value that the next renewal records.
     next: Option<Value>,
-    /// Something was written down, or may have been.
+    /// True if a value was recorded, or may have been.
     is_written: bool,
 }
 
-impl Hold {
-    /// A run of this task that is about to begin.
+impl RunHandle {
+    /// Creates the handle of a run that is about to begin.
     #[must_use]
     pub fn new(id: TaskId) -> Arc<Self> {
         Arc::new(Self {
@@ -52,7 +52,7 @@ impl Hold {
         })
     }
 
-    /// Tells the handler to stop; the first reason counts.
+    /// Asks the handler to stop; the first reason counts.
     pub fn stop(&self, why: Stop) {
         self.stop.send_if_modified(|stop| {
             let first = stop.is_none();
@@ -63,7 +63,7 @@ impl Hold {
         });
     }
 
-    /// Why the handler has to stop, if it has to.
+    /// Reason why the handler has to stop, if it has to.
     #[must_use]
     pub fn stopped(&self) -> Option<Stop> {
         *self.stop.borrow()
@@ -81,18 +81,19 @@ impl Hold {
         stop.ok().and_then(|stop| *stop).unwrap_or(Stop::Lost)
     }
 
-    /// The claim has ended, whatever was said before.
+    /// Marks the claim as ended, whatever the reason to stop was before.
     pub fn settled(&self) {
         self.stop.send_replace(Some(Stop::Settled));
     }
 
-    /// Lost and settled claims need no renewal; cancelled ones do, until their handler has stopped.
+    /// True if the claim was lost or settled and needs no renewal. A cancelled one does, until its handler has
+    /// stopped.
     #[must_use]
     pub fn is_ended(&self) -> bool {
         self.stopped().is_some_and(is_end)
     }
 
-    /// Waits until there is nothing to renew any more.
+    /// Waits until the claim needs no more renewals.
     ///
     /// # Cancel safety
     ///
@@ -102,16 +103,16 @@ impl Hold {
         let _ = changes.wait_for(|stop| stop.is_some_and(is_end)).await;
     }
 
-    /// Waits until the handler wants its claim renewed soon.
+    /// Waits until the handler requests an early renewal.
     ///
     /// # Cancel safety
     ///
-    /// A wish that was not heard when the future was dropped is heard the next time.
+    /// A request that was not returned when the future was dropped is returned by the next call.
     pub async fn hurried(&self) {
         self.hurry.notified().await;
     }
 
-    /// What the handler has said about how far it is, since this was last asked.
+    /// Progress that the handler has reported since the last call.
     pub fn take_progress(&self) -> Option<Value> {
         let mut progress = self.progress();
         let next = progress.next.take();
@@ -123,7 +124,7 @@ impl Hold {
         self.progress().next = Some(progress);
     }
 
-    /// What was said so far means nothing any more. If it was written down already, that is put right soon.
+    /// Discards the progress so far. If some was recorded already, it is cleared soon.
     pub(crate) fn clear_progress(&self) {
         let mut progress = self.progress();
         progress.next = None;

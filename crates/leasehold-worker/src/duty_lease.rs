@@ -1,7 +1,8 @@
-//! Whose turn it is. Workers that all serve the same shards would all do the same duties; one of them at a time is enough.
+//! A lease on a duty, so that one worker at a time does it for all that serve the same shards.
 //!
-//! Whoever does the duty holds a lease on it and renews it each time; the others only see that it is held. A lost one is
-//! followed after the ttl. Requests: 1 put each time for the one whose turn it is, 1 get per ttl for each of the others.
+//! The worker that does the duty holds a lease on it and renews it each time; the other workers see that it is held.
+//! If the holder dies, another worker takes over after the ttl. Requests: 1 put each time for the holder, 1 get per
+//! ttl for each other worker.
 
 use leasehold_core::{HexName, Holder, Result, StoreTime, WorkerId};
 use leasehold_queue::Queue;
@@ -10,18 +11,18 @@ use leasehold_store::HostExt;
 use serde_json::Map;
 use std::time::Duration;
 
-/// The turn at one duty.
-pub(crate) struct Turn {
+/// The lease on one duty.
+pub(crate) struct DutyLease {
     queue: Queue,
     leases: Leases,
     key: &'static str,
     held: Option<HeldLease>,
-    /// Someone else has it until then.
+    /// Expiry of the lease of another holder.
     others_until: Option<StoreTime>,
 }
 
-impl Turn {
-    /// So long the others rely on the one whose turn it is.
+impl DutyLease {
+    /// Creates the lease on the duty at `key`, with this ttl.
     pub(crate) fn new(queue: &Queue, id: &WorkerId, key: &'static str, ttl: Duration) -> Result<Self> {
         let instance = HexName::from_random(queue.client().host().random_bits());
         let holder = Holder { worker_id: id.clone(), instance, ttl };
@@ -29,7 +30,7 @@ impl Turn {
         Ok(Self { queue: queue.clone(), leases, key, held: None, others_until: None })
     }
 
-    /// Whether it is ours to do the duty now.
+    /// Renews or takes the lease; true if this worker is to do the duty now.
     pub(crate) async fn is_ours(&mut self) -> Result<bool> {
         if let Some(held) = &mut self.held {
             if self.leases.renew(held).await? == Renewed::Kept {
@@ -41,7 +42,7 @@ impl Turn {
         if self.others_until.is_some_and(|until| !now.is_past(until)) {
             return Ok(false);
         }
-        // It is nearly always there.
+        // The object nearly always exists.
         let seen = Some(now.earliest);
         match self.leases.take(self.key, &Map::new(), seen).await? {
             Taken::Ours(held) => (self.held, self.others_until) = (Some(held), None),
@@ -50,17 +51,17 @@ impl Turn {
         Ok(self.held.is_some())
     }
 
-    /// Leases of whoever takes turns here.
+    /// Lease client of this worker.
     pub(crate) fn leases(&self) -> &Leases {
         &self.leases
     }
 
-    /// Leaves it to others.
+    /// Releases the duty to other workers.
     pub(crate) async fn pass_on(&mut self) {
         if let Some(held) = self.held.take()
             && let Err(error) = self.leases.release(held).await
         {
-            tracing::debug!("a duty was not passed on and runs out by itself: {error}");
+            tracing::debug!(key = self.key, %error, "failed to release duty lease, leaving it to expire");
         }
     }
 }

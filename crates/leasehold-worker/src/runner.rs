@@ -1,4 +1,4 @@
-//! Who runs tasks, wherever they come from: the handlers of a worker, and what they need.
+//! Running handlers, whatever the source of the tasks.
 
 use futures::future::{BoxFuture, Either, select};
 use leasehold_core::{Result, Status, StoreTime, Task, TaskType, WorkerId};
@@ -12,87 +12,86 @@ use tokio::sync::oneshot;
 use tracing::Instrument;
 
 use crate::handler::{Handler, Handlers, TaskError};
-use crate::hold::{Hold, Stop};
 use crate::options::WorkerOptions;
 use crate::run::{Counters, Counts};
+use crate::run_handle::{RunHandle, Stop};
 use crate::shutdown::Shutdown;
-use crate::staging::{Carrier, Outcome, Whole};
+use crate::staging::{ArtifactIo, RunOutcome, StagedRun};
 
-/// Where a worker has its tasks from, if not from a bucket.
-pub trait Provider: fmt::Debug + Send + Sync + 'static {
-    /// Lets this crew work until told to stop, or until nothing is left if it wants that
-    /// ([`WorkerOptions::until_empty`]). When this returns, everything that was under way has ended or was given back.
-    fn work(self: Arc<Self>, crew: Crew, shutdown: Shutdown) -> BoxFuture<'static, Result<Counts>>;
+/// Source of tasks other than a bucket, such as an outpost.
+pub trait TaskSource: fmt::Debug + Send + Sync + 'static {
+    /// Runs tasks with this runner until shutdown, or until nothing is left if [`WorkerOptions::until_empty`] is
+    /// set. When this returns, every running task has ended or was released.
+    fn work(self: Arc<Self>, runner: TaskRunner, shutdown: Shutdown) -> BoxFuture<'static, Result<Counts>>;
 }
 
-/// The handlers of a worker, and what they need. Clones are the same crew.
+/// Handlers of a worker, with everything they need. Clones share their state.
 #[derive(Clone)]
-pub struct Crew {
+pub struct TaskRunner {
     pub(crate) id: WorkerId,
     pub(crate) handlers: Handlers,
-    pub(crate) carrier: Option<Arc<dyn Carrier>>,
+    pub(crate) carrier: Option<Arc<dyn ArtifactIo>>,
     pub(crate) options: WorkerOptions,
     pub(crate) counts: Arc<Counters>,
     pub(crate) host: Arc<dyn Host>,
 }
 
-/// The present, from which a task that is snoozed waits.
-pub type Present<'a> = &'a (dyn Fn() -> Result<StoreTime> + Send + Sync);
+/// Current time, from which the pause of a snoozed task counts.
+pub type NowFn<'a> = &'a (dyn Fn() -> Result<StoreTime> + Send + Sync);
 
-impl Crew {
+impl TaskRunner {
     pub(crate) fn new(id: WorkerId, host: Arc<dyn Host>) -> Self {
         let (handlers, options) = (Handlers::default(), WorkerOptions::default());
         Self { id, handlers, carrier: None, options, counts: Arc::default(), host }
     }
 
-    /// The worker's name.
+    /// Worker id.
     #[must_use]
     pub fn id(&self) -> &WorkerId {
         &self.id
     }
 
-    /// How it behaves.
+    /// Options of the worker.
     #[must_use]
     pub fn options(&self) -> &WorkerOptions {
         &self.options
     }
 
-    /// The machine it works on.
+    /// Host that it runs on.
     #[must_use]
     pub fn host(&self) -> &Arc<dyn Host> {
         &self.host
     }
 
-    /// Whether it has a handler for tasks of this type.
+    /// True if it has a handler for tasks of this type.
     #[must_use]
     pub fn handles(&self, task_type: &TaskType) -> bool {
         self.handlers.get(task_type).is_some()
     }
 
-    /// The types of the tasks that it has handlers for; nothing if it has one for all.
+    /// Task types that it has handlers for; none if it has one for all.
     #[must_use]
     pub fn types(&self) -> Option<Vec<TaskType>> {
         self.handlers.types()
     }
 
-    /// What it has done so far.
+    /// Counts so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.counts.read()
     }
 
-    /// Runs the handler of a claimed task until it ends or has to stop. Gives how it ended, which is to be written down, or
-    /// nothing if nothing is to be written any more. When this returns, the handler has stopped, or its claim is to be left
-    /// to run out.
-    pub async fn run(&self, task: Task, hold: &Arc<Hold>, now: Present<'_>) -> Option<Settlement> {
+    /// Runs the handler of a claimed task until it ends or has to stop. Returns the result to record, or none if
+    /// nothing may be written. When this returns, the handler has stopped, or its claim is left to expire.
+    pub async fn run(&self, task: Task, hold: &Arc<RunHandle>, now: NowFn<'_>) -> Option<Settlement> {
         tracing::info!("task started");
         self.counts.started.fetch_add(1, Relaxed);
         let _running = self.counts.run();
         self.run_handler(task, hold, now).await
     }
 
-    /// The span of one run: all that happens to a task while it is ours happens in it, what its handler does too. Events
-    /// inside do not repeat its fields. It has the highest level, so that it is there for every event that is logged.
+    /// Span of one run, including everything that its handler does. Events inside do not repeat its fields. It has
+    /// the highest level, so that it exists for every event that is logged.
     #[must_use]
     pub fn span(&self, task: &Task) -> tracing::Span {
         tracing::error_span!(
@@ -106,11 +105,11 @@ impl Crew {
         )
     }
 
-    /// Counts and logs a run that has ended, by the task as it was written down; a claim that was lost has none.
+    /// Counts and logs a run that has ended, by the recorded task; none if the claim was lost.
     pub fn count(&self, settled: Option<&Task>) {
         let counter = match settled.map(|task| (task, task.status())) {
             None => {
-                tracing::info!("task lost");
+                tracing::info!("task claim lost");
                 &self.counts.lost
             }
             Some((_, Status::Completed)) => {
@@ -126,7 +125,7 @@ impl Crew {
                 &self.counts.cancelled
             }
             Some((task, _)) => {
-                // Releases and snoozes leave other events.
+                // Releases and snoozes record other events.
                 if task.history.events().next_back().is_some_and(|change| change.event == "fail") {
                     tracing::warn!(error = first_line(task), "attempt failed, task will be retried");
                 } else {
@@ -138,16 +137,16 @@ impl Crew {
         counter.fetch_add(1, Relaxed);
     }
 
-    async fn run_handler(&self, task: Task, hold: &Arc<Hold>, now: Present<'_>) -> Option<Settlement> {
+    async fn run_handler(&self, task: Task, hold: &Arc<RunHandle>, now: NowFn<'_>) -> Option<Settlement> {
         let Some(Handler { run, is_awaited }) = self.handlers.get(&task.task_type).cloned() else {
             return Some(Settlement::Release);
         };
         let timeout = task.timeout_secs;
-        let (tell, told) = oneshot::channel::<Outcome>();
-        let whole = Whole::new(self.carrier.clone(), run, task, hold.clone());
+        let (tell, told) = oneshot::channel::<RunOutcome>();
+        let whole = StagedRun::new(self.carrier.clone(), run, task, hold.clone());
         let (limit, is_publishing) = (whole.too_long(self.host.clone()), whole.is_publishing());
         let work = async move {
-            // Nobody listens any more if the run was given up.
+            // The receiver is dropped if the run was abandoned.
             let _ = tell.send(whole.run().await);
         };
         let mut running = self.host.spawn(Box::pin(work.in_current_span()));
@@ -155,7 +154,7 @@ impl Crew {
         let (why, outcome) = match select(&mut running, interrupted).await {
             Either::Left((end, _)) => match hold.stopped() {
                 None => return ended(end, told.await.ok(), now),
-                // It was told to stop, and has heard of it before us.
+                // It was asked to stop, and has stopped before this was polled.
                 Some(why) => (why, told.await.ok()),
             },
             Either::Right((interrupted, _)) => {
@@ -177,7 +176,7 @@ impl Crew {
         match (why, outcome) {
             (Stop::Lost | Stop::Settled, _) => None,
             (Stop::Cancelled, _) => Some(Settlement::Stop),
-            // It has come to its end all the same.
+            // It has finished all the same.
             (Stop::Shutdown, Some(Ok((output, results)))) => Some(Settlement::Complete { output, results }),
             (Stop::Shutdown, _) => Some(Settlement::Release),
             (Stop::TimedOut, _) => {
@@ -186,8 +185,8 @@ impl Crew {
         }
     }
 
-    /// Waits for a handler that was told to stop; nothing if it does not. Then nothing may be written either: the claim
-    /// is renewed no more, and runs out.
+    /// Waits for a handler that was asked to stop; none if it does not. Then nothing may be written: the claim is no
+    /// longer renewed, and expires.
     async fn stopped_by_itself(&self, running: &mut Running) -> Option<()> {
         let late = self.host.sleep(self.options.stop_wait);
         if let Either::Left(_) = select(running, late).await {
@@ -198,9 +197,9 @@ impl Crew {
     }
 }
 
-impl fmt::Debug for Crew {
+impl fmt::Debug for TaskRunner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Crew").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("TaskRunner").field("id", &self.id).finish_non_exhaustive()
     }
 }
 
@@ -209,7 +208,7 @@ fn first_line(task: &Task) -> &str {
     task.error.as_deref().and_then(|error| error.lines().next()).unwrap_or_default()
 }
 
-fn ended(end: End, outcome: Option<Outcome>, now: Present<'_>) -> Option<Settlement> {
+fn ended(end: End, outcome: Option<RunOutcome>, now: NowFn<'_>) -> Option<Settlement> {
     Some(match (end, outcome) {
         (_, Some(Ok((output, results)))) => Settlement::Complete { output, results },
         (_, Some(Err(TaskError::Retry(error)))) => retry(error),

@@ -1,37 +1,37 @@
-//! What is known of the queue, and since when. The sampler writes it, everyone else reads it.
+//! Last known state of the queue, with the time of each read. The sampler writes it, responses read it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use leasehold_core::{ArtifactId, Error, Kind, Minute, ShardRange, Status, StoreTime, WorkerId};
-use leasehold_pieces::prune::Listed as ListedArtifact;
+use leasehold_pieces::prune::ListedArtifact;
 use leasehold_queue::{NameFor, SeenLease, Stats};
 use leasehold_store::host::Instant;
 use serde::Serialize;
 
 use crate::pace::Took;
-use crate::table::Table;
+use crate::table::TaskTable;
 
-/// So many counts of the index are kept: an hour on a bucket, 24 minutes on a folder.
+/// Number of index counts that are kept: an hour on a bucket, 24 minutes on a folder.
 const DEPTHS_MAX: usize = 720;
-/// What the page costs in an hour is told from so much of its past.
+/// Time window for the estimate of requests per hour.
 const SPENDING_WINDOW: Duration = Duration::from_mins(10);
-/// From less than this it is not told.
+/// Shortest time from which requests per hour are estimated.
 const SPENDING_LEAST: Duration = Duration::from_mins(1);
-/// So long the tasks are taken to stand as they were read.
+/// Time for which task statuses count as current after a read.
 const FRESH: Duration = Duration::from_secs(15);
 
-/// What was tried longer ago than this is not what is wrong now; the index is tried every minute.
+/// Age after which a failure is no longer reported; the index is read at least every minute.
 const TRIED_LATELY: Duration = Duration::from_mins(3);
 
-/// What was read, and when.
+/// A value with the time of its read.
 #[derive(Debug)]
-pub(crate) struct Seen<T> {
+pub(crate) struct Reading<T> {
     pub(crate) at: Instant,
     pub(crate) what: T,
 }
 
-/// The depth of the queue at one moment.
+/// Depth of the queue at one time.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Depth {
     at: StoreTime,
@@ -40,15 +40,15 @@ pub(crate) struct Depth {
     running: u64,
     #[serde(skip)]
     instant: Instant,
-    /// What this page had asked the store for until then.
+    /// Requests of the dashboard until then.
     #[serde(skip)]
     requests: u64,
-    /// Whether all tasks had been read once by then: that is not done again.
+    /// True if the first read of all tasks was finished by then: it is not repeated.
     #[serde(skip)]
     has_begun: bool,
 }
 
-/// Something that is read again and again.
+/// A part of the queue that is sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Part {
     Index,
@@ -70,71 +70,71 @@ impl Part {
     }
 }
 
-/// What could not be read, and since when.
+/// Failure to read a part, and the time when it started.
 #[derive(Debug)]
-pub(crate) struct Fault {
+pub(crate) struct ReadFault {
     pub(crate) since: Instant,
     pub(crate) text: String,
-    /// How often it was tried in vain.
+    /// Number of failed reads in a row.
     failures: u32,
-    /// The store did not answer. Its client logs that, for all who use it.
+    /// True if the store did not respond. The store client logs that.
     is_unreachable: bool,
 }
 
-/// What a try has changed about whether the store can be read. A store that does not answer is no change here: its client
+/// Change of the store's readability after a read. A store that does not respond is not a change here: the store client
 /// logs that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// Nothing.
+    /// No change.
     Same,
-    /// It could be read, and cannot any more.
+    /// The store can no longer be read.
     Failing,
-    /// It can be read again.
+    /// The store can be read again.
     Recovered,
 }
 
-/// How far the pass over the tasks is.
+/// Progress of the pass over the tasks.
 #[derive(Debug, Default)]
 pub(crate) struct Pass {
-    /// How many were listed in the pass under way, or in the last one.
+    /// Number of tasks listed in the current or last pass.
     pub(crate) listed: u64,
-    /// How many of them were read.
+    /// Number of tasks read.
     pub(crate) read: u64,
-    /// When the last whole one ended.
+    /// End of the last complete pass.
     pub(crate) ended: Option<Instant>,
-    /// Whether there are more tasks than can be remembered.
+    /// True if there are more tasks than the table has room for.
     pub(crate) is_cut: bool,
-    /// How many records may not be read.
+    /// Number of records that the store denied access to.
     pub(crate) denied: u64,
 }
 
-/// When a part was last tried, and what that took.
+/// Time and cost of the last read of a part.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tried {
     pub(crate) at: Instant,
     pub(crate) took: Took,
 }
 
-/// Who holds what.
+/// Worker leases, and the number of tasks in each inbox.
 pub(crate) type Workers = (Vec<(WorkerId, NameFor, SeenLease)>, BTreeMap<WorkerId, u64>);
-/// The groups of shards.
+/// Leases on groups of shards.
 pub(crate) type Shards = Vec<(ShardRange, SeenLease)>;
-/// Large files.
-pub(crate) type Artifacts = BTreeMap<ArtifactId, ListedArtifact>;
+/// Listed artifacts.
+pub(crate) type ArtifactsPart = BTreeMap<ArtifactId, ListedArtifact>;
 
-/// All of it.
+/// Last known state of the queue.
 #[derive(Debug, Default)]
 pub(crate) struct Board {
-    pub(crate) table: Table,
+    pub(crate) table: TaskTable,
     pub(crate) pass: Pass,
-    pub(crate) index: Option<Seen<Stats>>,
-    pub(crate) workers: Option<Seen<Workers>>,
-    pub(crate) shards: Option<Seen<Shards>>,
-    pub(crate) artifacts: Option<Seen<Artifacts>>,
-    /// Whether there are any.
+    pub(crate) index: Option<Reading<Stats>>,
+    pub(crate) workers: Option<Reading<Workers>>,
+    pub(crate) shards: Option<Reading<Shards>>,
+    pub(crate) artifacts: Option<Reading<ArtifactsPart>>,
+    /// True if there are artifacts.
     pub(crate) has_artifacts: bool,
     tried: BTreeMap<Part, Tried>,
-    faults: BTreeMap<Part, Fault>,
+    faults: BTreeMap<Part, ReadFault>,
     is_failing: bool,
     depth: VecDeque<Depth>,
     minute: Option<Minute>,
@@ -142,22 +142,22 @@ pub(crate) struct Board {
 }
 
 impl Board {
-    /// Grows with every change of what viewers would see.
+    /// Returns a number that grows with every visible change.
     pub(crate) fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// Something is not as it was.
+    /// Records a visible change.
     pub(crate) fn touch(&mut self) {
         self.revision += 1;
     }
 
-    /// When a part was last tried.
+    /// Returns the last read of a part.
     pub(crate) fn tried(&self, part: Part) -> Option<Tried> {
         self.tried.get(&part).copied()
     }
 
-    /// Notes that a part was tried, and with what end.
+    /// Records a read of a part, and its error if it failed.
     pub(crate) fn note(&mut self, part: Part, tried: Tried, failed: Option<&Error>) -> Turn {
         self.tried.insert(part, tried);
         match failed {
@@ -173,14 +173,15 @@ impl Board {
                 let since = before.map(|fault| fault.since).or_else(|| self.last_read(part));
                 let count = before.map_or(0, |fault| fault.failures).saturating_add(1);
                 let is_unreachable = error.kind() == Kind::Unavailable;
-                let fault = Fault { since: since.unwrap_or(tried.at), text, failures: count, is_unreachable };
+                let fault =
+                    ReadFault { since: since.unwrap_or(tried.at), text, failures: count, is_unreachable };
                 self.faults.insert(part, fault);
                 if is_news {
                     self.touch();
                 }
             }
         }
-        // What was logged as failing has recovered when nothing fails any more.
+        // A failure that was logged has recovered when no part fails any longer.
         let is_failing = self.faults_lately(tried.at).any(|fault| self.is_failing || !fault.is_unreachable);
         match (std::mem::replace(&mut self.is_failing, is_failing), is_failing) {
             (false, true) => Turn::Failing,
@@ -189,35 +190,35 @@ impl Board {
         }
     }
 
-    /// Forgets that a part could not be read.
+    /// Forgets the failure of a part.
     pub(crate) fn forget(&mut self, part: Part) {
         if self.faults.remove(&part).is_some() {
             self.touch();
         }
     }
 
-    /// When a part was last read, if it is one that is read whether anybody looks or not: the store has failed since then,
-    /// and not since the first try that found out.
+    /// Returns the last successful read of a part that is read even without viewers: the store may have failed since then,
+    /// and not only since the first failed read.
     fn last_read(&self, part: Part) -> Option<Instant> {
         self.index.as_ref().filter(|_| part == Part::Index).map(|index| index.at)
     }
 
-    /// Whether the last try of a part has failed.
+    /// True if the last read of a part has failed.
     pub(crate) fn is_failing(&self, part: Part) -> bool {
         self.faults.contains_key(&part)
     }
 
-    /// Whether the store could not be read for so long, and more than once: a single failure may pass.
+    /// True if reads have failed for at least `patience`, and more than once: a single failure may be transient.
     pub(crate) fn is_down(&self, now: Instant, patience: Duration) -> bool {
         self.faults_lately(now).any(|fault| fault.failures > 1 && now.since(fault.since) >= patience)
     }
 
-    /// What cannot be read at present, for the longest time. What nobody has tried lately says nothing.
-    pub(crate) fn fault(&self, now: Instant) -> Option<&Fault> {
+    /// Returns the oldest current failure. Parts without a recent read do not count.
+    pub(crate) fn fault(&self, now: Instant) -> Option<&ReadFault> {
         self.faults_lately(now).min_by_key(|fault| fault.since.boot_ns)
     }
 
-    fn faults_lately(&self, now: Instant) -> impl Iterator<Item = &Fault> {
+    fn faults_lately(&self, now: Instant) -> impl Iterator<Item = &ReadFault> {
         let is_tried =
             move |part: &Part| self.tried(*part).is_some_and(|tried| now.since(tried.at) < TRIED_LATELY);
         self.faults.iter().filter(move |(part, _)| is_tried(part)).map(|(_, fault)| fault)
@@ -229,7 +230,7 @@ impl Board {
         }
     }
 
-    /// The index was counted; the tasks correct it where they know better. The minute that begins moves all charts.
+    /// Stores a count of the index, corrected by recently read tasks. A new minute is a visible change: it moves all charts.
     pub(crate) fn set_index(&mut self, stats: Stats, at: Instant, now: StoreTime, requests: u64) {
         let stats = self.by_tasks(at, now).unwrap_or(stats);
         let Stats { due, scheduled, running, .. } = stats;
@@ -246,15 +247,15 @@ impl Board {
         if self.depth.len() > DEPTHS_MAX {
             self.depth.pop_front();
         }
-        self.index = Some(Seen { at, what: stats });
+        self.index = Some(Reading { at, what: stats });
     }
 
     pub(crate) fn depth(&self) -> &VecDeque<Depth> {
         &self.depth
     }
 
-    /// What waits and runs, by the tasks, if they were read lately. Whoever holds a shard claims without touching the
-    /// index, to which such a task goes on waiting.
+    /// Counts waiting and running tasks from task records, if they were read recently. The holder of a shard claims
+    /// without writing the index, in which such a task still appears as waiting.
     fn by_tasks(&self, at: Instant, now: StoreTime) -> Option<Stats> {
         self.pass.ended.filter(|ended| at.since(*ended) < FRESH && !self.pass.is_cut)?;
         let mut stats = Stats::default();
@@ -279,7 +280,7 @@ impl Board {
         Some(stats)
     }
 
-    /// What this page asks the store for in an hour, if it goes on as lately.
+    /// Estimates the dashboard's requests per hour from recent samples.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -298,31 +299,31 @@ impl Board {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Stand, claim};
+    use crate::testing::{TestStand, claim};
     use leasehold_store::Host;
 
     #[tokio::test]
-    async fn tasks_that_were_read_lately_correct_the_index() {
-        let stand = Stand::new().await;
+    async fn recently_read_tasks_correct_the_index() {
+        let stand = TestStand::new().await;
         stand.submit("a").await;
         claim(&stand.queue, stand.submit("b").await).await.unwrap();
         stand.look().await;
         let now = stand.queue.now().unwrap().earliest;
         let mut board = stand.app.shared.board_mut();
         let mut depth = |at| {
-            // As an index stands whose shards are held: what runs goes on waiting.
+            // The index of held shards: a running task still appears as waiting.
             board.set_index(Stats { due: 2, ..Stats::default() }, at, now, 0);
             let depth = board.depth().back().unwrap();
             (depth.due, depth.running)
         };
         assert_eq!(depth(stand.host.instant()), (1, 1));
         stand.host.advance(FRESH);
-        assert_eq!(depth(stand.host.instant()), (2, 0), "nobody knows how the tasks stand by now");
+        assert_eq!(depth(stand.host.instant()), (2, 0), "the task records are too old");
     }
 
     #[tokio::test]
-    async fn what_is_spent_in_an_hour_leaves_out_the_first_reading_of_all_tasks() {
-        let stand = Stand::new().await;
+    async fn requests_per_hour_exclude_the_first_read_of_all_tasks() {
+        let stand = TestStand::new().await;
         for _ in 0..50 {
             stand.submit("a").await;
         }

@@ -1,11 +1,10 @@
-//! The runtime on which everything runs: one per process, made when the first queue is opened, and ended with the last.
+//! Tokio runtime: one per process, created with the first queue and shut down with the last.
 //!
-//! A process that was forked has none of its parent's threads. Whatever was opened before belongs to the parent and is
-//! refused in the child; what the child opens gets a runtime of its own.
+//! A forked process has none of its parent's threads. A queue opened before the fork belongs to the parent, and the child
+//! gets an error; a queue that the child opens gets a new runtime.
 //!
-//! A queue for tests has a runtime to itself, in a time that stands still while Python runs: while a handler does, and
-//! while nobody waits for the queue. Whenever someone waits and nothing can happen, time jumps to the next moment that
-//! something waits for.
+//! A test queue has its own runtime with simulated time, which stands still while Python runs: while a handler is running,
+//! and while no call waits for the queue. While a call waits and nothing else can run, time jumps to the next timer.
 
 use futures::FutureExt;
 use leasehold_core::{Error, Kind, Result};
@@ -20,31 +19,31 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
-use crate::mailbox::Post;
-use crate::told::{Told, described, raised};
+use crate::event_queue::EventQueue;
+use crate::json::{JsonAnswer, described, raised};
 
-/// So many files are written at once, at most: more threads than that only wait for each other.
+/// Largest number of files written at once: more threads would only wait for each other.
 const BLOCKING_THREADS_MAX: usize = 64;
-/// How long the end of a runtime waits for what still runs there.
+/// Longest wait for running tasks when the runtime is shut down.
 const END_WAIT: Duration = Duration::from_secs(5);
 
-/// The runtime of this process. It is only touched by threads that hold the interpreter's lock, as whoever forks does
+/// Runtime of this process. Only threads that hold the interpreter lock access it, and a forking thread holds that lock
 /// too: no child finds it locked by a thread that it does not have.
 static SHARED: Mutex<Weak<Home>> = Mutex::new(Weak::new());
 
-/// Where things run.
+/// Runtime of a process, or of a test queue.
 pub(crate) struct Home {
     process: u32,
     handle: Handle,
     runs_on: Mutex<Option<RunsOn>>,
-    /// For tests: what keeps time still.
+    /// Stops simulated time; only for test queues.
     still: Option<Still>,
 }
 
-/// The threads themselves.
+/// Threads of a runtime.
 pub(crate) enum RunsOn {
     Threads(Runtime),
-    /// One thread, which ends when this is dropped.
+    /// One thread, which ends when the sender is dropped.
     Test {
         _end: oneshot::Sender<()>,
         thread: std::thread::JoinHandle<()>,
@@ -52,7 +51,7 @@ pub(crate) enum RunsOn {
 }
 
 impl Home {
-    /// The runtime of this process.
+    /// Returns the runtime of this process, and starts it if necessary.
     pub(crate) fn shared() -> Result<Arc<Self>> {
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(home) = shared.upgrade().filter(|home| home.check().is_ok() && home.is_open()) {
@@ -70,30 +69,30 @@ impl Home {
         Ok(home)
     }
 
-    /// A runtime in which a test moves the time.
+    /// Starts a runtime with simulated time.
     #[expect(
         clippy::disallowed_methods,
-        reason = "the home owns the thread, and waits for it when it is closed"
+        reason = "the runtime owns the thread, and waits for it when it is closed"
     )]
     pub(crate) fn for_test() -> Result<Arc<Self>> {
         let (end, ended) = oneshot::channel::<()>();
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let run = move || {
             let runtime = Builder::new_current_thread().enable_all().start_paused(true).build();
             match runtime {
                 Ok(runtime) => {
                     let still = Still::new(runtime.handle().clone());
-                    // Whoever waits for it is there: it has just started this thread.
-                    let _ = tell.send(Ok((runtime.handle().clone(), still)));
+                    // The receiver exists: it has just started this thread.
+                    let _ = sender.send(Ok((runtime.handle().clone(), still)));
                     let _ = runtime.block_on(ended);
                     runtime.shutdown_background();
                 }
-                Err(error) => drop(tell.send(Err(error))),
+                Err(error) => drop(sender.send(Err(error))),
             }
         };
         let thread =
             std::thread::Builder::new().name("leasehold-test".into()).spawn(run).map_err(not_started)?;
-        let started = told.recv().map_err(not_started)?;
+        let started = receiver.recv().map_err(not_started)?;
         let (handle, still) = started.map_err(not_started)?;
         Ok(Arc::new(Self::new(handle, RunsOn::Test { _end: end, thread }, Some(still))))
     }
@@ -102,14 +101,14 @@ impl Home {
         Self { process: std::process::id(), handle, runs_on: Mutex::new(Some(runs_on)), still }
     }
 
-    /// Refuses a process that was forked.
+    /// Returns an error in a forked process.
     pub(crate) fn check(&self) -> Result<()> {
         if self.process == std::process::id() {
             return Ok(());
         }
         Err(Error::invalid(
-            "this process was forked after the queue was opened, and has none of the threads that serve it: connect \
-             again in the child, or start processes with the method `spawn`",
+            "this process was forked after the queue was opened, and the queue's threads run only in the \
+             parent: connect again in the child, or start processes with the method `spawn`",
         ))
     }
 
@@ -117,7 +116,7 @@ impl Home {
         self.runs_on.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// Starts something. `waits` says that someone waits for it, so that the time of a test may pass.
+    /// Spawns a future. `waits` is true if a caller waits for it, which lets simulated time pass.
     pub(crate) fn start(
         &self,
         waits: bool,
@@ -136,25 +135,28 @@ impl Home {
         Ok(Call { abort: task.abort_handle() })
     }
 
-    /// Starts a call and mails its answer. A panic is an answer, too: in Python a bug of ours is an error and not a hang.
+    /// Starts a call and puts its answer into the mailbox. A panic becomes an error, so that Python does not hang.
     pub(crate) fn answer(
         &self,
         waits: bool,
-        (post, number): (Arc<Post>, u64),
-        work: impl Future<Output = Told> + Send + 'static,
+        (post, number): (Arc<EventQueue>, u64),
+        work: impl Future<Output = JsonAnswer> + Send + 'static,
     ) -> PyResult<Call> {
         self.start(waits, async move {
-            let told = AssertUnwindSafe(work).catch_unwind().await;
-            post.answer(number, told.unwrap_or_else(|panic| Err(described(&panicked(&*panic)).to_string())));
+            let answer = AssertUnwindSafe(work).catch_unwind().await;
+            post.answer(
+                number,
+                answer.unwrap_or_else(|panic| Err(described(&panicked(&*panic)).to_string())),
+            );
         })
     }
 
-    /// Keeps the time of a test still until the guard is dropped; nothing where time is real.
-    pub(crate) fn hold_still(&self) -> Option<Held> {
+    /// Stops simulated time until the guard is dropped; `None` where time is real.
+    pub(crate) fn hold_still(&self) -> Option<ClockPause> {
         self.still.as_ref().map(Still::held)
     }
 
-    /// Looks at something in the time of this runtime.
+    /// Calls a function inside this runtime, so that it reads its clock.
     pub(crate) fn at_this_time<T>(&self, look: impl FnOnce() -> T) -> T {
         let _guard = self.handle.enter();
         look()
@@ -164,8 +166,8 @@ impl Home {
         self.still.is_some()
     }
 
-    /// Takes the threads away from the last queue on them, so that nobody else finds them; to be ended without the
-    /// interpreter's lock.
+    /// Takes the threads if this is the last queue on them, so that no new queue uses them. The caller ends them without
+    /// the interpreter lock.
     pub(crate) fn close(self: Arc<Self>) -> Option<RunsOn> {
         if Arc::strong_count(&self) > 1 {
             return None;
@@ -175,7 +177,7 @@ impl Home {
         }
         let runs_on = self.runs_on.lock().unwrap_or_else(PoisonError::into_inner).take();
         if self.check().is_err() {
-            // They are the parent's.
+            // The threads belong to the parent.
             std::mem::forget(runs_on);
             return None;
         }
@@ -184,13 +186,13 @@ impl Home {
 }
 
 impl RunsOn {
-    /// Ends the threads, and waits for them.
+    /// Ends the threads and waits for them.
     pub(crate) fn end(self) {
         match self {
             RunsOn::Threads(runtime) => runtime.shutdown_timeout(END_WAIT),
             RunsOn::Test { _end: end, thread } => {
                 drop(end);
-                // It has nothing to say.
+                // Its result is `()`, or a panic that was already printed.
                 let _ = thread.join();
             }
         }
@@ -198,7 +200,7 @@ impl RunsOn {
 }
 
 impl Drop for Home {
-    /// Nobody has closed the queue. Its threads end, but nobody waits for that; those of a parent are not ours to end.
+    /// Ends the threads of a queue that was not closed, without waiting. Leaves the threads of a parent process alone.
     fn drop(&mut self) {
         let runs_on = self.runs_on.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         match runs_on {
@@ -211,16 +213,16 @@ impl Drop for Home {
     }
 }
 
-/// The error for a panic.
+/// Returns the error for a panic.
 pub(crate) fn panicked(panic: &(dyn Any + Send)) -> Error {
     Error::new(Kind::Internal, format!("internal error: {}; please report it", words_of(panic)))
 }
 
 fn not_started(error: impl std::error::Error + Send + Sync + 'static) -> Error {
-    Error::new(Kind::Unavailable, "the threads of the queue cannot be started").because(error)
+    Error::new(Kind::Unavailable, "failed to start the threads of the queue").because(error)
 }
 
-/// Something that was started.
+/// A spawned call.
 #[pyclass(frozen)]
 pub(crate) struct Call {
     abort: AbortHandle,
@@ -228,7 +230,7 @@ pub(crate) struct Call {
 
 #[pymethods]
 impl Call {
-    /// Gives it up. What it was about to write may be written, or may not.
+    /// Aborts the call. The outcome of a write in progress is unknown.
     fn cancel(&self) {
         self.give_up();
     }
@@ -240,23 +242,24 @@ impl Call {
     }
 }
 
-/// What keeps the time of a test still. Tokio does not let time jump while something blocks.
+/// Stops simulated time. Tokio does not advance a paused clock while a blocking task runs.
 #[derive(Clone)]
 struct Still {
     handle: Handle,
-    /// Counted and held under one lock: one who begins to wait while the last other one ends must find time moving.
+    /// Count and guard under one lock: a call that starts waiting while the last other one ends must not find time
+    /// stopped.
     waiting: Arc<Mutex<Waiters>>,
 }
 
-/// Who waits for the queue: time stands still while it is nobody.
+/// Number of calls that wait for the queue: time stands still while it is zero.
 #[derive(Default)]
 struct Waiters {
     count: usize,
-    held: Option<Held>,
+    held: Option<ClockPause>,
 }
 
-/// Time stands still as long as this is there.
-pub(crate) struct Held {
+/// Guard that stops simulated time.
+pub(crate) struct ClockPause {
     _until: mpsc::Sender<()>,
 }
 
@@ -267,17 +270,17 @@ impl Still {
         still
     }
 
-    /// What is spawned only waits for its guard, which ends it.
-    fn held(&self) -> Held {
+    /// Spawns a blocking task that ends when the guard is dropped.
+    fn held(&self) -> ClockPause {
         let (until, released) = mpsc::channel::<()>();
         let waits = move || {
             let _ = released.recv();
         };
         drop(self.handle.spawn_blocking(waits));
-        Held { _until: until }
+        ClockPause { _until: until }
     }
 
-    /// Someone waits for the queue, until the guard is dropped.
+    /// Counts a waiting call until the guard is dropped.
     fn let_go(&self) -> Waiting {
         let mut waiters = self.waiters();
         waiters.count += 1;
@@ -295,7 +298,7 @@ impl Still {
     }
 }
 
-/// Someone waits for the queue.
+/// Guard of a call that waits for the queue.
 struct Waiting {
     still: Still,
 }

@@ -1,7 +1,7 @@
-//! Who has looked at what lately: what the sampler's pace depends on.
+//! Recently viewed topics, on which the sampler's pace depends.
 //!
-//! A viewer is nothing that comes and goes; whoever asks for a view has looked at it, and counts for a while. Ten viewers
-//! are therefore the same as one.
+//! Viewers have no session; a request for a view counts as viewing it for a while. Ten viewers therefore cost the same as
+//! one.
 
 use leasehold_store::Host;
 use leasehold_store::host::Instant;
@@ -9,30 +9,30 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// So long someone counts as looking. Pages ask every two seconds, and browsers slow them down when they are hidden.
+/// Time for which a request counts as viewing. Pages poll every two seconds, and browsers slow them down when hidden.
 const LOOKS_FOR: Duration = Duration::from_secs(15);
 
-/// What can be looked at.
+/// A topic that can be viewed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Topic {
     /// The queue: its index and its tasks.
     Queue,
-    /// Names of workers.
+    /// Leases and inboxes of workers.
     Workers,
     /// Leases on shards.
     Shards,
-    /// Large files.
+    /// Artifacts.
     Artifacts,
 }
 
 const TOPICS: usize = 4;
 
-/// When each was last looked at.
+/// Time of the last view of each topic.
 #[derive(Debug)]
 pub(crate) struct Looks {
     host: Arc<dyn Host>,
     at: Mutex<[Option<Instant>; TOPICS]>,
-    /// Changes when someone looks at what nobody was looking at.
+    /// Changes when a topic without viewers is viewed.
     began: watch::Sender<u64>,
 }
 
@@ -41,7 +41,7 @@ impl Looks {
         Self { host, at: Mutex::new([None; TOPICS]), began: watch::Sender::new(0) }
     }
 
-    /// Someone looks.
+    /// Records a view of a topic.
     pub(crate) fn at(&self, topic: Topic) {
         let was_looked_at = self.is_at(topic);
         let now = self.host.instant();
@@ -51,13 +51,13 @@ impl Looks {
         }
     }
 
-    /// Whether someone is looking.
+    /// True if the topic was viewed recently.
     pub(crate) fn is_at(&self, topic: Topic) -> bool {
         let at = self.at.lock().unwrap_or_else(PoisonError::into_inner)[topic as usize];
         at.is_some_and(|at| self.host.instant().since(at) < LOOKS_FOR)
     }
 
-    /// Tells when someone begins to look.
+    /// Returns a receiver that changes when a topic without viewers is viewed.
     pub(crate) fn began(&self) -> watch::Receiver<u64> {
         self.began.subscribe()
     }
@@ -69,7 +69,7 @@ mod tests {
     use leasehold_store::testing::FakeHost;
 
     #[test]
-    fn a_look_counts_for_fifteen_seconds_and_wakes_whoever_waits_for_the_first() {
+    fn a_view_counts_for_fifteen_seconds_and_the_first_one_wakes_the_sampler() {
         let host = FakeHost::new();
         let looks = Looks::new(Arc::new(host.clone()));
         let mut began = looks.began();

@@ -1,23 +1,23 @@
-//! How a fetch behaves, and what it tells of itself.
+//! Options, events and statistics of a fetch.
 
 use leasehold_core::piece::manager::ManagerStats;
-use leasehold_core::piece::{Cut, ManagerConfig, PieceMap};
+use leasehold_core::piece::{ManagerConfig, PieceCut, PieceMap};
 use leasehold_core::{Error, Result};
 use std::time::Duration;
 
-/// So many requests to the origin are under way at once.
+/// Most concurrent requests to the origin.
 pub(super) const ORIGIN_REQUESTS_MAX: u32 = 4;
 
-/// How a fetch behaves; the defaults suit most.
+/// Options of a fetch.
 #[derive(Debug, Clone)]
 pub struct FetchOptions {
-    /// The rules of the leases on pieces.
+    /// Limits of the leases on pieces.
     pub leases: ManagerConfig,
-    /// So many bytes are held in memory at most, between the wire and the disk.
+    /// Most bytes in memory, between the network and the disk.
     pub memory_bytes_max: u64,
-    /// So many bytes are asked for in a second at most.
+    /// Most bytes requested per second.
     pub bytes_per_sec: Option<u64>,
-    /// A fetch that gets nothing for so long asks the origin for what others should have got.
+    /// Time without a piece after which a fetch requests blocks from the origin that are assigned to other nodes.
     pub patience: Duration,
 }
 
@@ -34,57 +34,57 @@ impl Default for FetchOptions {
 }
 
 impl FetchOptions {
-    /// Refuses what makes no sense.
+    /// Checks the options.
     pub fn check(&self) -> Result<()> {
         if self.memory_bytes_max == 0 || self.bytes_per_sec == Some(0) {
-            return Err(Error::invalid("a fetch that may hold or ask for no byte would never end"));
+            return Err(Error::invalid("memory_bytes_max and bytes_per_sec must be at least 1, got 0"));
         }
         self.leases.check()
     }
 }
 
-/// What happens during a fetch.
+/// Event of a fetch.
 #[derive(Debug, Clone)]
 pub enum FetchEvent {
-    /// So much is here, verified, of what is wanted: at the beginning, and after every piece.
+    /// Progress, sent at the beginning and after every piece.
     Progress {
-        /// Pieces.
+        /// Verified pieces.
         pieces: u32,
-        /// Of so many.
+        /// Pieces of the artifact.
         pieces_total: u32,
-        /// Bytes.
+        /// Verified bytes.
         bytes: u64,
-        /// Of so many.
+        /// Bytes of the artifact.
         bytes_total: u64,
     },
-    /// A peer has done wrong.
+    /// A peer failed or sent corrupt data.
     Blamed {
-        /// Who.
+        /// Id of the peer.
         peer: String,
-        /// What.
+        /// Reason.
         why: String,
     },
 }
 
-/// How a fetch went.
+/// Statistics of a fetch.
 #[derive(Debug, Clone)]
 pub struct Fetched {
-    /// Bytes that came from the origin.
+    /// Bytes received from the origin.
     pub origin_bytes: u64,
-    /// Bytes that came from peers.
+    /// Bytes received from peers.
     pub peer_bytes: u64,
-    /// Bytes that came a second time, at the end, when slow peers are not waited for.
+    /// Duplicate bytes, received at the end, when the fetch does not wait for slow peers.
     pub duplicate_bytes: u64,
-    /// Bytes that were here already, from an earlier fetch that did not come to its end.
+    /// Bytes that were already here, from an earlier fetch that was interrupted.
     pub resumed_bytes: u64,
     /// Requests to the origin.
     pub origin_requests: u64,
-    /// Who gave what, and who was blamed for what.
+    /// Bytes and failures of each source; `None` if nothing was fetched.
     pub leases: Option<ManagerStats>,
 }
 
 impl Fetched {
-    /// It was all here.
+    /// Statistics of a fetch of a cached artifact.
     #[must_use]
     pub fn nothing() -> Self {
         Self {
@@ -98,8 +98,8 @@ impl Fetched {
     }
 }
 
-/// The bytes of these pieces: all are equally long but the last.
-pub(super) fn bytes_of(cut: &Cut, map: &PieceMap) -> u64 {
+/// Number of bytes in these pieces: all have the same length but the last.
+pub(super) fn bytes_of(cut: &PieceCut, map: &PieceMap) -> u64 {
     let all = u64::from(map.count()) * u64::from(cut.piece_bytes());
     let last = cut.pieces().saturating_sub(1);
     if map.has(last) { all - u64::from(cut.piece_bytes() - cut.len_of(last)) } else { all }

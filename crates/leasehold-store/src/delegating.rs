@@ -1,18 +1,19 @@
-//! A store around another: every request goes through, but for those that it treats in its own way.
+//! Store that wraps another and overrides some of its requests.
 //!
-//! Tests and the simulator put such stores between the code and a real one, to lose an answer, hold one up or break a rule.
+//! Tests and the simulator put such stores between the code and a real store, to lose an answer, delay one or break a
+//! rule.
 
 use bytes::Bytes;
 use std::fmt;
 use std::ops::Range;
 
 use crate::clock::Clock;
-use crate::seam::{Answer, Get, List, Page, PartId, PutAnswer, Ranged, Store, UploadId, Version, When};
+use crate::store::{Answer, Get, List, Page, PartId, PutAnswer, Ranged, Store, UploadId, Version, When};
 
-/// A [`Store`] that only says where it differs from the one inside.
-#[expect(missing_docs, reason = "they are those of `Store`, where they are told")]
-pub trait Around: fmt::Debug + Send + Sync + 'static {
-    /// The store that is asked.
+/// [`Store`] that delegates every request to an inner store, unless it overrides it.
+#[expect(missing_docs, reason = "the methods are documented in `Store`")]
+pub trait DelegatingStore: fmt::Debug + Send + Sync + 'static {
+    /// Inner store.
     fn inner(&self) -> &dyn Store;
 
     fn get<'a>(&'a self, key: &'a str, unless: Option<&'a Version>) -> Answer<'a, Get> {
@@ -76,21 +77,21 @@ pub trait Around: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-impl<S: Around> Store for S {
+impl<S: DelegatingStore> Store for S {
     fn get<'a>(&'a self, key: &'a str, unless: Option<&'a Version>) -> Answer<'a, Get> {
-        Around::get(self, key, unless)
+        DelegatingStore::get(self, key, unless)
     }
 
     fn put<'a>(&'a self, key: &'a str, body: Bytes, when: &'a When) -> Answer<'a, PutAnswer> {
-        Around::put(self, key, body, when)
+        DelegatingStore::put(self, key, body, when)
     }
 
     fn delete<'a>(&'a self, key: &'a str) -> Answer<'a, ()> {
-        Around::delete(self, key)
+        DelegatingStore::delete(self, key)
     }
 
     fn list<'a>(&'a self, list: &'a List) -> Answer<'a, Page> {
-        Around::list(self, list)
+        DelegatingStore::list(self, list)
     }
 
     fn get_range<'a>(
@@ -99,11 +100,11 @@ impl<S: Around> Store for S {
         range: Range<u64>,
         unchanged: Option<&'a Version>,
     ) -> Answer<'a, Ranged> {
-        Around::get_range(self, key, range, unchanged)
+        DelegatingStore::get_range(self, key, range, unchanged)
     }
 
     fn upload_begin<'a>(&'a self, key: &'a str, part_bytes: u64) -> Answer<'a, UploadId> {
-        Around::upload_begin(self, key, part_bytes)
+        DelegatingStore::upload_begin(self, key, part_bytes)
     }
 
     fn upload_part<'a>(
@@ -113,7 +114,7 @@ impl<S: Around> Store for S {
         number: usize,
         body: Bytes,
     ) -> Answer<'a, PartId> {
-        Around::upload_part(self, key, upload, number, body)
+        DelegatingStore::upload_part(self, key, upload, number, body)
     }
 
     fn upload_end<'a>(
@@ -122,18 +123,18 @@ impl<S: Around> Store for S {
         upload: &'a UploadId,
         parts: Vec<PartId>,
     ) -> Answer<'a, Version> {
-        Around::upload_end(self, key, upload, parts)
+        DelegatingStore::upload_end(self, key, upload, parts)
     }
 
     fn upload_abort<'a>(&'a self, key: &'a str, upload: &'a UploadId) -> Answer<'a, ()> {
-        Around::upload_abort(self, key, upload)
+        DelegatingStore::upload_abort(self, key, upload)
     }
 
     fn clock(&self) -> &Clock {
-        Around::clock(self)
+        DelegatingStore::clock(self)
     }
 
     fn describe(&self) -> String {
-        Around::describe(self)
+        DelegatingStore::describe(self)
     }
 }

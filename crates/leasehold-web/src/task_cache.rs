@@ -1,38 +1,39 @@
-//! Single tasks, read when someone opens them: once for all who do so within four seconds, the pace at which pages ask.
+//! Cache of opened tasks: a task is read once for all viewers that open it within four seconds, the polling interval of
+//! the page.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::{Error, Matter, Result, Task, TaskId};
+use leasehold_core::{Error, Reason, Result, Task, TaskId};
 use leasehold_store::host::Instant;
 use tokio::sync::OnceCell;
 
 use crate::sampler::Shared;
 
-/// So long what was read serves others.
+/// Time for which a read is shared with other viewers.
 const SHARED_FOR: Duration = Duration::from_secs(4);
-/// Most tasks that are kept at once: each can be a megabyte.
+/// Largest number of cached tasks: each can be a megabyte.
 const OPEN_MAX: usize = 64;
 
-/// Nothing if there is no such task.
+/// A read in progress or done; `None` if there is no such task.
 type Opening = Arc<OnceCell<Option<Arc<Task>>>>;
 
-/// What was opened lately.
+/// Recently opened tasks.
 #[derive(Debug, Default)]
-pub(crate) struct Opened(Mutex<HashMap<TaskId, (Instant, Opening)>>);
+pub(crate) struct TaskCache(Mutex<HashMap<TaskId, (Instant, Opening)>>);
 
-impl Opened {
-    /// The task, read at most four seconds ago.
+impl TaskCache {
+    /// Returns a task, read at most four seconds ago.
     pub(crate) async fn get(&self, shared: &Shared, id: &TaskId) -> Result<Arc<Task>> {
         let opening = self.opening(id, shared.host().instant());
-        // Whoever comes while it is being read waits for the same answer. A failure is not kept.
+        // Concurrent requests for the task wait for the same read. A failure is not cached.
         let read = async || match shared.queue().get(id).await {
             Ok(task) => {
                 shared.saw(&task);
                 Ok(Some(Arc::new(task)))
             }
-            Err(error) if error.matter() == Some(Matter::Missing) => {
+            Err(error) if error.matter() == Some(Reason::Missing) => {
                 shared.missed(id);
                 Ok(None)
             }
@@ -40,11 +41,11 @@ impl Opened {
         };
         let task = opening.get_or_try_init(read).await?.clone();
         task.ok_or_else(|| {
-            Error::invalid(format!("there is no task {id} in this queue")).about(Matter::Missing)
+            Error::invalid(format!("there is no task {id} in this queue")).about(Reason::Missing)
         })
     }
 
-    /// The task is not as it was.
+    /// Drops a task that has changed.
     pub(crate) fn forget(&self, id: &TaskId) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
     }

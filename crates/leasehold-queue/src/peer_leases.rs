@@ -1,19 +1,19 @@
-//! What is known about the leases of others, so that none is read twice.
+//! Cache of the leases of other workers, so that none is read twice.
 //!
-//! A list shows keys, stamps and sizes: a lease that was stamped within the ttl and is not padded counts as held; only older
-//! ones are read.
+//! A list shows keys, timestamps and sizes. A lease that was written within the ttl and is not padded (released)
+//! counts as held; only older ones are read.
 
 use leasehold_core::lease::RELEASED_BYTES;
 use leasehold_core::{Lease, Now, StoreTime};
-use leasehold_store::Entry;
+use leasehold_store::ListEntry;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::lease::{LEASE_TTL_MAX, NONSENSE_AGE_MIN};
 
-/// Leases of others that were read.
+/// Leases of other workers that were read.
 #[derive(Debug)]
-pub struct Others {
+pub struct PeerLeaseCache {
     ttl: Duration,
     read: BTreeMap<String, Read>,
 }
@@ -21,24 +21,24 @@ pub struct Others {
 #[derive(Debug)]
 struct Read {
     stamp: StoreTime,
-    /// From when on it is nobody's.
+    /// Time from which on it is free.
     until: StoreTime,
     makes_sense: bool,
 }
 
-impl Others {
-    /// Leases that usually last so long.
+impl PeerLeaseCache {
+    /// Creates a cache for leases that usually have this ttl.
     #[must_use]
     pub fn new(ttl: Duration) -> Self {
         Self { ttl, read: BTreeMap::new() }
     }
 
-    /// Whether a listed lease is held; nothing if it has to be read to know that. None lasts longer than the longest ttl.
+    /// Returns whether a listed lease is held; none if it has to be read. No lease lasts longer than the maximum ttl.
     #[must_use]
-    pub fn is_held(&self, listed: &Entry, now: Now) -> Option<bool> {
+    pub fn is_held(&self, listed: &ListEntry, now: Now) -> Option<bool> {
         let is_large = listed.size >= RELEASED_BYTES;
         match self.read.get(&listed.key) {
-            // Stamps have whole seconds: it may have been given back since it was read.
+            // Timestamps have whole seconds: it may have been released since it was read.
             Some(read) if read.stamp == listed.modified && !(read.makes_sense && is_large) => {
                 return Some(!now.is_past(read.until));
             }
@@ -50,13 +50,14 @@ impl Others {
         (!now.is_past(listed.modified.plus(self.ttl))).then_some(true)
     }
 
-    /// What was read where a list has shown this stamp; no lease if it is gone or makes no sense.
+    /// Stores a lease that was read after a list showed this timestamp; `lease` is none if it no longer exists or is
+    /// corrupt.
     pub fn learn(&mut self, key: &str, stamp: Option<StoreTime>, lease: Option<&Lease>) {
         let until = lease.map_or(StoreTime::from_millis(0), |lease| lease.expires_at);
         self.note(key, stamp.map(|stamp| Read { stamp, until, makes_sense: true }));
     }
 
-    /// What stands there makes no sense: whoever wants it need not ask again before it is old enough.
+    /// Notes a corrupt lease: it need not be read again before it is old enough to be replaced.
     pub fn leave_alone(&mut self, key: &str, stamp: Option<StoreTime>) {
         let until = |stamp: StoreTime| stamp.plus(NONSENSE_AGE_MIN);
         self.note(key, stamp.map(|stamp| Read { stamp, until: until(stamp), makes_sense: false }));
@@ -66,7 +67,7 @@ impl Others {
         self.read.extend(read.map(|read| (key.to_owned(), read)));
     }
 
-    /// What is so old is told by its stamp.
+    /// Removes leases so old that their timestamp alone shows that they are free.
     pub fn forget_old(&mut self, now: Now) {
         self.read.retain(|_, read| !now.is_past(read.stamp.plus(NONSENSE_AGE_MIN)));
     }
@@ -79,9 +80,10 @@ mod tests {
     use leasehold_core::{HexName, Holder, Name};
     use serde_json::Map;
 
-    /// It was taken and given back within the second of the stamp, and left alone until it would have run out.
+    /// The lease is taken and released within the second of its timestamp; the cached copy says held until it
+    /// expires.
     #[test]
-    fn what_was_given_back_in_the_second_of_its_stamp_is_free() {
+    fn a_lease_released_in_the_second_of_its_stamp_is_free() {
         let (now, ttl) = (Now::exactly(StoreTime::from_millis(5_500)), Duration::from_secs(30));
         let stamp = StoreTime::from_millis(5_000);
         let worker_id = Name::checked("worker id", "w").unwrap();
@@ -91,9 +93,9 @@ mod tests {
         };
         let listed = |lease: &Lease| {
             let size = lease.write().len() as u64;
-            Entry { key: "k".into(), modified: stamp, size }
+            ListEntry { key: "k".into(), modified: stamp, size }
         };
-        let mut others = Others::new(ttl);
+        let mut others = PeerLeaseCache::new(ttl);
         others.learn("k", Some(stamp), Some(&lease));
         assert_eq!(others.is_held(&listed(&lease), now), Some(true));
         let released = lease.released(now, HexName::from_random(3));

@@ -1,35 +1,35 @@
-//! Whose duty it is to get a piece from the origin: rendezvous hashing, so that a node that comes or goes changes only its
-//! own share.
+//! Assignment of blocks of pieces to the nodes that request them from the origin: rendezvous hashing, so that a node that
+//! joins or leaves changes only its own share.
 
 use leasehold_core::ArtifactId;
-use leasehold_core::piece::{Cut, PeerId, PieceMap};
+use leasehold_core::piece::{PeerId, PieceCut, PieceMap};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Duties are given for blocks of about this size, not for single pieces: a bucket bills by request.
+/// Approximate size of a block. Blocks are assigned instead of single pieces, because a bucket bills by request.
 pub(super) const BLOCK_BYTES: u64 = 4 * 1_024 * 1_024;
 
-/// Who has which duty, as this node sees it.
+/// Assignment of blocks, as computed by this node.
 #[derive(Debug)]
-pub(super) struct Duties {
+pub(super) struct OriginAssignment {
     artifact: ArtifactId,
     block_pieces: u32,
     pieces: u32,
-    /// Among whom it was divided when the ranks were computed.
+    /// Nodes for which the ranks were computed.
     nodes: BTreeSet<PeerId>,
-    /// How many nodes go before this one, block by block.
+    /// Rank of this node for each block: the number of nodes before it.
     ranks: Vec<u32>,
 }
 
-impl Duties {
-    pub(super) fn new(artifact: ArtifactId, cut: &Cut) -> Self {
+impl OriginAssignment {
+    pub(super) fn new(artifact: ArtifactId, cut: &PieceCut) -> Self {
         let block_pieces =
             u32::try_from(BLOCK_BYTES / u64::from(cut.piece_bytes())).unwrap_or(u32::MAX).max(1);
         Self { artifact, block_pieces, pieces: cut.pieces(), nodes: BTreeSet::new(), ranks: Vec::new() }
     }
 
-    /// The pieces that this node may ask the origin for after it has got nothing for `idle`. `me` is nobody's name if this
-    /// node serves nobody: then all others go before it.
+    /// Pieces that this node may request from the origin after it has received nothing for `idle`. `me` is `None` if this
+    /// node does not serve: then its rank is behind a node that does, for every block.
     pub(super) fn allowed(
         &mut self,
         me: Option<&PeerId>,
@@ -37,7 +37,7 @@ impl Duties {
         idle: Duration,
         patience: Duration,
     ) -> PieceMap {
-        // One block is not worth waiting for anybody.
+        // A single block is not worth waiting for another node.
         if others.is_empty() || self.pieces <= self.block_pieces {
             return PieceMap::all(self.pieces);
         }
@@ -85,39 +85,40 @@ mod tests {
         names.iter().map(|name| PeerId::from(*name)).collect()
     }
 
-    fn duties() -> Duties {
-        Duties::new(ArtifactId::blake3([7; 32]), &Cut::usual(256 * 1_024 * 1_024).unwrap())
+    fn duties() -> OriginAssignment {
+        OriginAssignment::new(ArtifactId::blake3([7; 32]), &PieceCut::usual(256 * 1_024 * 1_024).unwrap())
     }
 
     #[test]
-    fn every_piece_is_the_duty_of_exactly_one_node() {
+    fn every_piece_is_assigned_to_exactly_one_node() {
         let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
         let mut covered = PieceMap::none(256);
         for name in names {
             let allowed =
                 duties().allowed(Some(&PeerId::from(name)), nodes(&names), Duration::ZERO, PATIENCE);
             assert!(allowed.count() > 0, "{name} has nothing to do");
-            assert!(!covered.meets(&allowed), "two nodes have one duty");
+            assert!(!covered.meets(&allowed), "two nodes have one block");
             covered.insert_all(&allowed);
         }
         assert!(covered.is_full());
     }
 
     #[test]
-    fn a_node_alone_gets_everything_and_one_that_serves_nobody_waits() {
+    fn a_single_node_gets_everything_and_one_that_does_not_serve_waits() {
         assert!(duties().allowed(None, nodes(&[]), Duration::ZERO, PATIENCE).is_full());
         assert_eq!(duties().allowed(None, nodes(&["a"]), Duration::ZERO, PATIENCE).count(), 0);
         assert!(duties().allowed(None, nodes(&["a"]), PATIENCE, PATIENCE).is_full());
     }
 
     #[test]
-    fn what_is_small_is_everyones_duty() {
-        let mut small = Duties::new(ArtifactId::blake3([7; 32]), &Cut::usual(BLOCK_BYTES).unwrap());
+    fn a_single_block_is_fetched_by_every_node() {
+        let mut small =
+            OriginAssignment::new(ArtifactId::blake3([7; 32]), &PieceCut::usual(BLOCK_BYTES).unwrap());
         assert!(small.allowed(None, nodes(&["a", "b"]), Duration::ZERO, PATIENCE).is_full());
     }
 
     #[test]
-    fn duties_fall_to_the_next_node_with_time() {
+    fn blocks_fall_to_the_next_node_with_time() {
         let me = PeerId::from("a");
         let others = nodes(&["a", "b", "c"]);
         let share = |idle| duties().allowed(Some(&me), others.clone(), idle, PATIENCE).count();
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_goes_leaves_only_its_own_share() {
+    fn a_node_that_leaves_changes_only_its_own_share() {
         let me = PeerId::from("a");
         let before = duties().allowed(Some(&me), nodes(&["a", "b", "c"]), Duration::ZERO, PATIENCE);
         let mut after = duties().allowed(Some(&me), nodes(&["a", "b"]), Duration::ZERO, PATIENCE);

@@ -1,7 +1,7 @@
-//! One interface for both: a queue in a bucket, or an outpost in a folder. A program that works with [`Either`] changes one
-//! setting, `LEASEHOLD_QUEUE_TYPE`, and nothing else.
+//! One interface for a queue in a bucket and for an outpost in a folder. A program that uses [`AnyQueue`] switches between
+//! them with one setting, `LEASEHOLD_QUEUE_TYPE`.
 
-use leasehold_core::{Error, Matter, NewTask, Rejected, Result, Task, TaskId};
+use leasehold_core::{Error, NewTask, Reason, Rejected, Result, Task, TaskId};
 use leasehold_queue::{Operated, Queue};
 use leasehold_store::HostExt;
 use leasehold_worker::Worker;
@@ -11,21 +11,21 @@ use std::sync::Arc;
 
 use crate::spool::Spool;
 
-/// The variable that says where a program's tasks are.
+/// Environment variable with the queue type.
 pub const QUEUE_TYPE_VARIABLE: &str = "LEASEHOLD_QUEUE_TYPE";
 
-/// Where a program's tasks are.
+/// Location of a program's tasks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum QueueType {
     /// In the bucket itself.
     #[default]
     Bucket,
-    /// In a folder of this machine, which a supervisor keeps in step with a bucket.
+    /// In a folder of this machine, which a supervisor syncs with a bucket.
     Filesystem,
 }
 
 impl QueueType {
-    /// What the environment says; the bucket if it says nothing.
+    /// Reads the type from the environment; the bucket by default.
     pub fn from_env() -> Result<Self> {
         match std::env::var(QUEUE_TYPE_VARIABLE) {
             Ok(text) if !text.is_empty() => text.parse(),
@@ -41,9 +41,7 @@ impl FromStr for QueueType {
         match text {
             "bucket" => Ok(Self::Bucket),
             "filesystem" => Ok(Self::Filesystem),
-            _ => {
-                Err(Error::invalid(format!("queue type `{text}` is not known; there are bucket, filesystem")))
-            }
+            _ => Err(Error::invalid(format!("unknown queue type `{text}`; use bucket or filesystem"))),
         }
     }
 }
@@ -59,26 +57,26 @@ impl fmt::Display for QueueType {
 
 /// A queue in a bucket, or an outpost.
 #[derive(Debug, Clone)]
-pub enum Either {
+pub enum AnyQueue {
     /// The bucket itself.
     Bucket(Queue),
     /// A folder.
     Filesystem(Spool),
 }
 
-impl From<Queue> for Either {
+impl From<Queue> for AnyQueue {
     fn from(queue: Queue) -> Self {
         Self::Bucket(queue)
     }
 }
 
-impl From<Spool> for Either {
+impl From<Spool> for AnyQueue {
     fn from(spool: Spool) -> Self {
         Self::Filesystem(spool)
     }
 }
 
-impl Either {
+impl AnyQueue {
     /// Submits a task.
     pub async fn submit(&self, order: NewTask) -> Result<TaskId> {
         match self {
@@ -87,7 +85,7 @@ impl Either {
         }
     }
 
-    /// A task as it stands, as far as is known here.
+    /// Reads a task; for an outpost, the node's copy.
     pub async fn get(&self, id: &TaskId) -> Result<Task> {
         match self {
             Self::Bucket(queue) => queue.get(id).await,
@@ -95,13 +93,13 @@ impl Either {
                 let id = *id;
                 let found = on_disk(spool, move |spool| spool.get(&id)).await?;
                 let unknown =
-                    || Error::invalid(format!("there is no task {id} on this node")).about(Matter::Missing);
+                    || Error::invalid(format!("there is no task {id} on this node")).about(Reason::Missing);
                 Ok(found.ok_or_else(unknown)?.task)
             }
         }
     }
 
-    /// Calls a task off.
+    /// Cancels a task.
     pub async fn cancel(&self, id: &TaskId) -> Result<()> {
         match self {
             Self::Bucket(queue) => done(id, queue.cancel(id).await?),
@@ -112,7 +110,7 @@ impl Either {
         }
     }
 
-    /// Lets a task run again that has failed, was called off or has expired.
+    /// Retries a task that has failed, was cancelled or has expired.
     pub async fn retry(&self, id: &TaskId) -> Result<()> {
         match self {
             Self::Bucket(queue) => done(id, queue.retry(id).await?),
@@ -123,7 +121,7 @@ impl Either {
         }
     }
 
-    /// A worker with this name, which has no handlers yet.
+    /// Creates a worker with this name and no handlers.
     pub fn worker(&self, id: &str) -> Result<Worker> {
         match self {
             Self::Bucket(queue) => Worker::new(queue.clone(), id, None),
@@ -140,11 +138,11 @@ async fn on_disk<T: Send + 'static>(
     host.blocking(move || work(&spool)).await
 }
 
-/// What is so already is done.
+/// Maps an outcome to a result. A task that is already in the requested state counts as done.
 fn done(id: &TaskId, operated: Operated) -> Result<()> {
     match operated {
         Operated::Done(_) | Operated::Refused(Rejected::AlreadySo) => Ok(()),
-        Operated::Refused(why) => Err(Error::invalid(format!("task {id}: {why}")).about(Matter::Conflict)),
+        Operated::Refused(why) => Err(Error::invalid(format!("task {id}: {why}")).about(Reason::Conflict)),
     }
 }
 
@@ -153,11 +151,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_type_is_told_what_there_is() {
+    fn the_error_for_an_unknown_type_names_the_known_ones() {
         for kind in [QueueType::Bucket, QueueType::Filesystem] {
             assert_eq!(kind.to_string().parse::<QueueType>().unwrap(), kind);
         }
         let error = "folder".parse::<QueueType>().unwrap_err();
-        assert_eq!(error.to_string(), "queue type `folder` is not known; there are bucket, filesystem");
+        assert_eq!(error.to_string(), "unknown queue type `folder`; use bucket or filesystem");
     }
 }
