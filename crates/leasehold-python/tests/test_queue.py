@@ -175,7 +175,7 @@ class Meeting:
         ({"max_attempts": "many"}, "invalid task: invalid type"),
         ({"priority": 10}, "priority must be 0 to 9, got 10"),
         ({"key": ""}, "idempotency key must not be empty"),
-        ({"key": "k", "key_lifetime": 60}, "at least one hour"),
+        ({"key": "k", "key_lifetime": 60}, "at least 1 hour"),
         ({"key_lifetime": 7_200}, "key_lifetime needs a key"),
         ({"tags": {"": "x"}}, "tag"),
     ],

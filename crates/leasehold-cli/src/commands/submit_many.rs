@@ -25,8 +25,8 @@ pub(crate) struct SubmitMany {
     /// File with one JSON object per line, or `-` for standard input
     #[arg(value_name = "FILE")]
     file: String,
-    /// Submit only these lines, such as `58,61-64,70`; a single number at the end includes all lines after it
-    #[arg(long, value_name = "LINES", default_value = "1")]
+    /// Submit only these lines, such as `58,61-64,70-`; a `-` at the end includes all lines after it
+    #[arg(long, value_name = "LINES", default_value = "1-")]
     from: Lines,
     /// Send the tasks to the inboxes of live workers, if there are any (setting `queue.dispatch_mode`)
     #[arg(long)]
@@ -67,8 +67,13 @@ pub(crate) async fn run(queue: &Queue, args: SubmitMany, printer: &Printer) -> a
         for number in &numbers {
             let Some(result) = submitted.next().await else { break };
             bar.inc(1);
-            bar.suspend(|| print(*number, &result, printer));
-            results.add(*number, result);
+            let stops = match &result {
+                Ok(_) => false,
+                // An error of the whole queue, such as a missing queue.json, would happen to every other line as well.
+                Err(error) => is_of_the_store(error) || queue.ensure_writable().await.is_err(),
+            };
+            bar.suspend(|| print(*number, &result, stops, printer));
+            results.add(*number, result, stops);
             is_stopped.store(results.stopped_by.is_some(), Relaxed);
         }
     }
@@ -76,7 +81,7 @@ pub(crate) async fn run(queue: &Queue, args: SubmitMany, printer: &Printer) -> a
     results.conclude(printer)
 }
 
-fn print(number: usize, result: &leasehold_core::Result<Submitted>, printer: &Printer) {
+fn print(number: usize, result: &leasehold_core::Result<Submitted>, stops: bool, printer: &Printer) {
     match result {
         Ok(submitted) if printer.is_json() => {
             let mut receipt = receipt(submitted);
@@ -89,7 +94,7 @@ fn print(number: usize, result: &leasehold_core::Result<Submitted>, printer: &Pr
         // The id is in the message.
         Err(error) if error.outcome_is_unknown() => printer.note(&format!("line {number}: {error}")),
         // The error that stops the command is printed once, at the end.
-        Err(error) if !is_of_the_store(error) => {
+        Err(error) if !stops => {
             printer.note(&format!("line {number} was not submitted: {error}"));
         }
         _ => {}
@@ -115,41 +120,17 @@ impl FromStr for Lines {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut ranges: Vec<_> = text
-            .split(',')
-            .map(|part| {
-                let (first, last) = part.split_once('-').unwrap_or((part, part));
-                Some(first.parse().ok()?..=last.parse().ok()?)
-            })
-            .collect::<Option<_>>()
-            .ok_or("expected line numbers such as `58` or `58,61-64,70`")?;
-        if let Some(last) = ranges.last_mut()
-            && text.rsplit(',').next().is_some_and(|part| !part.contains('-'))
-        {
-            *last = *last.start()..=usize::MAX;
-        }
-        Ok(Self(ranges))
+        let range = |part: &str| {
+            let (first, last) = match part.split_once('-') {
+                None => (part.parse().ok()?, part.parse().ok()?),
+                Some((first, "")) => (first.parse().ok()?, usize::MAX),
+                Some((first, last)) => (first.parse().ok()?, last.parse().ok()?),
+            };
+            (first <= last).then_some(first..=last)
+        };
+        let ranges = text.split(',').map(range).collect::<Option<_>>();
+        ranges.map(Self).ok_or_else(|| "expected line numbers such as `58`, `58-` or `58,61-64,70-`".into())
     }
-}
-
-/// Value of `--from` for the remaining lines, in the format that [`Lines`] parses.
-fn rest(numbers: &[usize], is_left: impl Fn(usize) -> bool) -> String {
-    let runs = numbers.chunk_by(|one, next| is_left(*one) == is_left(*next));
-    let runs = runs.filter_map(|run| match (*run.first()?, *run.last()?) {
-        (first, _) if !is_left(first) => None,
-        (first, last) if Some(&last) == numbers.last() => Some(first.to_string()),
-        (first, last) if first == last => Some(first.to_string()),
-        (first, last) => Some(format!("{first}-{last}")),
-    });
-    let ends_closed = numbers.last().is_some_and(|last| !is_left(*last));
-    let mut runs: Vec<_> = runs.collect();
-    if let Some(last) = runs.last_mut()
-        && ends_closed
-        && !last.contains('-')
-    {
-        *last = format!("{last}-{last}");
-    }
-    runs.join(",")
 }
 
 /// Results so far, by line number.
@@ -176,7 +157,7 @@ impl Results {
         Self { numbers, ..Self::default() }
     }
 
-    fn add(&mut self, number: usize, result: leasehold_core::Result<Submitted>) {
+    fn add(&mut self, number: usize, result: leasehold_core::Result<Submitted>, stops: bool) {
         let error = match result {
             Ok(submitted) => {
                 let is_dead = matches!(submitted.existing, Some(Status::Failed | Status::Expired));
@@ -189,7 +170,7 @@ impl Results {
         };
         let numbers = if error.outcome_is_unknown() { &mut self.unknown } else { &mut self.failed };
         numbers.push(number);
-        if is_of_the_store(&error) {
+        if stops {
             self.stopped_by.get_or_insert(error);
             return;
         }
@@ -203,14 +184,17 @@ impl Results {
     fn conclude(self, printer: &Printer) -> anyhow::Result<()> {
         let (total, done) = (self.numbers.len(), self.done.len());
         if let Some(error) = self.stopped_by {
-            let is_settled = |number| self.done.contains(&number) || self.refused.contains(&number);
-            let from = rest(&self.numbers, |number| !is_settled(number));
+            // Both are in ascending order, as the results come.
+            let settled = [&self.done, &self.refused];
+            let is_left = |number: &usize| settled.iter().all(|lines| lines.binary_search(number).is_err());
+            let left: Vec<_> = self.numbers.iter().copied().filter(is_left).collect();
+            let from = ranges(&left, ",");
             let mut unknown = String::new();
             if !self.unknown.is_empty() {
                 unknown = format!(", {} with unknown outcome", self.unknown.len());
-                let lines = ranges(&self.unknown);
+                let lines = ranges(&self.unknown, ", ");
                 printer.note(&format!(
-                    "outcome unknown: {lines}; leave a line out of --from if `leasehold get ID` finds its task"
+                    "outcome unknown in line {lines}; leave a line out of --from if `leasehold get ID` finds its task"
                 ));
             }
             let message = format!(
@@ -235,47 +219,39 @@ impl Results {
     }
 }
 
-/// Line numbers as text: `lines 3, 7-9`.
-fn ranges(numbers: &[usize]) -> String {
+/// Line numbers as text, consecutive ones as a range: `3,7-9`. [`Lines`] parses it.
+fn ranges(numbers: &[usize], separator: &str) -> String {
     let runs = numbers.chunk_by(|one, next| one + 1 == *next).filter_map(|run| match run {
         [] => None,
         [one] => Some(one.to_string()),
         [first, .., last] => Some(format!("{first}-{last}")),
     });
-    let word = if numbers.len() == 1 { "line" } else { "lines" };
-    format!("{word} {}", runs.collect::<Vec<_>>().join(", "))
+    runs.collect::<Vec<_>>().join(separator)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Also when they are the rest of a run that was itself continued: lines between them are submitted already.
     #[test]
     fn the_lines_to_continue_with_are_parsed_as_they_are_printed() {
-        for (numbers, left, printed) in [
-            (vec![1, 2, 3, 4], vec![1, 2, 3, 4], "1"),
-            (vec![1, 2, 3, 4], vec![4], "4"),
-            (vec![1, 2, 3, 4], vec![3], "3-3"),
-            (vec![1, 2, 3, 4], vec![1, 2], "1-2"),
-            // Lines 3 and 6 are empty.
-            (vec![1, 2, 4, 5, 7, 8, 9], vec![2, 4, 7, 9], "2-4,7,9"),
-            (vec![1, 2, 4, 5, 7, 8, 9], vec![1, 5, 7], "1,5-7"),
+        for (left, printed) in [
+            (vec![1, 2, 3, 4], "1-4"),
+            (vec![4], "4"),
+            (vec![58, 61, 62, 63, 64], "58,61-64"),
+            (vec![2, 4, 7, 8, 9], "2,4,7-9"),
         ] {
-            let text = rest(&numbers, |number| left.contains(&number));
+            let text = ranges(&left, ",");
             assert_eq!(text, printed);
             let lines: Lines = text.parse().unwrap();
-            let parsed: Vec<_> = numbers.into_iter().filter(|number| lines.contains(*number)).collect();
+            let parsed: Vec<_> = (1..=100).filter(|number| lines.contains(*number)).collect();
             assert_eq!(parsed, left, "{text}");
         }
-        assert!("121".parse::<Lines>().unwrap().contains(100_000));
-        for wrong in ["", "x", "1,", "1-", "-3", "1-2-3", "1;2"] {
+        assert!("121-".parse::<Lines>().unwrap().contains(100_000));
+        assert!(!"121".parse::<Lines>().unwrap().contains(122));
+        for wrong in ["", "x", "1,", "-3", "1-2-3", "1;2", "64-61"] {
             assert!(wrong.parse::<Lines>().is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn lines_are_printed_as_ranges() {
-        assert_eq!(ranges(&[7]), "line 7");
-        assert_eq!(ranges(&[1, 2, 3, 5, 8, 9]), "lines 1-3, 5, 8-9");
     }
 }

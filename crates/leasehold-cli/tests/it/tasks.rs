@@ -98,9 +98,9 @@ fn an_error_of_the_store_stops_many_submits_and_says_where_to_continue() {
     let allow = |mode| std::fs::set_permissions(&shard, std::fs::Permissions::from_mode(mode)).unwrap();
     allow(0o555);
     std::fs::set_permissions(shelf.path().join("tasks"), std::fs::Permissions::from_mode(0o777)).unwrap();
-    let output = output(&["submit-many", file.to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(77), "{output:?}");
-    let complaint = String::from_utf8(output.stderr).unwrap();
+    let first = output(&["submit-many", file.to_str().unwrap()]);
+    assert_eq!(first.status.code(), Some(77), "{first:?}");
+    let complaint = String::from_utf8(first.stderr).unwrap();
     let number_after = |words: &str| -> usize {
         let (_, rest) = complaint.rsplit_once(words).unwrap_or_else(|| panic!("no `{words}` in {complaint}"));
         rest.split(|letter: char| !letter.is_ascii_digit()).next().unwrap().parse().unwrap()
@@ -109,9 +109,15 @@ fn an_error_of_the_store_stops_many_submits_and_says_where_to_continue() {
     let from = complaint.rsplit_once("continue with --from ").unwrap().1.trim();
     assert!(done < LINES / 2, "{complaint}");
     assert_eq!(complaint.matches("then stopped").count(), 1, "{complaint}");
-    allow(0o777);
     let count = || run(&["list", "--limit", "5000", "--json"]).lines().count();
     assert_eq!(count(), done, "{complaint}");
+    // Continued while the shard still cannot be written: the lines in between are submitted already.
+    let second = output(&["submit-many", file.to_str().unwrap(), "--from", from]);
+    assert_eq!(second.status.code(), Some(77), "{second:?}");
+    let complaint = String::from_utf8(second.stderr).unwrap();
+    let from = complaint.rsplit_once("continue with --from ").unwrap().1.trim();
+    let done = count();
+    allow(0o777);
     let rest = ["submit-many", file.to_str().unwrap(), "--from", from];
     assert_eq!(run(&rest), format!("submitted {} tasks\n", LINES - done));
     assert_eq!(count(), LINES, "--from {from}");

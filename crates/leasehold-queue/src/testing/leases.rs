@@ -1,15 +1,15 @@
 //! Conformance suite for leases, for every store.
 //!
 //! ```no_run
-//! # use leasehold_queue::testing::leases::{Extent, Suite, Time};
+//! # use leasehold_queue::testing::leases::{LeaseExtent, LeaseSuite, Time};
 //! # use leasehold_store::{MemoryStore, Store};
 //! # use std::sync::{Arc, OnceLock};
 //! # async fn example() {
 //! let store = OnceLock::new();
-//! let suite = Suite::new(
+//! let suite = LeaseSuite::new(
 //!     move |host| store.get_or_init(|| Arc::new(MemoryStore::new(host))).clone(),
 //!     Time::moved(),
-//!     Extent::default(),
+//!     LeaseExtent::default(),
 //! );
 //! suite.run().await.unwrap();
 //! # }
