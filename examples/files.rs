@@ -1,4 +1,4 @@
-//! artifacts: a task with an input file and a result file.
+//! Artifacts: a task with an input file and a result file.
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use leasehold::{ArtifactStore, Cache, Context, PublishOptions, Queue, TaskError, Worker};

@@ -93,7 +93,8 @@ impl FolderAccess {
         Ok(())
     }
 
-    fn open(self, options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    /// Opens a file; one of this user gets the permissions of the setting.
+    pub(super) fn open(self, options: &mut OpenOptions, path: &Path) -> io::Result<File> {
         match self {
             Self::Private => open_regular(options.mode(0o600), path),
             Self::Group => {

@@ -86,7 +86,7 @@ impl Temps {
         if access == FolderAccess::Private {
             return access.append(path);
         }
-        let open = || open_regular(File::options().append(true), path);
+        let open = || access.open(File::options().append(true), path);
         match open() {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             done => return done,

@@ -58,6 +58,20 @@ fn users_of_a_group_replace_each_others_objects_entries_and_clock_files() {
     }
 }
 
+/// As after a command of the owner without the setting for a group.
+#[test]
+fn the_owner_of_a_private_lock_file_opens_it_to_the_group() {
+    let Some(outside) = shared_folder() else { return };
+    let root = outside.path().join("root");
+    succeeds(exerciser(USERS[0], "group-increment", &root, "counter", 1));
+    for lock in std::fs::read_dir(root.join(".leasehold/locks")).unwrap() {
+        let private = std::fs::Permissions::from_mode(0o600);
+        std::fs::set_permissions(lock.unwrap().path(), private).unwrap();
+    }
+    succeeds(exerciser(USERS[0], "group-increment", &root, "counter", 1));
+    succeeds(exerciser(USERS[1], "group-increment", &root, "counter", 1));
+}
+
 #[test]
 fn users_of_a_group_create_locks_and_directories_at_the_same_moment() {
     let Some(outside) = shared_folder() else { return };
